@@ -1,0 +1,152 @@
+"""Source spans and the diagnostics every stage reports in.
+
+A stage that refuses its input raises `CompileError` with one `Diagnostic` per problem. A diagnostic names what is wrong
+(primary label), why (secondary labels, in source order), the concrete launch that goes wrong (counterexample) and the fix
+(hint). `render` turns it into text in the form of rustc: code, message, caret-marked source lines, notes, hint.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A half-open range of source text; lines are 1-based, columns are 0-based character offsets."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column + 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A span and the few words to print under its carets (may be empty)."""
+
+    span: Span
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counterexample:
+    """One concrete launch that violates an obligation; every entry is a value the kernel author can plug in.
+
+    `dims` maps symbolic dims and integer scalars to values, `blocks` holds one block id tuple (two for a race),
+    `iterations` one mapping of loop variable to value per block, `element` the index of the tensor element at fault.
+    """
+
+    dims: dict[str, int] = field(default_factory=dict[str, int])
+    blocks: tuple[tuple[int, ...], ...] = ()
+    iterations: tuple[dict[str, int], ...] = ()
+    tensor: str = ""
+    element: tuple[int, ...] = ()
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    note: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{name} = {value}" for name, value in (*self.dims.items(), *self.values.items())]
+        for position, block in enumerate(self.blocks):
+            at = f"block ({', '.join(map(str, block))})"
+            loops = self.iterations[position] if position < len(self.iterations) else {}
+            if loops:
+                at += " at " + ", ".join(f"{name} = {value}" for name, value in loops.items())
+            parts.append(at)
+        if self.tensor:
+            parts.append(f"element `{self.tensor}[{', '.join(map(str, self.element))}]`")
+        if self.note:
+            parts.append(self.note)
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One problem: `code` is E followed by four digits and has a page in `tilec/explain/`."""
+
+    code: str
+    message: str
+    primary: Label | None = None
+    secondary: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    counterexample: Counterexample | None = None
+    hint: str = ""
+
+
+class CompileError(Exception):
+    """The input was refused; carries every diagnostic found, in source order."""
+
+    def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic]) -> None:
+        found = (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
+        self.diagnostics: tuple[Diagnostic, ...] = found
+        super().__init__("; ".join(f"{d.code}: {d.message}" for d in found))
+
+    def __reduce__(self) -> tuple[type[CompileError], tuple[tuple[Diagnostic, ...]]]:
+        return (CompileError, (self.diagnostics,))
+
+
+def display_width(text: str) -> int:
+    """Number of terminal columns that `text` takes (east-asian wide characters take two)."""
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _source_lines(file: str, sources: dict[str, str]) -> list[str]:
+    if file not in sources:
+        try:
+            sources[file] = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            sources[file] = ""
+    return sources[file].split("\n")
+
+
+def render(diagnostic: Diagnostic, sources: dict[str, str] | None = None) -> str:
+    """Text of one diagnostic; `sources` maps file names to their text where the disk should not be read."""
+    sources = {} if sources is None else dict(sources)
+    lines = [f"error[{diagnostic.code}]: {diagnostic.message}"]
+    labels = [*diagnostic.secondary] + ([diagnostic.primary] if diagnostic.primary else [])
+    gutter = max((len(str(label.span.line)) for label in labels), default=1)
+    margin = " " * gutter
+    if diagnostic.primary is not None:
+        lines.append(f"{margin}--> {diagnostic.primary.span}")
+        lines.append(f"{margin} |")
+        lines.extend(_snippets(diagnostic, labels, gutter, sources))
+        lines.append(f"{margin} |")
+    if diagnostic.counterexample is not None:
+        lines.append(f"{margin} = counterexample: {diagnostic.counterexample}")
+    lines.extend(f"{margin} = {note}" for note in diagnostic.notes)
+    if diagnostic.hint:
+        lines.extend(("", f"hint: {diagnostic.hint}"))
+    return "\n".join(lines)
+
+
+def _snippets(diagnostic: Diagnostic, labels: list[Label], gutter: int, sources: dict[str, str]) -> Iterable[str]:
+    primary = diagnostic.primary
+    assert primary is not None
+    ordered = sorted(labels, key=lambda label: (label.span.file != primary.span.file, label.span.file, label.span.line))
+    shown: tuple[str, int] | None = None
+    for label in ordered:
+        span = label.span
+        text_lines = _source_lines(span.file, sources)
+        text = text_lines[span.line - 1] if span.line <= len(text_lines) else ""
+        if shown is not None and shown[0] != span.file:
+            yield f"{' ' * gutter} ::: {span}"
+        if shown != (span.file, span.line):
+            if shown is not None and shown[0] == span.file and span.line > shown[1] + 1:
+                yield "..."
+            yield f"{span.line:>{gutter}} | {text}"
+        shown = (span.file, span.line)
+        end = span.end_column if span.end_line == span.line else len(text)
+        pad = " " * display_width(text[: span.column])
+        mark = ("^" if label is primary else "-") * max(1, display_width(text[span.column : end]))
+        yield f"{' ' * gutter} | {pad}{mark} {label.text}".rstrip()
+
+
+def render_all(diagnostics: Iterable[Diagnostic], sources: dict[str, str] | None = None) -> str:
+    """Text of several diagnostics, a blank line between them."""
+    return "\n\n".join(render(diagnostic, sources) for diagnostic in diagnostics)

@@ -1,0 +1,233 @@
+"""Structure of the tile IR: values, operations, blocks and functions.
+
+Typed SSA with structured control flow: an operation uses values (`operands`), defines values (`results`), carries static
+attributes (the dataclass fields of its class) and may hold regions of one block each (`for`, `if`). A `Function` is one
+kernel at one specialisation: all `Const` parameters are folded in. Locations are kept for diagnostics and are no part of
+the text form, so they do not move digests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+from tilec.diagnostics import Span
+from tilec.ir.expr import Expr
+from tilec.ir.layout import Layout
+from tilec.ir.types import DType, TensorType, TileType, Type
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source."""
+
+    type: Type
+    name: str = ""
+    owner: Op | Block | None = None
+    layout: Layout | None = None
+
+    @property
+    def tile(self) -> TileType:
+        """The type, known to be a tile."""
+        assert isinstance(self.type, TileType), self.type
+        return self.type
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, known to be a tensor."""
+        assert isinstance(self.type, TensorType), self.type
+        return self.type
+
+
+class Effect(Enum):
+    """What an operation does to global memory."""
+
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+    ATOMIC = "atomic"
+    CONTROL = "control"
+    SHARED = "shared"  # reads or writes shared memory, or orders such accesses
+
+
+class VerifyError(Exception):
+    """The IR breaks a rule of its own; always a bug in tilec, never the kernel author's fault."""
+
+
+OPS: dict[str, type[Op]] = {}
+"""Every operation class by opcode."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Op:
+    """Base of all operations. Subclasses add attributes as dataclass fields and rules in `verify`."""
+
+    opcode: ClassVar[str] = ""
+    effect: ClassVar[Effect] = Effect.NONE
+
+    operands: list[Value] = field(default_factory=list[Value])
+    results: list[Value] = field(default_factory=list[Value])
+    regions: list[Block] = field(default_factory=lambda: list[Block]())
+    loc: Span | None = None
+
+    def __init_subclass__(cls, opcode: str = "", effect: Effect = Effect.NONE) -> None:
+        if opcode:
+            assert opcode not in OPS, opcode
+            cls.opcode = opcode
+            cls.effect = effect
+            OPS[opcode] = cls
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (value,) = self.results
+        return value
+
+    def attributes(self) -> dict[str, Any]:
+        """Static attributes in declaration order."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _STRUCTURE}
+
+    def define(self, *types: Type, names: tuple[str, ...] = ()) -> None:
+        """Create the results."""
+        self.results = [
+            Value(type, names[i] if i < len(names) else "", self) for i, type in enumerate(types)
+        ]
+
+    def verify(self) -> None:
+        """Raise VerifyError unless operand and result types fit this operation."""
+
+
+_STRUCTURE = frozenset({"operands", "results", "regions", "loc"})
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """Arguments and operations in order; the last operation of a region's block is `yield`."""
+
+    arguments: list[Value] = field(default_factory=list[Value])
+    ops: list[Op] = field(default_factory=list[Op])
+
+    def add_argument(self, type: Type, name: str = "") -> Value:
+        """Append a block argument."""
+        value = Value(type, name, self)
+        self.arguments.append(value)
+        return value
+
+    def walk(self) -> Iterator[Op]:
+        """All operations, outer before inner, in program order."""
+        for op in self.ops:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
+
+class Access(Enum):
+    """What a kernel may do with a tensor parameter."""
+
+    IN = "in"
+    OUT = "out"
+    INOUT = "inout"
+    SCRATCH = "scratch"
+    ATOMIC = "atomic"
+
+    @property
+    def exclusive(self) -> bool:
+        """True where no two blocks may touch one element when one of them writes it."""
+        return self in (Access.OUT, Access.INOUT, Access.SCRATCH)
+
+
+@dataclass(eq=False, slots=True)
+class Parameter:
+    """A kernel parameter: a tensor (`access` set) or a scalar (`access` None). `value` is its SSA value."""
+
+    name: str
+    value: Value
+    access: Access | None = None
+    loc: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """`requires(condition)`: holds for every launch because the launcher checks it."""
+
+    condition: Expr
+    loc: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFact:
+    """`values(tensor, low, high)`: every integer stored in `tensor` lies in `low <= v < high`; `distinct` says no two
+    elements are equal. Checked at the API boundary, trusted in the kernel."""
+
+    tensor: str
+    low: Expr
+    high: Expr
+    distinct: bool = False
+    loc: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnsafeBlock:
+    """A `with unsafe(reason)` block; accesses inside carry its index in their `unsafe` attribute."""
+
+    reason: str
+    loc: Span | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Function:
+    """One kernel at one specialisation.
+
+    `dims` are the symbolic launch values that are not scalar parameters (dims and strides), in order of first appearance;
+    each is an i32 (a dim) or i64 (a stride, listed in `strides` too). `constants` are the folded `Const` values.
+    `grid` has 1 to 3 extents. `body` arguments are the parameters' values in order.
+    """
+
+    name: str
+    parameters: list[Parameter]
+    body: Block
+    grid: tuple[Expr, ...] = ()
+    dims: tuple[str, ...] = ()
+    strides: tuple[str, ...] = ()
+    constants: dict[str, int | float | bool | str] = field(default_factory=dict[str, "int | float | bool | str"])
+    requires: tuple[Precondition, ...] = ()
+    values: tuple[ValueFact, ...] = ()
+    unsafe: tuple[UnsafeBlock, ...] = ()
+    num_warps: int = 0  # 0 until the layout pass decides
+    loc: Span | None = None
+
+    def parameter(self, name: str) -> Parameter:
+        """Parameter by name; KeyError if there is none."""
+        for parameter in self.parameters:
+            if parameter.name == name:
+                return parameter
+        raise KeyError(name)
+
+    def parameter_of(self, value: Value) -> Parameter:
+        """The parameter whose value this is."""
+        for parameter in self.parameters:
+            if parameter.value is value:
+                return parameter
+        raise KeyError(value.name)
+
+
+def attribute_text(value: Any) -> str:
+    """Canonical text of an attribute value, as the printer writes and the parser reads it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "none"
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    if isinstance(value, tuple):
+        items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return f"[{', '.join(attribute_text(item) for item in items)}]"
+    return str(value)

@@ -1,0 +1,139 @@
+"""Integer expressions and predicates over launch values (symbolic dims, strides and integer scalars).
+
+They describe what the host knows at launch: tensor dims, the grid, preconditions and launch checks. The compiler reasons
+about them, the manifest carries them as nested JSON lists, and the launcher evaluates them, so this file imports nothing.
+Division and modulo round toward minus infinity, as in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+ARITHMETIC: Final[dict[str, Callable[[int, int], int]]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+}
+COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+CONNECTIVES: Final[dict[str, Callable[[int, int], bool]]] = {
+    "and": lambda a, b: bool(a) and bool(b),
+    "or": lambda a, b: bool(a) or bool(b),
+}
+OPERATORS: Final = ARITHMETIC | COMPARISONS | CONNECTIVES
+_PRECEDENCE: Final = {"or": 1, "and": 2} | {name: 3 for name in COMPARISONS} | {"+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A tree: `op` is "const" (with `value`), "sym" (with `name`) or a key of `OPERATORS` (with two `args`)."""
+
+    op: str
+    args: tuple[Expr, ...] = ()
+    value: int = 0
+    name: str = ""
+
+    @property
+    def constant(self) -> int | None:
+        """The value if this is a constant, else None."""
+        return self.value if self.op == "const" else None
+
+    def __str__(self) -> str:
+        return _text(self, 0)
+
+    def symbols(self) -> Iterator[str]:
+        """Names used, left to right, repeats included."""
+        if self.op == "sym":
+            yield self.name
+        for arg in self.args:
+            yield from arg.symbols()
+
+    def evaluate(self, env: Mapping[str, int]) -> int:
+        """Value under `env`; KeyError names a missing symbol, ZeroDivisionError a zero divisor."""
+        if self.op == "const":
+            return self.value
+        if self.op == "sym":
+            return env[self.name]
+        left, right = self.args
+        if self.op == "and":
+            return int(bool(left.evaluate(env)) and bool(right.evaluate(env)))
+        if self.op == "or":
+            return int(bool(left.evaluate(env)) or bool(right.evaluate(env)))
+        return int(OPERATORS[self.op](left.evaluate(env), right.evaluate(env)))
+
+    def to_json(self) -> Any:
+        """An int, a string (symbol) or a list `[op, left, right]`."""
+        if self.op == "const":
+            return self.value
+        if self.op == "sym":
+            return self.name
+        return [self.op, *(arg.to_json() for arg in self.args)]
+
+
+def const(value: int) -> Expr:
+    """A constant."""
+    return Expr("const", value=value)
+
+
+def sym(name: str) -> Expr:
+    """A symbolic dim, stride or integer scalar by name."""
+    return Expr("sym", name=name)
+
+
+def binary(op: str, left: Expr, right: Expr) -> Expr:
+    """`left op right`, folded where both are constants or one is the neutral element."""
+    if op not in OPERATORS:
+        raise ValueError(f"unknown operator {op!r}")
+    a, b = left.constant, right.constant
+    if a is not None and b is not None and not (op in ("//", "%") and b == 0):
+        return const(int(OPERATORS[op](a, b)))
+    if (op, b) in (("+", 0), ("-", 0), ("*", 1), ("//", 1)):
+        return left
+    if (op, a) in (("+", 0), ("*", 1)):
+        return right
+    return Expr(op, (left, right))
+
+
+def cdiv(left: Expr, right: Expr) -> Expr:
+    """`ceil(left / right)` for a positive divisor."""
+    return binary("//", binary("+", left, binary("-", right, const(1))), right)
+
+
+def from_json(data: Any, depth: int = 0) -> Expr:
+    """Inverse of `to_json`; ValueError on anything else (manifests are untrusted, so depth is bounded too)."""
+    if depth > 64:
+        raise ValueError("expression is nested deeper than 64 levels")
+    if isinstance(data, int) and not isinstance(data, bool):
+        return const(data)
+    if isinstance(data, str) and data.isidentifier():
+        return sym(data)
+    if isinstance(data, list):
+        items: list[Any] = data  # pyright: ignore[reportUnknownVariableType]
+        if len(items) == 3 and isinstance(items[0], str) and items[0] in OPERATORS:
+            return Expr(items[0], (from_json(items[1], depth + 1), from_json(items[2], depth + 1)))
+    raise ValueError(f"not an expression: {data!r}"[:200])
+
+
+def _text(expr: Expr, parent: int) -> str:
+    if expr.op == "const":
+        return str(expr.value)
+    if expr.op == "sym":
+        return expr.name
+    left, right = expr.args
+    if expr.op in ("min", "max"):
+        return f"{expr.op}({left}, {right})"
+    level = _PRECEDENCE[expr.op]
+    text = f"{_text(left, level)} {expr.op} {_text(right, level + 1)}"
+    return f"({text})" if level < parent else text

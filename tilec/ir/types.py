@@ -1,0 +1,114 @@
+"""Types of the tile IR: dtypes, tiles (on chip) and tensors (in global memory)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tilec.ir.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: `kind` is f (float), i (signed), u (unsigned) or b (bool); `bits` is its storage size."""
+
+    name: str
+    kind: Literal["f", "i", "u", "b"]
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        """Storage size in bytes; a bool takes one."""
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    def integer_range(self) -> tuple[int, int]:
+        """Smallest and largest value, both inclusive; integers and bool only."""
+        if self.kind == "b":
+            return 0, 1
+        if self.kind == "u":
+            return 0, (1 << self.bits) - 1
+        assert self.kind == "i", self.name
+        return -(1 << (self.bits - 1)), (1 << (self.bits - 1)) - 1
+
+    def __str__(self) -> str:
+        return self.name
+
+
+f32: Final = DType("f32", "f", 32)
+f16: Final = DType("f16", "f", 16)
+bf16: Final = DType("bf16", "f", 16)
+f8e4m3: Final = DType("f8e4m3", "f", 8)
+f8e5m2: Final = DType("f8e5m2", "f", 8)
+i8: Final = DType("i8", "i", 8)
+i16: Final = DType("i16", "i", 16)
+i32: Final = DType("i32", "i", 32)
+i64: Final = DType("i64", "i", 64)
+u8: Final = DType("u8", "u", 8)
+u16: Final = DType("u16", "u", 16)
+u32: Final = DType("u32", "u", 32)
+boolean: Final = DType("bool", "b", 1)
+
+DTYPES: Final[dict[str, DType]] = {
+    d.name: d for d in (f32, f16, bf16, f8e4m3, f8e5m2, i8, i16, i32, i64, u8, u16, u32, boolean)
+}
+
+MAX_DIM: Final = 2**31 - 2**16
+"""Largest extent of a symbolic dim a launch accepts; the gap below 2^31 lets a last partial tile end without wrapping i32."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """A value held by one block: `shape` is static, `()` is a scalar."""
+
+    dtype: DType
+    shape: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]" if self.shape else self.dtype.name
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor in global memory.
+
+    `dims` and `strides` (in elements) are expressions over symbolic dims and integer scalars; a constant is fixed per
+    specialisation. `strides` None means row-major contiguous. `align` is the guaranteed alignment of the base in bytes.
+    """
+
+    dtype: DType
+    dims: tuple[Expr, ...]
+    strides: tuple[Expr, ...] | None = None
+    align: int = 16
+
+    @property
+    def rank(self) -> int:
+        return len(self.dims)
+
+    def __str__(self) -> str:
+        text = f"tensor<{self.dtype}, [{', '.join(map(str, self.dims))}]"
+        if self.strides is not None:
+            text += f", strides [{', '.join(map(str, self.strides))}]"
+        return f"{text}, align {self.align}>"
+
+
+Type = TileType | TensorType
