@@ -92,9 +92,7 @@ class Op:
 
     def define(self, *types: Type, names: tuple[str, ...] = ()) -> None:
         """Create the results."""
-        self.results = [
-            Value(type, names[i] if i < len(names) else "", self) for i, type in enumerate(types)
-        ]
+        self.results = [Value(type, names[i] if i < len(names) else "", self) for i, type in enumerate(types)]
 
     def verify(self) -> None:
         """Raise VerifyError unless operand and result types fit this operation."""

@@ -143,9 +143,7 @@ class Broadcast(Op, opcode="broadcast"):
         source, target = self.operands[0].tile, self.result.tile
         _require(source.dtype == target.dtype, self, "a broadcast keeps the dtype")
         if source.rank:
-            fits = source.rank == target.rank and all(
-                a in (1, b) for a, b in zip(source.shape, target.shape, strict=True)
-            )
+            fits = source.rank == target.rank and all(a in (1, b) for a, b in zip(source.shape, target.shape, strict=True))
             _require(fits, self, f"cannot broadcast {source} to {target}")
 
 
@@ -195,9 +193,7 @@ class Mma(Op, opcode="mma"):
         _require(a.rank == b.rank == acc.rank == 2, self, "operands have rank 2")
         _require(a.dtype == b.dtype and a.dtype.is_float, self, "a and b share a float dtype")
         _require(acc.dtype == f32 and self.result.type == acc, self, "accumulator and result are f32")
-        _require(
-            acc.shape == (a.shape[0], b.shape[1]) and a.shape[1] == b.shape[0], self, "shapes are (M, K), (K, N), (M, N)"
-        )
+        _require(acc.shape == (a.shape[0], b.shape[1]) and a.shape[1] == b.shape[0], self, "shapes are (M, K), (K, N), (M, N)")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -387,4 +383,3 @@ def convert(dtype: DType, value: float) -> int | float | bool:
     if dtype.is_float:
         return float(value)
     return bool(value) if dtype.kind == "b" else int(value)
-

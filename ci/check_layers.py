@@ -1,0 +1,79 @@
+"""Fail when an import breaks the direction of the data flow.  Run: python ci/check_layers.py [ROOT]
+
+Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
+`engine` sees the runtime and the vocabulary that describes artifacts. The runtime, the vocabulary and `tilec/__init__.py`
+never import a compiler package, so that a machine without one can run bundles.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact")
+STAGES: Final = ("frontend", "interpreter", "passes", "lowering", "codegen", "assemble", "cache", "runtime", "graph")
+DRIVERS: Final = ("pipeline", "build", "cli", "__main__", "__init__")
+ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir")
+COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "diskcache", "grandalf"})
+NO_COMPILER: Final = ("__init__", "diagnostics", "language", "artifact", "runtime", "target", "ir")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Every import of a file as (line, dotted name), function-level ones included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                yield node.lineno, "<relative>"
+            else:
+                yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def complaint(importer: tuple[str, ...], imported: str) -> str:
+    """Why the file `importer` (path parts without suffix) may not import `imported`, or an empty string."""
+    package, here = importer[0], importer[1] if len(importer) > 1 else "__init__"
+    top, _, rest = imported.partition(".")
+    there = rest.split(".")[0]
+    if imported == "<relative>":
+        return "relative imports hide the layer; spell the package out"
+    if package == "engine":
+        if top == "tilec" and there not in ENGINE_MAY_USE:
+            return f"engine may import tilec.{{{', '.join(ENGINE_MAY_USE)}}} only"
+        return "engine runs without a compiler" if top in COMPILER_PACKAGES else ""
+    if top == "engine":
+        return "tilec does not know the engine"
+    if here in NO_COMPILER and top in COMPILER_PACKAGES:
+        return f"{here} must work where {top} is not installed"
+    if top != "tilec" or here == there or here in DRIVERS:
+        return ""
+    known = (*VOCABULARY, *STAGES, *DRIVERS)
+    if here not in known:
+        return f"{here} is in no layer; add it to ci/check_layers.py"
+    if here in VOCABULARY and there in VOCABULARY[: VOCABULARY.index(here)]:
+        return ""
+    if here in STAGES and there in VOCABULARY:
+        return ""
+    return f"{here} may not import {there}"
+
+
+def main(root: Path) -> int:
+    """Print every violation below `root`; 1 if there is one."""
+    found: list[str] = []
+    for package in ("tilec", "engine"):
+        for path in sorted((root / package).rglob("*.py")):
+            relative = path.relative_to(root)
+            parts = relative.with_suffix("").parts
+            for line, name in imports(path):
+                reason = complaint(parts, name)
+                if reason:
+                    found.append(f"{relative}:{line}: imports {name}: {reason}")
+    print("\n".join(found) or "layers ok")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent))

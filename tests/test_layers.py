@@ -1,0 +1,50 @@
+"""The layer check passes on this tree and catches each kind of violation."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+_spec = importlib.util.spec_from_file_location("check_layers", ROOT / "ci" / "check_layers.py")
+assert _spec is not None and _spec.loader is not None
+check_layers = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(check_layers)
+
+
+def test_tree_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_layers.main(ROOT) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        (("tilec", "frontend", "syntax"), "tilec.passes.prove"),
+        (("tilec", "ir", "core"), "tilec.artifact"),
+        (("tilec", "runtime", "launcher"), "torch_mlir.ir"),
+        (("tilec", "passes", "prove"), "tilec.pipeline"),
+        (("tilec", "unplaced", "x"), "tilec.ir.core"),
+        (("tilec", "cli", "main"), "engine.loader"),
+        (("engine", "loader"), "tilec.passes"),
+        (("engine", "loader"), "islpy"),
+        (("tilec", "frontend", "syntax"), "<relative>"),
+    ],
+)
+def test_violation_is_found(importer: tuple[str, ...], imported: str) -> None:
+    assert check_layers.complaint(importer, imported)
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported"),
+    [
+        (("tilec", "passes", "prove"), "tilec.ir.ops"),
+        (("tilec", "passes", "prove"), "islpy"),
+        (("tilec", "pipeline"), "tilec.passes"),
+        (("engine", "loader"), "tilec.runtime.load"),
+        (("tilec", "artifact"), "tilec.ir.expr"),
+    ],
+)
+def test_allowed_edge(importer: tuple[str, ...], imported: str) -> None:
+    assert not check_layers.complaint(importer, imported)
