@@ -1,0 +1,102 @@
+"""A driver without a GPU: memory is host memory, launches are recorded with their argument bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilec.runtime import DriverError
+from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, SHARED_MEMORY_OPTIN
+
+
+@dataclass
+class Recorded:
+    """One launch; `parameters` is the address of the pointer array at that time."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: int
+    shared: int
+    stream: int
+    parameters: int
+
+
+@dataclass
+class FakeDriver:
+    """`tilec.runtime.Driver` for tests. `fail` makes the named call fail with the given driver error name."""
+
+    capability: tuple[int, int] = (9, 0)
+    fail: dict[str, str] = field(default_factory=dict)
+    launches: list[Recorded] = field(default_factory=list)
+    dynamic_shared: dict[Any, int] = field(default_factory=dict)
+    memory: dict[int, Any] = field(default_factory=dict)
+    freed: list[tuple[int, int]] = field(default_factory=list)
+    images: list[bytes] = field(default_factory=list)
+
+    def _maybe_fail(self, call: str) -> None:
+        if call in self.fail:
+            raise DriverError(call, self.fail[call])
+
+    def open_device(self) -> int:
+        return 0
+
+    def device_name(self, ordinal: int) -> str:
+        return "fake device"
+
+    def device_attribute(self, ordinal: int, attribute: str) -> int:
+        return {
+            COMPUTE_CAPABILITY_MAJOR: self.capability[0],
+            COMPUTE_CAPABILITY_MINOR: self.capability[1],
+            SHARED_MEMORY_OPTIN: 232448,
+        }[attribute]
+
+    def load_module(self, image: bytes) -> Any:
+        self._maybe_fail("cuModuleLoadData")
+        self.images.append(image)
+        return len(self.images)
+
+    def unload_module(self, module: Any) -> None:
+        self.images[module - 1] = b""
+
+    def function(self, module: Any, name: str) -> Any:
+        self._maybe_fail("cuModuleGetFunction")
+        return (module, name)
+
+    def set_dynamic_shared(self, function: Any, size: int) -> None:
+        self.dynamic_shared[function] = size
+
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int) -> None:
+        self._maybe_fail("cuLaunchKernel")
+        self.launches.append(Recorded(function, grid, block, shared, stream, parameters))
+
+    def allocate(self, size: int, stream: int) -> int:
+        self._maybe_fail("cuMemAllocAsync")
+        buffer = np.zeros(size + 256, np.uint8)
+        pointer = (buffer.ctypes.data + 255) // 256 * 256
+        self.memory[pointer] = buffer
+        return pointer
+
+    def free(self, pointer: int, stream: int) -> None:
+        del self.memory[pointer]
+        self.freed.append((pointer, stream))
+
+    def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
+        ctypes.memmove(pointer, host, size)
+
+    def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:
+        ctypes.memmove(host, pointer, size)
+
+    def fill(self, pointer: int, byte: int, size: int, stream: int) -> None:
+        ctypes.memset(pointer, byte, size)
+
+    def synchronize(self, stream: int) -> None:
+        self._maybe_fail("cuStreamSynchronize")
+
+
+def argument_bytes(launch: Recorded, sizes: list[int]) -> list[bytes]:
+    """What the driver would copy: the bytes behind each pointer of the parameter array."""
+    pointers = (ctypes.c_void_p * len(sizes)).from_address(launch.parameters)
+    return [ctypes.string_at(pointer, size) for pointer, size in zip(pointers, sizes, strict=True)]

@@ -1,0 +1,195 @@
+"""Loading artifacts, exact architectures, launches, driver errors, and what a launch costs the host."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_driver import FakeDriver, argument_bytes
+from launch_contracts import T as rows
+from launch_contracts import embedding_like, loaded, manifest, tensor, view
+
+from tilec.artifact import Manifest, Resources, ScalarSpec, to_json
+from tilec.runtime import TRUSTED, Device, DriverError, Kernel, LaunchError, load
+from tilec.runtime.scalars import pack_scalar
+
+
+def small() -> Manifest:
+    return manifest((tensor("x", "out", "f32", rows),))
+
+
+X = {"x": view(4096, "f32", (10,))}
+
+
+def write(folder: Path, described: Manifest, cubin: bytes = b"\x7fELF") -> Path:
+    digests = {"cubin": hashlib.sha256(cubin).hexdigest()}
+    (folder / "demo.json").write_text(json.dumps(to_json(replace(described, digests=digests))))
+    (folder / "demo.cubin").write_bytes(cubin)
+    return folder / "demo.json"
+
+
+def test_artifact_from_disk_launches(tmp_path: Path) -> None:
+    driver = FakeDriver()
+    kernel = load(write(tmp_path, embedding_like()), Device(driver))
+    assert driver.images == [b"\x7fELF"]
+    assert kernel.manifest.value_checks == embedding_like().value_checks
+
+
+def test_changed_cubin_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, small())
+    (tmp_path / "demo.cubin").write_bytes(b"\x7fELG")
+    with pytest.raises(LaunchError) as caught:
+        load(path, Device(FakeDriver()))
+    assert caught.value.code == "E0901"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "null", '{"kernel": 3}', "\x00", '{"kernel": "demo"}'])
+def test_malformed_manifest_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, small())
+    path.write_text(text)
+    with pytest.raises(LaunchError) as caught:
+        load(path, Device(FakeDriver()))
+    assert caught.value.code == "E0901"
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"cannot read .*absent\.json"):
+        load(tmp_path / "absent.json", Device(FakeDriver()))
+    path = write(tmp_path, small())
+    (tmp_path / "demo.cubin").unlink()
+    with pytest.raises(LaunchError, match=r"cannot read .*demo\.cubin"):
+        load(path, Device(FakeDriver()))
+
+
+@pytest.mark.parametrize(
+    ("arch", "capability", "accepted"),
+    [
+        ("sm_90a", (9, 0), True), ("sm_100a", (10, 0), True), ("sm_120a", (12, 0), True), ("sm_100a", (9, 0), False),
+        ("sm_90a", (10, 0), False), ("sm_100a", (10, 3), False), ("sm_120a", (12, 1), False), ("sm_90a", (8, 9), False),
+        ("sm_90", (9, 0), False),
+    ],
+)  # fmt: skip
+def test_architecture_is_exact(arch: str, capability: tuple[int, int], accepted: bool) -> None:
+    driver = FakeDriver(capability)
+    if accepted:
+        loaded(replace(small(), arch=arch), driver)
+        return
+    with pytest.raises(LaunchError) as caught:
+        loaded(replace(small(), arch=arch), driver)
+    assert caught.value.code == "E0902"
+    assert caught.value.given == f"`{arch}`"
+    assert "\n" not in str(caught.value)
+    assert not driver.images
+
+
+def test_shared_memory_limit_and_opt_in() -> None:
+    driver = FakeDriver()
+    kernel = loaded(replace(small(), resources=Resources(32, 0, 0, 0, 200_000)), driver)
+    assert driver.dynamic_shared == {kernel.function: 200_000}
+    kernel.plan(X).launch()
+    assert driver.launches[0].shared == 200_000
+    with pytest.raises(LaunchError) as caught:
+        loaded(replace(small(), resources=Resources(32, 0, 0, 40_000, 200_000)))
+    assert caught.value.code == "E0916"
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("cuModuleLoadData", "CUDA_ERROR_NO_BINARY_FOR_GPU"), ("cuLaunchKernel", "CUDA_ERROR_LAUNCH_FAILED")],
+)
+def test_driver_errors_keep_their_names(call: str, name: str) -> None:
+    with pytest.raises(DriverError, match=name) as caught:
+        loaded(small(), FakeDriver(fail={call: name})).plan(X).launch()
+    assert (caught.value.call, caught.value.name, caught.value.code) == (call, name, "E0915")
+
+
+class TorchStream:
+    cuda_stream = 41
+
+
+class ProtocolStream:
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, 42
+
+
+@pytest.mark.parametrize(("stream", "handle"), [(0, 0), (None, 0), (40, 40), (TorchStream(), 41), (ProtocolStream(), 42)])
+def test_streams_of_other_makers(stream: Any, handle: int) -> None:
+    driver = FakeDriver()
+    loaded(small(), driver)(X, stream=stream)
+    assert driver.launches[0].stream == handle
+
+
+def test_a_plan_outlives_its_arguments_dict_and_launches_the_same_bytes_again() -> None:
+    driver = FakeDriver()
+    device = Device(driver)
+    plan = Kernel(small(), b"", device).plan({"x": device.empty((10,), "f32")})
+    plan.launch()
+    plan.launch()
+    first, second = (argument_bytes(launch, [8, 4]) for launch in driver.launches)
+    assert first == second
+    assert int.from_bytes(first[0], "little") in driver.memory
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "expected"),
+    [
+        ("bf16", 1.0, "803f"), ("bf16", 1.00390625, "803f"), ("bf16", 1.01171875, "823f"), ("f16", 1.0, "003c"),
+        ("f32", 1.0, "0000803f"), ("i64", -1, "ff" * 8), ("u8", 255, "ff"), ("bool", 1, "01"), ("i16", -2, "feff"),
+    ],
+)  # fmt: skip
+def test_scalar_bytes(dtype: str, value: float, expected: str) -> None:
+    assert pack_scalar(dtype, value).hex() == expected
+
+
+def test_bool_scalar_is_passed_as_a_byte() -> None:
+    driver = FakeDriver()
+    described = manifest((tensor("x", "out", "f32", rows),), (ScalarSpec("causal", "bool"),))
+    plan = loaded(described, driver).plan(X | {"causal": True})
+    plan.launch()
+    assert argument_bytes(driver.launches[0], [8, 4, 1])[2] == b"\x01"
+
+
+def test_launch_does_no_checking_on_the_host() -> None:
+    """Planning costs what it costs; a launch must stay within a few microseconds of the driver call, or it gates decode."""
+    kernel = loaded(embedding_like())
+    arguments = {
+        "ids": view(4096, "i32", (3,)), "table": view(1 << 20, "bf16", (5, 8)), "out": view(1 << 24, "bf16", (3, 8)),
+        "scale": 1.0, "pos": 0,
+    }  # fmt: skip
+    plan = kernel.plan(arguments, values={"ids": TRUSTED})
+    best = min(_seconds(plan.launch, 2000) for _ in range(5))
+    assert best < 20e-6, f"{best * 1e6:.1f} us per launch"
+
+
+def _seconds(call: Any, count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def test_runtime_imports_no_compiler_package_and_no_torch() -> None:
+    script = (
+        "import sys, tilec.runtime; "
+        "print(sorted({m.split('.')[0] for m in sys.modules} "
+        "& {'torch', 'torch_mlir', 'mlir', 'llvmlite', 'islpy', 'networkx', 'diskcache'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_driver_is_one_clear_error() -> None:
+    script = (
+        "from tilec.runtime import Device, LaunchError\n"
+        "try:\n    Device(); print('gpu')\nexcept LaunchError as error:\n    print(error.code, str(error).count(chr(10)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("E0915 0", "gpu")

@@ -1,0 +1,109 @@
+"""Value obligations: each kind of evidence, and what none or wrong evidence says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launch_contracts import V, embedding_like, manifest, tensor, view
+
+from tilec.artifact import ValueCheck
+from tilec.ir.expr import const
+from tilec.runtime import TRUSTED, Device, Kernel, LaunchError, ValueBounds
+
+
+def scatter_like(distinct: bool) -> Any:
+    tensors = (tensor("ids", "in", "i32", const(4)), tensor("table", "in", "f32", V))
+    checks = (ValueCheck("ids", const(0), V, distinct),)
+    return manifest(tensors, dims=("V",), value_checks=checks, grid=(const(1),))
+
+
+def plan(ids: Any, vocabulary: int, *, distinct: bool = False, stored: list[int] | None = None, **options: Any) -> Any:
+    device = Device(FakeDriver())
+    kernel = Kernel(scatter_like(distinct), b"", device)
+    where = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32))
+    values = {} if ids is None else {"ids": ids}
+    return kernel.plan({"ids": where, "table": device.empty((vocabulary,), "f32")}, values=values, **options)
+
+
+four = st.lists(st.integers(-3, 12), min_size=4, max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ids=four, vocabulary=st.integers(1, 12), distinct=st.booleans(), on_device=st.booleans())
+def test_values_are_accepted_exactly_when_they_comply(ids: list[int], vocabulary: int, distinct: bool, on_device: bool) -> None:
+    complies = all(0 <= v < vocabulary for v in ids) and not (distinct and len(set(ids)) < 4)
+
+    def run() -> Any:
+        if on_device:
+            return plan(None, vocabulary, distinct=distinct, stored=ids, check_stored_values=True)
+        return plan(ids, vocabulary, distinct=distinct)
+
+    if complies:
+        assert run().trusted == ()
+        return
+    with pytest.raises(LaunchError) as caught:
+        run()
+    assert (caught.value.code, caught.value.argument) == ("E0913", "ids")
+
+
+def test_out_of_range_value_is_named_with_its_index() -> None:
+    with pytest.raises(LaunchError) as caught:
+        plan(np.array([0, 1, 9, 2]), 5)
+    assert caught.value.given == "value 9 at index [2]"
+    assert caught.value.required.startswith("0 <= value < 5")
+
+
+def test_nothing_known_is_an_error() -> None:
+    with pytest.raises(LaunchError, match="nothing is known"):
+        plan(None, 5)
+
+
+def test_trust_is_recorded() -> None:
+    assert plan(TRUSTED, 5).trusted == ("ids",)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "distinct", "accepted"),
+    [
+        (ValueBounds(0, 5), False, True), (ValueBounds(1, 4), False, True), (ValueBounds(-1, 5), False, False),
+        (ValueBounds(0, 6), False, False), (ValueBounds(0, 5), True, False), (ValueBounds(0, 5, True), True, True),
+    ],
+)  # fmt: skip
+def test_stated_bounds(bounds: ValueBounds, distinct: bool, accepted: bool) -> None:
+    if accepted:
+        plan(bounds, 5, distinct=distinct)
+        return
+    with pytest.raises(LaunchError) as caught:
+        plan(bounds, 5, distinct=distinct)
+    assert (caught.value.code, caught.value.argument) == ("E0913", "ids")
+
+
+def test_callback_sees_the_obligation() -> None:
+    seen: list[tuple[int, int, bool]] = []
+    plan(lambda *obligation: bool(seen.append(obligation)) or True, 5, distinct=True)
+    assert seen == [(0, 5, True)]
+    with pytest.raises(LaunchError, match="refused the values"):
+        plan(lambda low, high, distinct: False, 5)
+
+
+def test_host_values_of_another_shape_are_no_evidence() -> None:
+    with pytest.raises(LaunchError, match="not those of this tensor"):
+        plan(np.zeros(3, np.int32), 5)
+    with pytest.raises(LaunchError, match="not integers"):
+        plan(np.zeros(4, np.float32), 5)
+
+
+def test_evidence_for_a_tensor_without_obligation_is_an_error() -> None:
+    kernel = Kernel(embedding_like(), b"", Device(FakeDriver()))
+    arguments = {
+        "ids": view(4096, "i32", (3,)), "table": view(1 << 20, "bf16", (5, 8)), "out": view(1 << 24, "bf16", (3, 8)),
+        "scale": 1.0, "pos": 0,
+    }  # fmt: skip
+    with pytest.raises(LaunchError) as caught:
+        kernel.plan(arguments, values={"ids": TRUSTED, "table": TRUSTED})
+    assert (caught.value.code, caught.value.argument) == ("E0903", "table")

@@ -1,0 +1,146 @@
+"""The launch contract: a manifest and the arguments go in, a `Launch` whose every clause holds comes out.
+
+Everything is checked on the host, before anything is enqueued, in this order: names, scalars, dtype and rank, dims, strides,
+alignment, aliasing, launch checks, grid. The first broken clause is raised, naming the argument, what came and what must come.
+The proofs of a kernel assume exactly these clauses, so none may be skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.artifact import Manifest, TensorSpec
+from tilec.ir.expr import Expr
+from tilec.runtime.dims import solve_dims
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.scalars import check_scalar
+from tilec.runtime.tensors import TensorView, view_tensor
+
+GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
+"""Most blocks per grid axis on every supported architecture (CUDA C++ programming guide, compute capabilities)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch that satisfies its contract: `env` holds dims, strides and integer scalars by name."""
+
+    views: dict[str, TensorView]
+    scalars: dict[str, int | float]
+    env: dict[str, int]
+    grid: tuple[int, int, int]
+
+
+def check_launch(
+    manifest: Manifest, arguments: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, device: int = 0
+) -> Launch:
+    """Check everything but stored values. `dims` gives extents that no tensor's shape determines."""
+    kernel = manifest.kernel
+    _check_names(manifest, arguments)
+    scalars = {spec.name: check_scalar(spec, arguments[spec.name], kernel) for spec in manifest.scalars}
+    views = {spec.name: _view(spec, arguments[spec.name], kernel, device) for spec in manifest.tensors}
+    env = solve_dims(manifest, views, scalars, dims or {})
+    for spec in manifest.tensors:
+        view = views[spec.name]
+        _check_strides(spec, view, env, kernel)
+        if view.pointer % spec.align:
+            offset = view.pointer % spec.align
+            raise LaunchError(
+                "E0908", "the base is not aligned", kernel=kernel, argument=spec.name,
+                given=f"address {view.pointer:#x}, {offset} bytes past a {spec.align}-byte boundary",
+                required=f"a multiple of {spec.align} bytes",
+            )  # fmt: skip
+    _check_aliasing(manifest, views)
+    for check in manifest.launch_checks:
+        if not _evaluate(check.condition, env, kernel, "launch check"):
+            known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(check.condition.symbols()))
+            raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
+    return Launch(views, scalars, env, _grid(manifest, env))
+
+
+def _check_names(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
+    names = [spec.name for spec in (*manifest.tensors, *manifest.scalars)]
+    wanted = ", ".join(f"`{name}`" for name in names)
+    for name in names:
+        if name not in arguments:
+            raise LaunchError("E0903", "missing", kernel=manifest.kernel, argument=name, required=wanted)
+    for name in arguments:
+        if name not in names:
+            raise LaunchError("E0903", "no such parameter", kernel=manifest.kernel, argument=name, required=wanted)
+
+
+def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
+    view = view_tensor(value, kernel=kernel, argument=spec.name, device=device)
+    if view.dtype != spec.dtype:
+        raise LaunchError(
+            "E0904",
+            "wrong element type",
+            kernel=kernel,
+            argument=spec.name,
+            given=f"`{view.dtype}`",
+            required=f"`{spec.dtype}`",
+        )
+    if len(view.shape) != len(spec.dims):
+        required = f"rank {len(spec.dims)}, [{', '.join(map(str, spec.dims))}]"
+        given = f"rank {len(view.shape)}, {list(view.shape)}"
+        raise LaunchError("E0905", "wrong rank", kernel=kernel, argument=spec.name, given=given, required=required)
+    if view.read_only and spec.access != "in":
+        raise LaunchError(
+            "E0914", "the tensor is read-only", kernel=kernel, argument=spec.name, required=f"writable, it is `{spec.access}`"
+        )
+    return view
+
+
+def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], kernel: str) -> None:
+    def refuse(message: str, required: str) -> LaunchError:
+        given = f"strides {list(view.strides)} for shape {list(view.shape)}"
+        return LaunchError("E0907", message, kernel=kernel, argument=spec.name, given=given, required=required)
+
+    if spec.strides is None:
+        if not view.is_contiguous():
+            raise refuse("not row-major contiguous", "contiguous memory; copy it, or declare `Strides[...]` in the kernel")
+        return
+    for axis, (expr, stride, extent) in enumerate(zip(spec.strides, view.strides, view.shape, strict=True)):
+        wanted = _evaluate(expr, env, kernel, "stride")
+        if extent != 1 and wanted != stride:
+            raise refuse(f"stride of axis {axis} is {stride}", f"`{expr}` = {wanted}")
+    if spec.access == "in":
+        return
+    # Ownership is proven per element, so two elements of a written tensor must not share memory.
+    reach = 1
+    for stride, extent in sorted((s, e) for s, e in zip(view.strides, view.shape, strict=True) if e > 1):
+        if stride < reach:
+            raise refuse("elements overlap in memory", f"every stride at least the {reach} elements that inner axes span")
+        reach = stride * (extent - 1) + reach
+
+
+def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView]) -> None:
+    for left, right in manifest.no_alias:
+        a, b = views[left].byte_range(), views[right].byte_range()
+        if a[0] < b[1] and b[0] < a[1]:
+            raise LaunchError(
+                "E0909", f"overlaps `{right}` in memory", kernel=manifest.kernel, argument=left,
+                given=f"`{left}` at [{a[0]:#x}, {a[1]:#x}) and `{right}` at [{b[0]:#x}, {b[1]:#x})",
+                required="memory of its own",
+            )  # fmt: skip
+
+
+def _evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
+    try:
+        return expr.evaluate(env)
+    except ZeroDivisionError:
+        known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(expr.symbols()))
+        raise LaunchError("E0910", f"{what} `{expr}` divides by zero", kernel=kernel, given=known) from None
+
+
+def _grid(manifest: Manifest, env: Mapping[str, int]) -> tuple[int, int, int]:
+    sizes = [1, 1, 1]
+    for axis, (expr, limit) in enumerate(zip(manifest.grid, GRID_LIMITS, strict=False)):
+        sizes[axis] = _evaluate(expr, env, manifest.kernel, "grid")
+        if not 1 <= sizes[axis] <= limit:
+            raise LaunchError(
+                "E0911", f"grid axis {axis} is out of range", kernel=manifest.kernel,
+                given=f"`{expr}` = {sizes[axis]}", required=f"1 to {limit} blocks",
+            )  # fmt: skip
+    return sizes[0], sizes[1], sizes[2]

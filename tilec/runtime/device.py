@@ -1,0 +1,91 @@
+"""A device and its memory: the architecture a CUBIN must match, and a small array for callers without a tensor framework."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.ir.types import DTYPES
+from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, SHARED_MEMORY_OPTIN, CudaDriver, Driver
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.tensors import TensorView, contiguous_strides
+
+# Storage of each dtype on the host. NumPy has no bf16 or f8, so those are held as unsigned integers of the same bits; an
+# extension dtype whose name is on the right in `EXTENSION_NAMES` (ml_dtypes) is taken as what it is.
+HOST_STORAGE: Final = {
+    "f32": "float32", "f16": "float16", "bf16": "uint16", "f8e4m3": "uint8", "f8e5m2": "uint8", "i8": "int8", "i16": "int16",
+    "i32": "int32", "i64": "int64", "u8": "uint8", "u16": "uint16", "u32": "uint32", "bool": "bool",
+}  # fmt: skip
+EXTENSION_NAMES: Final = {"bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2"}
+
+
+class Device:
+    """The device of the current context. `architecture` is the exact target, `sm_90a` for compute capability 9.0."""
+
+    def __init__(self, driver: Driver | None = None) -> None:
+        self.driver: Driver = CudaDriver() if driver is None else driver
+        self.ordinal = self.driver.open_device()
+        self.name = self.driver.device_name(self.ordinal)
+        major = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MAJOR)
+        minor = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MINOR)
+        self.architecture = f"sm_{major}{minor}a"
+        self.shared_memory_bytes = self.driver.device_attribute(self.ordinal, SHARED_MEMORY_OPTIN)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, *, stream: int = 0) -> DeviceArray:
+        """Uninitialised array, allocated in stream order; `dtype` is a name such as `bf16`."""
+        return DeviceArray(self, shape, dtype, stream)
+
+    def from_numpy(self, array: NDArray[Any], dtype: str | None = None, *, stream: int = 0) -> DeviceArray:
+        """Copy of a host array; `dtype` names the element type where NumPy cannot (`bf16` held as uint16)."""
+        known = EXTENSION_NAMES.get(array.dtype.name)
+        if known is None:
+            known = next((name for name, host in HOST_STORAGE.items() if host == array.dtype.name), None)
+        wanted = dtype or known
+        if wanted is None or DTYPES[wanted].bytes != array.dtype.itemsize:
+            raise LaunchError(
+                "E0904", "the host array does not hold this element type", given=f"`{array.dtype}`", required=f"`{dtype}`"
+            )
+        host = np.ascontiguousarray(array)
+        result = DeviceArray(self, array.shape, wanted, stream)
+        self.driver.copy_to_device(result.pointer, host.ctypes.data, host.nbytes, stream)
+        return result
+
+
+class DeviceArray:
+    """Row-major contiguous device memory that is freed, in stream order, when the array is collected."""
+
+    def __init__(self, device: Device, shape: tuple[int, ...], dtype: str, stream: int = 0) -> None:
+        self.pointer = 0
+        self.device, self.shape, self.dtype, self.stream = device, shape, dtype, stream
+        count = 1
+        for extent in shape:
+            count *= extent
+        self.nbytes = count * DTYPES[dtype].bytes
+        if self.nbytes:
+            self.pointer = device.driver.allocate(self.nbytes, stream)
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", 0):
+            # At interpreter exit the driver may be gone already, and its memory with it.
+            try:
+                self.device.driver.free(self.pointer, self.stream)
+            except Exception:
+                return
+
+    def tensor_view(self) -> TensorView:
+        """Where the array lies."""
+        return TensorView(self.pointer, self.dtype, self.shape, contiguous_strides(self.shape))
+
+    def fill(self, byte: int) -> None:
+        """Set every byte, in stream order."""
+        self.device.driver.fill(self.pointer, byte, self.nbytes, self.stream)
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Copy on the host, in the dtype of `HOST_STORAGE`; waits for the array's stream."""
+        host = np.empty(self.shape, HOST_STORAGE[self.dtype])
+        if self.nbytes:
+            self.device.driver.copy_to_host(host.ctypes.data, self.pointer, self.nbytes, self.stream)
+            self.device.driver.synchronize(self.stream)
+        return host

@@ -1,0 +1,133 @@
+"""Solves the symbolic dims of a launch: shapes, strides and integer scalars go in, one value per symbol comes out.
+
+A dim that is a bare symbol takes the tensor's extent; one that holds a single unknown under `+`, `-` and `*` is inverted;
+then every dim of every tensor must evaluate to the extent that came. Raises E0906 naming the tensor and the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilec.artifact import Manifest
+from tilec.ir.expr import Expr
+from tilec.ir.types import DTYPES, MAX_DIM
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.tensors import TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class _Equation:
+    """`expr` equals `value` because axis `axis` of tensor `tensor` says so; `kind` is extent or stride."""
+
+    expr: Expr
+    value: int
+    tensor: str
+    axis: int
+    kind: str
+
+
+def solve_dims(
+    manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Values of all dims, strides and integer scalars by name."""
+    kernel = manifest.kernel
+    env = {spec.name: int(scalars[spec.name]) for spec in manifest.scalars if not DTYPES[spec.dtype].is_float}
+    origin = {name: f"argument `{name}`" for name in env}
+    for name, value in given.items():
+        if name in env:
+            raise LaunchError("E0906", f"`{name}` is given twice", kernel=kernel, argument=name)
+        _check_range(name, value, kernel, name)
+        env[name], origin[name] = value, "`dims`"
+    equations = list(_equations(manifest, views))
+    pending, progress = equations, True
+    while pending and progress:
+        progress, later = False, list[_Equation]()
+        for equation in pending:
+            unknown = {name for name in equation.expr.symbols() if name not in env}
+            if len(unknown) == 1:
+                (name,) = unknown
+                value = _solve(equation.expr, equation.value, env)
+                if value is not None:
+                    _check_range(name, value, kernel, equation.tensor)
+                    env[name], origin[name] = value, f"axis {equation.axis} of `{equation.tensor}`"
+                    progress = True
+                    continue
+            if unknown:
+                later.append(equation)
+        pending = later
+    for slot in manifest.abi:
+        if slot.kind in ("dim", "stride") and slot.name not in env:
+            raise LaunchError(
+                "E0906", f"no tensor determines `{slot.name}`", kernel=kernel, argument=slot.name, required="a value in `dims`"
+            )
+    for equation in equations:
+        _check_equation(equation, env, origin, kernel)
+    return env
+
+
+def _equations(manifest: Manifest, views: Mapping[str, TensorView]) -> Iterator[_Equation]:
+    for spec in manifest.tensors:
+        view = views[spec.name]
+        for axis, (expr, extent) in enumerate(zip(spec.dims, view.shape, strict=True)):
+            yield _Equation(expr, extent, spec.name, axis, "extent")
+        for axis, (expr, stride) in enumerate(zip(spec.strides or (), view.strides, strict=False)):
+            # The stride of an axis of extent 1 is never used, yet a symbol must take some value.
+            if view.shape[axis] != 1 or expr.op == "sym":
+                yield _Equation(expr, max(stride, 1) if view.shape[axis] == 1 else stride, spec.name, axis, "stride")
+
+
+def _solve(expr: Expr, value: int, env: Mapping[str, int]) -> int | None:
+    """The value of the one unknown of `expr` that makes it `value`, or None where that cannot be read off."""
+    if expr.op == "sym":
+        return value
+    if expr.op not in ("+", "-", "*"):
+        return None
+    left, right = expr.args
+    left_known = all(name in env for name in left.symbols())
+    if not left_known and not all(name in env for name in right.symbols()):
+        return None
+    try:
+        known = (left if left_known else right).evaluate(env)
+    except ZeroDivisionError:
+        return None
+    unknown = right if left_known else left
+    if expr.op == "+":
+        return _solve(unknown, value - known, env)
+    if expr.op == "-":
+        return _solve(unknown, known - value if left_known else value + known, env)
+    if known == 0 or value % known:
+        return None
+    return _solve(unknown, value // known, env)
+
+
+def _check_range(name: str, value: int, kernel: str, argument: str) -> None:
+    if not 1 <= value <= MAX_DIM:
+        raise LaunchError(
+            "E0906", f"`{name}` is out of range", kernel=kernel, argument=argument, given=str(value), required=f"1 to {MAX_DIM}"
+        )
+
+
+def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping[str, str], kernel: str) -> None:
+    if equation.kind == "stride":
+        return  # strides have an error of their own, raised once every symbol is known
+    symbols = list(dict.fromkeys(equation.expr.symbols()))
+    try:
+        wanted = equation.expr.evaluate(env)
+    except KeyError as missing:
+        name = str(missing.args[0])
+        raise LaunchError(
+            "E0906", f"`{equation.expr}` does not determine `{name}`", kernel=kernel, argument=equation.tensor,
+            given=f"extent {equation.value} on axis {equation.axis}", required=f"`{name}` in `dims`",
+        ) from None  # fmt: skip
+    except ZeroDivisionError:
+        wanted = None
+    if wanted != equation.value:
+        reasons = ", ".join(f"`{name}` = {env[name]} from {origin[name]}" for name in symbols)
+        required = f"`{equation.expr}` = {wanted}" if symbols else str(wanted)
+        raise LaunchError(
+            "E0906", f"axis {equation.axis} has the wrong extent", kernel=kernel, argument=equation.tensor,
+            given=str(equation.value), required=required + (f" ({reasons})" if reasons else ""),
+        )  # fmt: skip
+    if not 1 <= equation.value <= MAX_DIM:
+        _check_range(str(equation.expr), equation.value, kernel, equation.tensor)

@@ -1,0 +1,161 @@
+"""The CUDA driver behind one small interface: handles and integers in, named errors out.
+
+This is the only file that touches `cuda.bindings`, so that a test can put another `Driver` in its place. Every call's
+return code is checked; a failure is a `DriverError` with the driver's own name for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final, NoReturn, Protocol
+
+from tilec.runtime.errors import LaunchError
+
+COMPUTE_CAPABILITY_MAJOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"
+COMPUTE_CAPABILITY_MINOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR"
+SHARED_MEMORY_OPTIN: Final = "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"
+DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+
+
+class DriverError(LaunchError):
+    """A driver call failed; `name` is the driver's name for the reason, such as `CUDA_ERROR_INVALID_VALUE`."""
+
+    def __init__(self, call: str, name: str, description: str = "") -> None:
+        self.call = call
+        self.name = name
+        super().__init__("E0915", f"`{call}` failed with {name}" + (f" ({description})" if description else ""))
+
+
+class Driver(Protocol):
+    """What the launcher asks of a driver. Pointers, streams and sizes are plain integers; sizes are bytes."""
+
+    def open_device(self) -> int:
+        """Ordinal of the current context's device; makes the primary context of device 0 current where there is none."""
+        ...
+
+    def device_name(self, ordinal: int) -> str: ...
+
+    def device_attribute(self, ordinal: int, attribute: str) -> int:
+        """Value of a `CU_DEVICE_ATTRIBUTE_...`."""
+        ...
+
+    def load_module(self, image: bytes) -> Any: ...
+
+    def unload_module(self, module: Any) -> None: ...
+
+    def function(self, module: Any, name: str) -> Any: ...
+
+    def set_dynamic_shared(self, function: Any, size: int) -> None: ...
+
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int) -> None:
+        """Enqueue; `parameters` is the address of an array of pointers to the argument values."""
+        ...
+
+    def allocate(self, size: int, stream: int) -> int: ...
+
+    def free(self, pointer: int, stream: int) -> None: ...
+
+    def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None: ...
+
+    def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None: ...
+
+    def fill(self, pointer: int, byte: int, size: int, stream: int) -> None: ...
+
+    def synchronize(self, stream: int) -> None: ...
+
+
+class CudaDriver:
+    """`Driver` on `cuda-bindings` (12 or 13)."""
+
+    def __init__(self) -> None:
+        try:
+            self._api: Any = importlib.import_module("cuda.bindings.driver")
+        except ImportError:
+            raise LaunchError("E0915", "`cuda-bindings` is not installed", required="`pip install tilec`") from None
+        try:
+            (code,) = self._api.cuInit(0)
+        except Exception as error:  # the bindings raise their own types where the driver library is absent
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise LaunchError("E0915", f"no NVIDIA driver on this machine ({reason})") from None
+        self._success: Any = self._api.CUresult.CUDA_SUCCESS
+        if code != self._success:
+            self._fail("cuInit", code)
+        self._launch: Any = self._api.cuLaunchKernel
+
+    def _fail(self, call: str, code: Any) -> NoReturn:
+        found, name = self._api.cuGetErrorName(code)
+        found_text, text = self._api.cuGetErrorString(code)
+        raise DriverError(
+            call,
+            name.decode() if found == self._success and name else f"CUresult {int(code)}",
+            text.decode() if found_text == self._success and text else "",
+        )
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        code, *results = getattr(self._api, name)(*arguments)
+        if code != self._success:
+            self._fail(name, code)
+        return results[0] if results else None
+
+    def open_device(self) -> int:
+        """Ordinal of the current context's device; makes the primary context of device 0 current where there is none."""
+        code, device = self._api.cuCtxGetDevice()
+        if code != self._success:
+            device = self._call("cuDeviceGet", 0)
+            self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", device))
+        return int(device)
+
+    def device_name(self, ordinal: int) -> str:
+        """Marketing name of the device."""
+        name: bytes = self._call("cuDeviceGetName", 256, ordinal)
+        return name.split(b"\0")[0].decode()
+
+    def device_attribute(self, ordinal: int, attribute: str) -> int:
+        """Value of a `CU_DEVICE_ATTRIBUTE_...`."""
+        return int(self._call("cuDeviceGetAttribute", getattr(self._api.CUdevice_attribute, attribute), ordinal))
+
+    def load_module(self, image: bytes) -> Any:
+        """A module of the current context from CUBIN bytes."""
+        return self._call("cuModuleLoadData", image)
+
+    def unload_module(self, module: Any) -> None:
+        """Release a module; its functions are dead from then on."""
+        self._call("cuModuleUnload", module)
+
+    def function(self, module: Any, name: str) -> Any:
+        """The kernel `name` of a module."""
+        return self._call("cuModuleGetFunction", module, name.encode())
+
+    def set_dynamic_shared(self, function: Any, size: int) -> None:
+        """Allow launches with up to `size` bytes of dynamic shared memory."""
+        self._call("cuFuncSetAttribute", function, getattr(self._api.CUfunction_attribute, DYNAMIC_SHARED), size)
+
+    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int) -> None:
+        """Enqueue; `parameters` is the address of an array of pointers to the argument values."""
+        (code,) = self._launch(function, grid[0], grid[1], grid[2], block, 1, 1, shared, stream, parameters, 0)
+        if code != self._success:
+            self._fail("cuLaunchKernel", code)
+
+    def allocate(self, size: int, stream: int) -> int:
+        """Stream-ordered allocation."""
+        return int(self._call("cuMemAllocAsync", size, stream))
+
+    def free(self, pointer: int, stream: int) -> None:
+        """Stream-ordered release."""
+        self._call("cuMemFreeAsync", pointer, stream)
+
+    def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
+        """Copy from pageable host memory; the host bytes may be reused on return."""
+        self._call("cuMemcpyHtoDAsync", pointer, host, size, stream)
+
+    def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:
+        """Copy to host memory; complete once the stream is synchronised."""
+        self._call("cuMemcpyDtoHAsync", host, pointer, size, stream)
+
+    def fill(self, pointer: int, byte: int, size: int, stream: int) -> None:
+        """Set every byte."""
+        self._call("cuMemsetD8Async", pointer, byte, size, stream)
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for the stream."""
+        self._call("cuStreamSynchronize", stream)

@@ -1,0 +1,30 @@
+"""The error of the launcher: one clause of the launch contract, the argument that breaks it, what came and what must come."""
+
+from __future__ import annotations
+
+
+class LaunchError(Exception):
+    """A launch that the contract forbids, or that the driver refused.
+
+    `code` is E09 followed by two digits and has a page in `tilec/explain/`; `argument` is the parameter at fault, empty
+    where the launch as a whole is; `given` and `required` are the two sides of the clause, as printed.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, kernel: str = "", argument: str = "", given: str = "", required: str = ""
+    ) -> None:
+        self.code = code
+        self.message = message
+        self.kernel = kernel
+        self.argument = argument
+        self.given = given
+        self.required = required
+        where = f"kernel `{kernel}`" if kernel else ""
+        if argument:
+            where += f", argument `{argument}`" if where else f"argument `{argument}`"
+        text = f"error[{code}]: {where}: {message}" if where else f"error[{code}]: {message}"
+        if given:
+            text += f"; given {given}"
+        if required:
+            text += f"; required {required}"
+        super().__init__(text)

@@ -1,0 +1,169 @@
+"""A loaded kernel: an artifact goes in, checked launches come out.
+
+`Kernel.plan` enforces the contract and packs the arguments; `Plan.launch` is one driver call and may run inside a CUDA graph
+capture. A plan keeps its tensors alive; a captured graph does not, so keep the plan as long as the graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tilec.artifact import Manifest, manifest_from_json
+from tilec.runtime.contract import Launch, check_launch
+from tilec.runtime.device import Device
+from tilec.runtime.driver import Driver
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.scalars import pack_scalar
+from tilec.runtime.values import TRUSTED, Evidence, check_values, read_back
+
+DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
+"""Dynamic shared memory that a launch may use without opting in, bytes."""
+
+
+class Plan:
+    """One checked launch. `launch` enqueues it; `trusted` names the tensors whose values the caller vouched for."""
+
+    def __init__(self, kernel: Kernel, launch: Launch, keep: tuple[Any, ...], trusted: tuple[str, ...]) -> None:
+        self.kernel = kernel
+        self.grid = launch.grid
+        self.env = launch.env
+        self.trusted = trusted
+        self._keep = keep
+        packed = [_pack(kernel.manifest, launch, slot.kind, slot.name) for slot in kernel.manifest.abi]
+        self._storage = [ctypes.create_string_buffer(item, len(item)) for item in packed]
+        self._pointers = (ctypes.c_void_p * max(1, len(packed)))(*(ctypes.addressof(item) for item in self._storage))
+        self.parameters = ctypes.addressof(self._pointers)
+        self._driver: Driver = kernel.device.driver
+
+    def launch(self, stream: Any = 0) -> None:
+        """Enqueue on `stream`: an integer handle, or an object with `cuda_stream` or `__cuda_stream__`."""
+        kernel = self.kernel
+        handle = stream if type(stream) is int else stream_handle(stream)
+        self._driver.launch(kernel.function, self.grid, kernel.block, kernel.shared, handle, self.parameters)
+
+
+class Kernel:
+    """A CUBIN on a device, with its contract. Loading checks the architecture and sets the shared memory limit."""
+
+    def __init__(self, manifest: Manifest, cubin: bytes, device: Device) -> None:
+        self.manifest = manifest
+        self.device = device
+        _check_architecture(manifest, device)
+        self.block = manifest.block
+        self.shared = manifest.resources.dynamic_shared_bytes
+        total = self.shared + manifest.resources.static_shared_bytes
+        if total > device.shared_memory_bytes:
+            raise LaunchError(
+                "E0916", "needs more shared memory than the device has", kernel=manifest.kernel,
+                given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
+            )  # fmt: skip
+        self._module = device.driver.load_module(cubin)
+        self.function = device.driver.function(self._module, manifest.entry)
+        if self.shared > DEFAULT_DYNAMIC_SHARED:
+            device.driver.set_dynamic_shared(self.function, self.shared)
+
+    def plan(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        values: Mapping[str, Evidence] | None = None,
+        check_stored_values: bool = False,
+        dims: Mapping[str, int] | None = None,
+        stream: Any = 0,
+    ) -> Plan:
+        """Check the contract for these arguments (tensors and scalars by parameter name).
+
+        `values` says what is known of integers stored in tensors; `check_stored_values` copies them back on `stream`
+        instead; `dims` gives extents that no shape determines. Raises `LaunchError` at the first broken clause.
+        """
+        manifest, given = self.manifest, values or {}
+        launch = check_launch(manifest, arguments, dims=dims, device=self.device.ordinal)
+        checked = {check.tensor for check in manifest.value_checks}
+        for name in given:
+            if name not in checked:
+                raise LaunchError("E0903", "has no value obligation", kernel=manifest.kernel, argument=name)
+        copy = read_back(self.device.driver, stream_handle(stream)) if check_stored_values else None
+        for check in manifest.value_checks:
+            view, evidence = launch.views[check.tensor], given.get(check.tensor)
+            check_values(check, launch.env, view, evidence, kernel=manifest.kernel, read_back=copy)
+        trusted = tuple(name for name in given if given[name] is TRUSTED)
+        return Plan(self, launch, tuple(arguments.values()), trusted)
+
+    def __call__(self, arguments: Mapping[str, Any], *, stream: Any = 0, **options: Any) -> Plan:
+        """Plan and launch once; the plan may be launched again."""
+        plan = self.plan(arguments, stream=stream, **options)
+        plan.launch(stream)
+        return plan
+
+    def close(self) -> None:
+        """Unload the CUBIN; its plans are dead from then on."""
+        self.device.driver.unload_module(self._module)
+
+
+def load(path: str | Path, device: Device | None = None) -> Kernel:
+    """Load an artifact from disk on the current device; see `load_artifact` for what `path` may be."""
+    manifest, cubin = load_artifact(path)
+    return Kernel(manifest, cubin, Device() if device is None else device)
+
+
+def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
+    """Manifest and CUBIN of `path`: the manifest file `NAME.json` (with `NAME.cubin` beside it) or `NAME.cubin`.
+
+    Raises E0901 where a file is missing or malformed, or the CUBIN is not the one the manifest describes.
+    """
+    place = Path(path)
+    manifest_path, cubin_path = place.with_suffix(".json"), place.with_suffix(".cubin")
+    try:
+        manifest = manifest_from_json(json.loads(manifest_path.read_text(encoding="utf-8")))
+        cubin = cubin_path.read_bytes()
+    except OSError as error:
+        raise LaunchError("E0901", f"cannot read `{error.filename}`", given=str(error.strerror)) from None
+    except ValueError as error:
+        raise LaunchError("E0901", f"`{manifest_path}` is not a manifest", given=str(error)) from None
+    recorded = manifest.digests.get("cubin", "")
+    actual = hashlib.sha256(cubin).hexdigest()
+    if recorded != actual:
+        raise LaunchError(
+            "E0901", f"`{cubin_path}` is not the CUBIN of its manifest", kernel=manifest.kernel,
+            given=f"sha256 {actual[:16]}", required=f"sha256 {recorded[:16] or '(none recorded)'}",
+        )  # fmt: skip
+    return manifest, cubin
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream object, as an integer."""
+    if stream is None:
+        return 0
+    protocol: Any = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        pair: tuple[int, int] = protocol() if callable(protocol) else protocol
+        return int(pair[1])
+    return int(getattr(stream, "cuda_stream", stream))
+
+
+def _check_architecture(manifest: Manifest, device: Device) -> None:
+    if manifest.arch != device.architecture:
+        raise LaunchError(
+            "E0902", "the CUBIN is for another architecture", kernel=manifest.kernel, given=f"`{manifest.arch}`",
+            required=f"`{device.architecture}` ({device.name}); build it with `tilec build --arch {device.architecture[:-1]}`",
+        )  # fmt: skip
+    if manifest.cluster != 1:
+        raise LaunchError("E0916", "cluster launches are not supported", kernel=manifest.kernel, given=str(manifest.cluster))
+
+
+def _pack(manifest: Manifest, launch: Launch, kind: str, name: str) -> bytes:
+    if kind == "pointer":
+        return launch.views[name].pointer.to_bytes(8, "little")
+    if kind == "dim":
+        return launch.env[name].to_bytes(4, "little", signed=True)
+    if kind == "stride":
+        return launch.env[name].to_bytes(8, "little", signed=True)
+    if kind == "scalar":
+        dtype = next(spec.dtype for spec in manifest.scalars if spec.name == name)
+        return pack_scalar(dtype, launch.scalars[name])
+    raise LaunchError("E0901", f"unknown argument kind `{kind}` in the manifest", kernel=manifest.kernel, argument=name)

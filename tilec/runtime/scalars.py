@@ -1,0 +1,68 @@
+"""Scalar arguments: a Python or NumPy number goes in, a value of the declared dtype and its bytes come out."""
+
+from __future__ import annotations
+
+import math
+import operator
+import struct
+from typing import Any, Final
+
+import numpy as np
+
+from tilec.artifact import ScalarSpec
+from tilec.ir.types import DTYPES
+from tilec.runtime.errors import LaunchError
+
+PACKING: Final = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "bool": "?"}
+LARGEST_FLOAT: Final = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
+
+
+def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
+    """The value as a Python number; E0912 where it has another type or does not fit."""
+    dtype = DTYPES[spec.dtype]
+
+    def refuse(message: str, required: str) -> LaunchError:
+        given = f"`{value!r}` of type `{type(value).__name__}`"
+        return LaunchError("E0912", message, kernel=kernel, argument=spec.name, given=given, required=required)
+
+    is_bool = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # NumPy's bool has either name
+    if dtype.is_float:
+        if is_bool or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise refuse("not a number", f"a number for `{dtype}`")
+        try:
+            number = float(value)  # pyright: ignore[reportUnknownArgumentType]
+        except OverflowError:
+            raise refuse("does not fit", f"a value of `{dtype}`") from None
+        if math.isfinite(number) and abs(number) > LARGEST_FLOAT.get(spec.dtype, math.inf):
+            raise refuse("does not fit", f"a value of `{dtype}`, at most {LARGEST_FLOAT[spec.dtype]:g}")
+        return number
+    if dtype.kind == "b":
+        if not is_bool:
+            raise refuse("not a bool", "`True` or `False`")
+        return int(bool(value))
+    if is_bool:
+        raise refuse("a bool where an integer belongs", f"an integer for `{dtype}`")
+    try:
+        integer = operator.index(value)
+    except TypeError:
+        raise refuse("not an integer", f"an integer for `{dtype}`") from None
+    low, high = dtype.integer_range()
+    if not low <= integer <= high:
+        raise refuse("does not fit", f"{low} to {high} (`{dtype}`)")
+    return integer
+
+
+def pack_scalar(dtype: str, value: int | float) -> bytes:
+    """Little-endian bytes of a checked scalar; floats are rounded to nearest even."""
+    if dtype in PACKING:
+        return struct.pack("<" + PACKING[dtype], value)
+    if dtype == "f16":
+        return np.float16(value).tobytes()
+    bits = int(np.float32(value).view(np.uint32))
+    if dtype == "bf16":
+        if math.isnan(value):
+            return struct.pack("<H", (bits >> 16) | 0x40)
+        return struct.pack("<H", ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF)
+    if dtype == "f32":
+        return struct.pack("<I", bits)
+    raise ValueError(f"a scalar of `{dtype}` has no calling convention")

@@ -1,0 +1,143 @@
+"""Reads where a tensor lies: any device tensor goes in, a `TensorView` of pointer, dtype, shape and strides comes out.
+
+Three spellings are read: our own `DeviceArray` (through its `view`), `__cuda_array_interface__`, and `__dlpack__`. The CUDA
+array interface has no bf16 or f8 dtype, so an opaque element there is looked up through DLPack.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.ir.types import DTYPES
+from tilec.runtime.errors import LaunchError
+
+# Type strings of the CUDA array interface (the NumPy array interface's).
+TYPE_STRINGS: Final = {
+    "<f4": "f32", "<f2": "f16", "<i8": "i64", "<i4": "i32", "<i2": "i16", "|i1": "i8", "<i1": "i8",
+    "<u4": "u32", "<u2": "u16", "|u1": "u8", "<u1": "u8", "|b1": "bool", "<b1": "bool",
+}  # fmt: skip
+# DLPack's (type code, bits), dlpack.h of version 1.1.
+DLPACK_TYPES: Final = {
+    (0, 8): "i8", (0, 16): "i16", (0, 32): "i32", (0, 64): "i64", (1, 8): "u8", (1, 16): "u16", (1, 32): "u32",
+    (2, 16): "f16", (2, 32): "f32", (4, 16): "bf16", (6, 8): "bool", (10, 8): "f8e4m3", (12, 8): "f8e5m2",
+}  # fmt: skip
+DLPACK_CUDA: Final = frozenset({2, 13})
+"""Device types of DLPack that a kernel can address: CUDA and CUDA managed memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """Device memory as a tensor: `pointer` is the address of element 0, `strides` are in elements, one per dim."""
+
+    pointer: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    read_only: bool = False
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype].bytes
+
+    def byte_range(self) -> tuple[int, int]:
+        """First byte touched and one past the last; empty where a dim is 0."""
+        if 0 in self.shape:
+            return self.pointer, self.pointer
+        steps = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
+        low = sum(step for step in steps if step < 0)
+        high = sum(step for step in steps if step > 0)
+        return self.pointer + low * self.item_bytes, self.pointer + (high + 1) * self.item_bytes
+
+    def is_contiguous(self) -> bool:
+        """Row-major without gaps; the stride of a dim of extent 1 does not matter."""
+        expected = contiguous_strides(self.shape)
+        return all(e == 1 or s == w for e, s, w in zip(self.shape, self.strides, expected, strict=True))
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides: list[int] = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int = 0) -> TensorView:
+    """The view of a device tensor; E0914 where `value` is none, or lies in host memory or on another device."""
+
+    def refuse(message: str, given: str) -> LaunchError:
+        required = "a device tensor (`__cuda_array_interface__`, `__dlpack__` or `DeviceArray`)"
+        return LaunchError("E0914", message, kernel=kernel, argument=argument, given=given, required=required)
+
+    if isinstance(value, TensorView):
+        return value
+    own = getattr(value, "tensor_view", None)
+    if own is not None:
+        return own()
+    kind = type(value).__module__ + "." + type(value).__qualname__
+    try:
+        interface = getattr(value, "__cuda_array_interface__", None)
+    except Exception as error:  # frameworks raise TypeError, RuntimeError and others for tensors that they do not export
+        raise refuse("the tensor cannot be exported", f"`{kind}` ({error})") from None
+    if isinstance(interface, dict) and interface.get("typestr") in TYPE_STRINGS:  # pyright: ignore[reportUnknownMemberType]
+        return _from_interface(interface, refuse, kind)  # pyright: ignore[reportUnknownArgumentType]
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        place, ordinal = (int(part) for part in value.__dlpack_device__())
+        if place not in DLPACK_CUDA:
+            raise refuse("the tensor is in host memory", f"`{kind}` on DLPack device type {place}")
+        if ordinal != device:
+            raise refuse("the tensor is on another device", f"device {ordinal}, the kernel is loaded on device {device}")
+        return _from_dlpack(value, refuse, kind)
+    if isinstance(interface, dict):
+        raise refuse("the element type is not known", f"`{kind}` of type string `{interface.get('typestr')}`")  # pyright: ignore[reportUnknownMemberType]
+    raise refuse("not a device tensor", f"`{kind}`")
+
+
+def _from_interface(interface: dict[str, Any], refuse: Any, kind: str) -> TensorView:
+    dtype = TYPE_STRINGS[interface["typestr"]]
+    shape = tuple(int(extent) for extent in interface["shape"])
+    size = DTYPES[dtype].bytes
+    given = interface.get("strides")
+    if given is None:
+        strides = contiguous_strides(shape)
+    else:
+        if any(int(stride) % size for stride in given):
+            raise refuse("the strides are not whole elements", f"`{kind}` with byte strides {tuple(given)}")
+        strides = tuple(int(stride) // size for stride in given)
+    pointer, read_only = interface["data"]
+    return TensorView(int(pointer or 0), dtype, shape, strides, bool(read_only))
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def _from_dlpack(value: Any, refuse: Any, kind: str) -> TensorView:
+    # Stream -1 asks the producer not to synchronise: order on the stream is the caller's, as with every other argument.
+    # The capsule is not consumed, so its own destructor releases the export; the caller keeps the tensor alive.
+    capsule = value.__dlpack__(stream=-1)
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    tensor = _DLTensor.from_address(get_pointer(capsule, b"dltensor"))
+    dtype = DLPACK_TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if dtype is None:
+        raise refuse("the element type is not known", f"`{kind}` of DLPack type ({tensor.code}, {tensor.bits} bits)")
+    shape = tuple(int(tensor.shape[axis]) for axis in range(tensor.ndim))
+    strides = tuple(int(tensor.strides[axis]) for axis in range(tensor.ndim)) if tensor.strides else contiguous_strides(shape)
+    return TensorView(int(tensor.data or 0) + int(tensor.byte_offset), dtype, shape, strides)

@@ -1,0 +1,118 @@
+"""Value obligations: what the caller knows of the integers stored in a tensor goes in, an E0913 or silence comes out.
+
+A kernel that indexes with loaded integers is proven under `values(tensor, low, high, distinct)`. The launcher cannot see
+device memory for free, so the caller says how it knows: the values on the host, bounds that the host knows, a callback that
+checks, or `TRUSTED`. With `check_values` the launcher copies the tensor back and looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import ValueCheck
+from tilec.runtime.device import HOST_STORAGE
+from tilec.runtime.driver import Driver
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.tensors import TensorView
+
+
+class Trust(Enum):
+    """The type of `TRUSTED`."""
+
+    TRUSTED = "trusted"
+
+
+TRUSTED = Trust.TRUSTED
+"""The caller vouches for the values; the plan records the tensor in `trusted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueBounds:
+    """Bounds known on the host: every stored value v has `low <= v < high`; no two are equal if `distinct`."""
+
+    low: int
+    high: int
+    distinct: bool = False
+
+
+Evidence = ValueBounds | Trust | Callable[[int, int, bool], bool] | NDArray[Any] | list[int]
+"""A callback gets (low, high, distinct) and returns whether every value complies."""
+
+
+def check_values(
+    check: ValueCheck,
+    env: Mapping[str, int],
+    view: TensorView,
+    evidence: Evidence | None,
+    *,
+    kernel: str,
+    read_back: Callable[[TensorView], NDArray[Any]] | None,
+) -> None:
+    """Raise E0913 unless the evidence shows that the values comply; `read_back` copies a tensor to the host."""
+    low, high = check.low.evaluate(env), check.high.evaluate(env)
+    required = f"{low} <= value < {high}" + (", no two equal" if check.distinct else "")
+    if check.low.constant is None or check.high.constant is None:
+        required += f" (`{check.low}` to `{check.high}`)"
+
+    def refuse(message: str, given: str) -> LaunchError:
+        return LaunchError("E0913", message, kernel=kernel, argument=check.tensor, given=given, required=required)
+
+    if evidence is None and read_back is not None:
+        evidence = read_back(view)
+    if evidence is None:
+        how = "nothing in `values` (a host array, `ValueBounds`, a callback or `TRUSTED`), and `check_values` is off"
+        raise refuse("nothing is known of the stored values", how)
+    if isinstance(evidence, Trust):
+        return
+    if isinstance(evidence, ValueBounds):
+        if evidence.low < low or evidence.high > high:
+            raise refuse("the stated bounds are too wide", f"{evidence.low} <= value < {evidence.high}")
+        if check.distinct and not evidence.distinct:
+            raise refuse("the stated bounds do not say that the values are distinct", "`distinct=False`")
+        return
+    if callable(evidence):
+        if not evidence(low, high, check.distinct):
+            raise refuse("the caller's check refused the values", "a callback that returned false")
+        return
+    _check_array(np.asarray(evidence), low, high, check.distinct, view.shape, refuse)
+
+
+def _check_array(
+    values: NDArray[Any], low: int, high: int, distinct: bool, shape: tuple[int, ...], refuse: Callable[[str, str], LaunchError]
+) -> None:
+    if values.shape != shape:
+        raise refuse("the host values are not those of this tensor", f"shape {values.shape} for a tensor of shape {shape}")
+    if values.dtype.kind not in "iub":
+        raise refuse("the host values are not integers", f"`{values.dtype}`")
+    flat = values.reshape(-1)
+    wrong = np.flatnonzero((flat < low) | (flat >= high))
+    if wrong.size:
+        where = tuple(int(part) for part in np.unravel_index(int(wrong[0]), shape))
+        raise refuse("a stored value is out of range", f"value {int(flat[wrong[0]])} at index {list(where)}")
+    if distinct:
+        order = np.argsort(flat, kind="stable")
+        equal = np.flatnonzero(flat[order][1:] == flat[order][:-1])
+        if equal.size:
+            first, second = int(order[equal[0]]), int(order[equal[0] + 1])
+            raise refuse("two stored values are equal", f"value {int(flat[first])} at flat indices {first} and {second}")
+
+
+def read_back(driver: Driver, stream: int) -> Callable[[TensorView], NDArray[Any]]:
+    """A function that copies a contiguous integer tensor to the host and waits for it."""
+
+    def copy(view: TensorView) -> NDArray[Any]:
+        start, end = view.byte_range()
+        raw = np.empty(end - start, np.uint8)
+        driver.copy_to_host(raw.ctypes.data, start, raw.nbytes, stream)
+        driver.synchronize(stream)
+        size = view.item_bytes
+        typed = raw[view.pointer - start :].view(HOST_STORAGE[view.dtype])
+        return np.lib.stride_tricks.as_strided(typed, view.shape, tuple(stride * size for stride in view.strides)).copy()
+
+    return copy
