@@ -1,0 +1,7 @@
+"""Analyses and rewrites of the tile IR: `prove` shows a kernel safe, `prepare` decides how threads run it."""
+
+from __future__ import annotations
+
+from tilec.passes.prove import Proofs, prove
+
+__all__ = ["Proofs", "prove"]

@@ -1,0 +1,191 @@
+"""Every access of a kernel as a family of statement instances: who runs it, when, and which elements it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilec.diagnostics import Span
+from tilec.ir.core import Effect, Op, Parameter, Value
+from tilec.ir.ops import AtomicUpdate, For, Gather, Load, Scatter, Store
+from tilec.passes import terms
+from tilec.passes.coordinates import Coordinates, persistent, split_digits
+from tilec.passes.index_terms import IndexTerms
+from tilec.passes.terms import Atom, Formula, Kind, Poly
+
+MemoryOp = Load | Store | Gather | Scatter | AtomicUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Elements `start <= e < start + extent` of one axis of extent `dim`."""
+
+    start: Poly
+    extent: int
+    dim: Poly
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """One execution of an access in symbolic coordinates.
+
+    `runs`: when it is executed. `blocks`: the block id per grid axis; `digits`: the coordinates that stand for it, if any.
+    `loops`: the enclosing loop variables, outermost first, with their iteration number.
+    """
+
+    axes: tuple[Axis, ...]
+    runs: tuple[Formula, ...]
+    blocks: tuple[Poly, ...]
+    digits: Mapping[int, tuple[Poly, ...]]
+    loops: tuple[tuple[For, Poly, Poly], ...]
+    positions: tuple[Poly, ...]
+
+    def renamed(self, index: IndexTerms, copy: int) -> Instance:
+        """The same execution by unknowns of its own, for reasoning about two at a time."""
+        return _substituted(index, self, _copies(index, self, copy))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessSite:
+    """A load, store, gather, scatter or atomic of the kernel text. `clipped`: elements outside the tensor are not touched
+    (`pad=` or `mask=True`). `unsafe`: inside a `with unsafe` block."""
+
+    op: MemoryOp
+    parameter: Parameter
+    instance: Instance
+    clipped: bool
+    position: int
+    coordinates: Coordinates = field(default_factory=Coordinates)
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.parameter.name
+
+    @property
+    def unsafe(self) -> bool:
+        return self.op.unsafe is not None
+
+    @property
+    def writes(self) -> bool:
+        return self.op.effect in (Effect.WRITE, Effect.ATOMIC)
+
+    @property
+    def verb(self) -> str:
+        """The word the kernel author wrote."""
+        return f"atomic_{self.op.kind}" if isinstance(self.op, AtomicUpdate) else self.op.opcode
+
+    @property
+    def subject(self) -> str:
+        """Short text, such as "store to `out`"."""
+        return f"{self.verb} {'to' if self.writes else 'from'} `{self.name}`"
+
+    @property
+    def location(self) -> Span | None:
+        return self.op.loc
+
+
+def tensor_of(op: MemoryOp) -> Value:
+    """The tensor an access touches."""
+    return op.operands[0]
+
+
+def access_sites(index: IndexTerms) -> list[AccessSite]:
+    """All accesses in program order."""
+    found: list[AccessSite] = []
+    for op in index.function.body.walk():
+        if isinstance(op, Load | Store | Gather | Scatter | AtomicUpdate):
+            found.append(_site(index, op))
+    return found
+
+
+def _site(index: IndexTerms, op: MemoryOp) -> AccessSite:
+    parameter = index.function.parameter_of(tensor_of(op))
+    clipped = op.pad is not None if isinstance(op, Load | Gather) else op.mask
+    instance, coordinates = rebased(index, op, _instance(index, op))
+    return AccessSite(op, parameter, instance, clipped, index.structure.position[op], coordinates)
+
+
+def rebased(index: IndexTerms, op: Op, instance: Instance) -> tuple[Instance, Coordinates]:
+    """The instance in the coordinates that suit it."""
+    coordinates = persistent(index, index.structure.frames[op])
+    result = _rebase(index, instance, coordinates)
+    for _ in range(4):
+        if not split_digits(index, coordinates, _formulas(result)):
+            break
+        result = _rebase(index, instance, coordinates)
+    return result, coordinates
+
+
+def _formulas(instance: Instance) -> list[Formula]:
+    return [*instance.runs, *(Formula("eq", axis.start) for axis in instance.axes)]
+
+
+def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
+    dims = [index.expression(dim) for dim in tensor_of(op).tensor.dims]
+    positions: tuple[Poly, ...] = ()
+    if isinstance(op, Gather | Scatter):
+        shape = op.indices[0].tile.shape if op.indices else ()
+        positions = tuple(tile_position(index, op, axis, extent) for axis, extent in enumerate(shape))
+        axes = [Axis(index.element(i, positions), 1, dim) for i, dim in zip(op.indices, dims, strict=True)]
+    else:
+        shape = op.result.tile.shape if isinstance(op, Load) else op.tile.tile.shape
+        axes = [Axis(index.scalar(o), e, dim) for o, e, dim in zip(op.offsets, shape, dims, strict=True)]
+    frames = index.structure.frames[op]
+    loops = [frame.op for frame in frames if isinstance(frame.op, For)]
+    return Instance(
+        tuple(axes),
+        tuple(index.runs(frames)),
+        tuple(index.block(axis) for axis in range(len(index.grid))),
+        {},
+        tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops),
+        positions,
+    )
+
+
+def tile_position(index: IndexTerms, op: Op, axis: int, extent: int) -> Poly:
+    """A position along one axis of a tile."""
+    if extent == 1:
+        return terms.ZERO
+    return terms.of(index.atoms.make((op, axis), Kind.POSITION, f"p{axis}", (0, extent - 1)))
+
+
+def _rebase(index: IndexTerms, instance: Instance, coordinates: Coordinates) -> Instance:
+    if not coordinates.mapping:
+        return instance
+    moved = _substituted(index, instance, coordinates.mapping)
+    digits = {axis: tuple(map(terms.of, atoms)) for axis, atoms in coordinates.digits.items()}
+    return Instance(moved.axes, moved.runs, moved.blocks, digits, moved.loops, moved.positions)
+
+
+def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, Poly]) -> Instance:
+    memo: dict[Atom, Poly] = {}
+
+    def move(poly: Poly) -> Poly:
+        return index.atoms.substitute(poly, mapping, memo)
+
+    return Instance(
+        tuple(Axis(move(axis.start), axis.extent, axis.dim) for axis in instance.axes),
+        tuple(index.atoms.substitute_in(formula, mapping, memo) for formula in instance.runs),
+        tuple(map(move, instance.blocks)),
+        {axis: tuple(map(move, digits)) for axis, digits in instance.digits.items()},
+        tuple((loop, move(variable), move(count)) for loop, variable, count in instance.loops),
+        tuple(map(move, instance.positions)),
+    )
+
+
+_BASE = (Kind.BLOCK, Kind.ITERATION, Kind.POSITION, Kind.COORDINATE, Kind.OPAQUE)
+
+
+def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly]:
+    polys = [*instance.blocks, *instance.positions, *(p for digits in instance.digits.values() for p in digits)]
+    polys += [p for _, variable, count in instance.loops for p in (variable, count)]
+    given = [*_formulas(instance), *(Formula("eq", poly) for poly in polys)]
+    mapping: dict[Atom, Poly] = {}
+    for atom in terms.closure(given):
+        if atom.varies and atom.kind in _BASE:
+            bounds = (atom.low, atom.high)
+            name = f"{atom.name}_{copy}"
+            twin = index.atoms.make((atom, copy), atom.kind, name, bounds, args=atom.args, label=atom.label, level=atom.level)
+            mapping[atom] = terms.of(twin)
+    return mapping

@@ -1,0 +1,42 @@
+"""From a solution of a violated obligation to words: the concrete launch that goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilec.diagnostics import Counterexample
+from tilec.passes import terms
+from tilec.passes.accesses import Instance
+from tilec.passes.index_terms import IndexTerms
+from tilec.passes.integer_sets import Assignment, evaluator
+from tilec.passes.terms import Atom, Kind
+
+
+def counterexample(
+    index: IndexTerms,
+    found: Assignment,
+    instances: tuple[Instance, ...],
+    tensor: str = "",
+    element: tuple[int, ...] = (),
+    note: str = "",
+) -> Counterexample:
+    """The launch of an assignment; the block ids, loop variables and loaded values of each instance."""
+    value = evaluator(found)
+    dims = {atom.name: number for atom, number in found.items() if atom.kind is Kind.SYMBOL}
+    order = [*index.function.dims, *(p.name for p in index.function.parameters)]
+    dims = dict(sorted(dims.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    blocks = tuple(tuple(terms.evaluate(block, value) for block in instance.blocks) for instance in instances)
+    iterations = tuple(
+        {loop.variable or "i": terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
+        for instance in instances
+    )
+    return Counterexample(dims, blocks, iterations, tensor, element, _loaded(found, value), note)
+
+
+def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for atom, number in found.items():
+        if atom.kind is Kind.LOADED:
+            place = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
+            values[f"{atom.label}[{place}]"] = number
+    return values

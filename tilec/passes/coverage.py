@@ -1,0 +1,319 @@
+"""The blocks together write every element of each `Out` tensor; every read of `Scratch` follows a write by its block.
+
+Only writes that certainly happen count: one whose index or condition depends on memory contents is left out, unless the
+bijection argument applies. That argument handles schedules no linear set describes (`pid // (GROUP * n)`, `perm[b]` with
+distinct values): a map from `E` block ids to a box of `E` cells that never leaves the box and never hits a cell twice hits
+every cell. Both halves are obligations like any other, so the cells can stand in for the block ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import gcd
+
+from tilec.diagnostics import Label
+from tilec.ir.core import Access, Parameter
+from tilec.passes import terms
+from tilec.passes.accesses import AccessSite, Axis, Instance
+from tilec.passes.counterexample import counterexample
+from tilec.passes.covering import Cover, loaded_or_opaque, uncovered, usable
+from tilec.passes.findings import Complaint, Findings
+from tilec.passes.integer_sets import Assignment, Undecided, evaluator
+from tilec.passes.ladder import Discharge, Refusal, strongest
+from tilec.passes.races import moments
+from tilec.passes.terms import Atom, Formula, Kind, Poly
+
+
+def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
+    """One obligation per `Out` tensor."""
+    for parameter in findings.index.function.parameters:
+        if parameter.access is Access.OUT:
+            writes = [site for site in sites if site.parameter is parameter and site.writes]
+            _prove_tensor(findings, parameter, writes)
+
+
+def _elements(findings: Findings, parameter: Parameter) -> list[Poly]:
+    found: list[Poly] = []
+    for axis, dim in enumerate(parameter.value.tensor.dims):
+        high = max(0, terms.interval(findings.index.expression(dim))[1] - 1)
+        key = ("element", parameter.name, axis)
+        found.append(terms.of(findings.index.atoms.make(key, Kind.POSITION, f"e{axis}", (0, high), varies=False)))
+    return found
+
+
+def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessSite]) -> None:
+    elements = _elements(findings, parameter)
+    dims = [findings.index.expression(dim) for dim in parameter.value.tensor.dims]
+    universe = [terms.lt(e, dim) for e, dim in zip(elements, dims, strict=True)]
+    covers: list[Cover] = []
+    how: list[Discharge] = []
+    left_out = False
+    for site in writes:
+        instance = site.instance
+        cover = _cover(findings, instance, elements)
+        if not usable(cover, set()) or loaded_or_opaque(cover, set()):
+            straight = straightened(findings, site)
+            if straight is None:
+                left_out = True
+                continue
+            instance, proofs = straight
+            how += proofs
+            cover = _cover(findings, instance, elements)
+            if not usable(cover, set()) or loaded_or_opaque(cover, set()):
+                left_out = True
+                continue
+        covers.append(cover)
+    subject = f"`{parameter.name}`"
+    place = writes[0].op if writes else None
+    try:
+        found = _attempt(findings, universe, covers)
+    except Undecided:
+        found, left_out = None, True
+        example = None
+    else:
+        if isinstance(found, Discharge):
+            findings.met("coverage", subject, place, strongest([found, *how]), parameter.loc)
+            return
+        example = found
+    if any(site.unsafe for site in writes):
+        findings.met("coverage", subject, place, Discharge("unsafe"), parameter.loc)
+        return
+    if left_out and example is not None and not _never_written(findings, writes, elements, example):
+        example = None
+    _complain(findings, parameter, writes, elements, example)
+
+
+def _attempt(
+    findings: Findings, universe: list[Formula], covers: list[Cover], points_of: Sequence[Poly] = ()
+) -> Discharge | Assignment:
+    """Climb the rungs; the last one's uncovered element if none of them holds."""
+    solver, ladder = findings.ladder.solver, findings.ladder
+    everything = [*universe, *(formula for cover in covers for formula in cover)]
+    solver.texts.clear()
+    grid = ladder.grid_limits(everything)
+    if uncovered(solver, [*universe, *grid], covers, points_of) is None:
+        return Discharge("set", (), tuple(solver.texts[-1:]))
+    facts = ladder.preconditions(everything)
+    whole = [*universe, *grid, *(formula for _, formula in facts)]
+    found = uncovered(solver, whole, covers, points_of, lambda atom: atom.kind is Kind.SYMBOL)
+    if found is None:
+        return Discharge("launch", tuple(dict.fromkeys(text for text, _ in facts)), tuple(solver.texts[-1:]))
+    return found
+
+
+def _cover(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:
+    """The elements that an instance writes. Blocks exist only if every extent of the grid is positive."""
+    cover = [terms.ge(extent, 1) for extent in findings.index.grid]
+    cover += instance.runs
+    for element, axis in zip(elements, instance.axes, strict=True):
+        cover += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent)]
+    return cover
+
+
+def _never_written(findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment) -> bool:
+    """True if no write can reach the element of the example, whatever memory holds: decided at the example's sizes."""
+    fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not atom.varies]
+    for site in writes:
+        result = findings.ladder.discharge([*fixed, *_cover(findings, site.instance, elements)])
+        if isinstance(result, Refusal) and not loaded_or_opaque(_cover(findings, site.instance, elements), set()):
+            return False
+    return True
+
+
+def _complain(
+    findings: Findings, parameter: Parameter, writes: list[AccessSite], elements: list[Poly], example: Assignment | None
+) -> None:
+    name = parameter.name
+    where = writes[0].location if writes else parameter.loc
+    because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
+    message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
+    hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
+    complaint = Complaint("E0403", message, where, "not all elements are written", because, hint)
+    if example is None:
+        findings.report(complaint, None)
+        return
+    element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
+    shown = counterexample(findings.index, example, (), name, element, "is written by no block")
+    findings.report(complaint, shown)
+
+
+# The bijection argument
+
+
+def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
+    """The instance with cells of a box in place of the block ids it scrambles, if it does so one-to-one."""
+    instance = site.instance
+    hard = _scrambled(instance)
+    if not hard or any(atom in hard for formula in instance.runs for atom in terms.closure([formula])):
+        return None
+    extents = terms.ONE
+    for atom in hard:
+        extents = extents * atom.args[0]
+    parts = [_split_part(axis, hard) for axis in instance.axes]
+    for counts in product(*(_cells(findings, axis, part) for axis, part in zip(instance.axes, parts, strict=True))):
+        total = terms.ONE
+        for count in counts:
+            total = total * count
+        if total != extents:
+            continue
+        proofs = _one_to_one(findings, hard, [part[0] for part in parts], list(counts))
+        if proofs is None:
+            continue
+        axes: list[Axis] = []
+        for k, (axis, (cell, scale, rest)) in enumerate(zip(instance.axes, parts, strict=True)):
+            if cell is None:
+                axes.append(axis)
+                continue
+            high = max(0, terms.interval(counts[k])[1] - 1)
+            atom = findings.index.atoms.make((site.op, "cell", k), Kind.COORDINATE, f"u{k}", (0, high), args=(counts[k],))
+            axes.append(replace(axis, start=terms.of(atom) * scale + rest))
+        return replace(instance, axes=tuple(axes)), proofs
+    return None
+
+
+def _scrambled(instance: Instance) -> list[Atom]:
+    """Block ids and coordinates that occur in products, in quotients by a symbol, or in the index of a loaded value."""
+    starts = [Formula("eq", axis.start) for axis in instance.axes]
+    hard: set[Atom] = set()
+    for atom in terms.closure(starts):
+        inner = [Formula("eq", arg) for arg in atom.args] if atom.kind in (Kind.QUOTIENT, Kind.LOADED) else []
+        if atom.kind is Kind.OPAQUE and atom.varies:
+            return []
+        symbolic = atom.kind is Kind.QUOTIENT and atom.args[1].constant is None
+        if atom.kind is Kind.LOADED or symbolic:
+            hard.update(_base(inner))
+        polys = list(terms.definition(atom).polys()) if atom.kind in (Kind.QUOTIENT, Kind.CHOICE) else []
+        for poly in polys:
+            hard.update(_base([Formula("eq", terms.of(a)) for m in poly.terms if len(m) > 1 for a in m]))
+    for formula in starts:
+        hard.update(_base([Formula("eq", terms.of(a)) for m in formula.poly.terms if len(m) > 1 for a in m]))
+    if any(atom.kind not in (Kind.BLOCK, Kind.COORDINATE) for atom in hard):
+        return []
+    return sorted(hard, key=lambda atom: atom.uid)
+
+
+def _base(formulas: list[Formula]) -> Iterator[Atom]:
+    for atom in terms.closure(formulas):
+        if atom.varies and not atom.derived and atom.kind is not Kind.LOADED:
+            yield atom
+
+
+def _split_part(axis: Axis, hard: list[Atom]) -> tuple[Poly | None, int, Poly]:
+    """(cell, scale, rest) with `start == cell * scale + rest`, the cell holding all that depends on `hard`."""
+    inside = {m: c for m, c in axis.start.terms.items() if any(a in hard for a in _base([Formula("eq", Poly({m: 1}))]))}
+    rest = Poly({m: c for m, c in axis.start.terms.items() if m not in inside})
+    if not inside:
+        return None, 1, rest
+    scale = gcd(*inside.values())
+    return Poly({m: c // scale for m, c in inside.items()}), scale, rest
+
+
+def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) -> list[Poly]:
+    """How many cells an axis may have."""
+    cell, scale, _ = part
+    if cell is None:
+        return [terms.ONE]
+    atoms = findings.index.atoms
+    up = atoms.quotient(axis.dim + (scale - 1), terms.const(scale))
+    return list(dict.fromkeys((up, atoms.quotient(axis.dim, terms.const(scale)))))
+
+
+def _one_to_one(findings: Findings, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]) -> list[Discharge] | None:
+    """Proofs that every cell lies in the box and that different block ids have different cells."""
+    atoms = findings.index.atoms
+    proofs: list[Discharge | Refusal] = []
+    for cell, count in zip(cells, counts, strict=True):
+        if cell is not None:
+            proofs.append(findings.ladder.discharge([terms.lt(cell, 0)]))
+            proofs.append(findings.ladder.discharge([terms.ge(cell, count)]))
+    copies: list[dict[Atom, Poly]] = []
+    for copy in (1, 2):
+        names = {a: f"{a.name}_{copy}" for a in hard}
+        twins = {
+            a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level) for a in hard
+        }
+        copies.append({a: terms.of(twin) for a, twin in twins.items()})
+    system = [terms.disjunction(terms.ne(copies[0][a], copies[1][a]) for a in hard)]
+    for cell in cells:
+        if cell is not None:
+            system.append(terms.eq(atoms.substitute(cell, copies[0]), atoms.substitute(cell, copies[1])))
+    proofs.append(findings.ladder.discharge(system))
+    met = [proof for proof in proofs if isinstance(proof, Discharge)]
+    return met if len(met) == len(proofs) else None
+
+
+# Order
+
+
+def prove_order(findings: Findings, sites: list[AccessSite]) -> None:
+    """One obligation per read of a `Scratch` tensor: the block wrote the elements before."""
+    for site in sites:
+        if site.parameter.access is not Access.SCRATCH or site.writes:
+            continue
+        if site.unsafe:
+            findings.met("order", site.subject, site.op, Discharge("unsafe"))
+            continue
+        writes = [other for other in sites if other.parameter is site.parameter and other.writes]
+        _prove_read(findings, site, writes)
+
+
+def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) -> None:
+    elements = _elements(findings, read.parameter)
+    first = read.instance.renamed(findings.index, 1)
+    universe: list[Formula] = list(first.runs)
+    for element, axis in zip(elements, first.axes, strict=True):
+        universe += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent), terms.lt(element, axis.dim)]
+    # Blocks and loops that the read's index does not mention still tell executions apart.
+    points_of = [*first.blocks, *moments(read, first)]
+    covers: list[Cover] = []
+    universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
+    for write in writes:
+        second = write.instance.renamed(findings.index, 2)
+        cover = _cover(findings, second, elements)
+        cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+        cover.append(_before(write, second, read, first))
+        if usable(cover, universal) and not loaded_or_opaque(cover, universal):
+            covers.append(cover)
+    try:
+        found = _attempt(findings, universe, covers, points_of)
+    except Undecided:
+        found = None
+    if isinstance(found, Discharge):
+        findings.met("order", read.subject, read.op, found)
+        return
+    because = tuple(Label(write.location, "written here") for write in writes if write.location is not None)
+    complaint = Complaint(
+        "E0405",
+        f"{read.subject} may read an element before this block has written it",
+        read.location,
+        "read here",
+        because,
+        f"write the elements of `{read.name}` first, in the same block",
+    )
+    if found is None:
+        findings.report(complaint, None)
+        return
+    element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
+    findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
+
+
+def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:
+    """The write's execution comes before the read's: in an earlier iteration of a common loop, or earlier in the text."""
+    common = 0
+    for (left, _, _), (right, _, _) in zip(later.loops, earlier.loops, strict=False):
+        if left is not right:
+            break
+        common += 1
+    ours = moments(write, replace(later, loops=later.loops[:common]))
+    theirs = moments(read, replace(earlier, loops=earlier.loops[:common]))
+    if len(ours) != len(theirs):
+        return terms.FALSE
+    options: list[Formula] = []
+    for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        same = [terms.eq(x, y) for x, y in zip(ours[:k], theirs[:k], strict=True)]
+        options.append(terms.conjunction((*same, terms.lt(a, b))))
+    if write.position < read.position:
+        options.append(terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)))
+    return terms.disjunction(options)

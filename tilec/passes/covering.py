@@ -1,0 +1,113 @@
+"""Is every point of one set covered by the union of others? Exact, with isl; used for coverage and for reads after writes.
+
+The universe is described by formulas over universal atoms. A cover holds for a point if *some* values of its other atoms
+satisfy it. Products of unknowns are sound on one side only: in the universe a product may become an unknown of its own (there
+are more points to cover), in a cover it may not, so a cover with products of its own atoms is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import islpy
+
+from tilec.passes import terms
+from tilec.passes.integer_sets import LIMITS, Assignment, Names, Solver, Undecided, formula_text, limited, near_zero
+from tilec.passes.terms import Atom, Formula, Kind, Poly
+
+Cover = list[Formula]
+
+
+def usable(cover: Cover, universal: set[Atom]) -> bool:
+    """True where no product in the cover or its definitions involves one of its own atoms."""
+    whole = [*cover, *(terms.definition(atom) for atom in terms.closure(cover))]
+    products = [m for f in whole for p in f.polys() for m in p.terms if len(m) > 1]
+    return not any(atom.varies and atom not in universal for m in products for atom in m)
+
+
+def uncovered(
+    solver: Solver,
+    universe: Iterable[Formula],
+    covers: list[Cover],
+    points_of: Iterable[Poly] = (),
+    small: Callable[[Atom], bool] | None = None,
+) -> Assignment | None:
+    """A point of the universe that no cover covers (with small numbers, if `small` says which), or None if there is none.
+    The atoms of `points_of` belong to a point even where the universe does not restrict them. Undecided when the budget is
+    spent."""
+    universe = list(universe)
+    universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
+    shared = [a for cover in covers for a in terms.closure(cover) if not a.varies]
+    universal |= set(shared)
+    names = Names()
+    ordered = sorted(universal, key=lambda atom: atom.uid)
+    whole = [*universe, *_described(ordered)]
+    body = formula_text(terms.conjunction(whole), names)
+    # A product of universal atoms is universal too, wherever it occurs.
+    for cover in covers:
+        for formula in (*cover, *map(terms.definition, terms.closure(cover))):
+            for monomial in (m for poly in formula.polys() for m in poly.terms if len(m) > 1):
+                names.of(monomial)
+    for atom in ordered:
+        names.of((atom,))
+    dims = list(names.order)
+    pieces = [_cover_text(cover, universal, names.copy()) for cover in covers]
+    space = ", ".join(names.of(m) for m in dims)
+    try:
+        points = islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {body} }}")
+        written = [islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {piece} }}") for piece in pieces]
+        with limited(solver.context):
+            for piece in written:
+                points = points.subtract(piece)
+            solver.queries += 1
+            if points.is_empty():
+                solver.texts.append(f"{{ [{space}] : {body} }} - {{ [{space}] : {' or '.join(pieces) or 'false'} }}")
+                return None
+            point = _smallest(points, ordered, dims, small)
+    except islpy.Error as error:
+        raise Undecided from error
+    values = [point.get_coordinate_val(islpy.dim_type.set, i).to_python() for i in range(len(dims))]
+    return {m[0]: v for m, v in zip(dims, values, strict=True) if len(m) == 1}
+
+
+def _smallest(
+    points: islpy.Set, ordered: list[Atom], dims: list[terms.Monomial], small: Callable[[Atom], bool] | None
+) -> islpy.Point:
+    if small is None:
+        return points.sample_point()
+    for limit in LIMITS:
+        if limit is None:
+            break
+        names = Names()
+        space = ", ".join(names.of(m) for m in dims)
+        text = formula_text(terms.conjunction(near_zero(atom, limit) for atom in ordered if small(atom)), names)
+        near = points.intersect(islpy.Set.read_from_str(points.get_ctx(), f"{{ [{space}] : {text} }}"))
+        if not near.is_empty():
+            return near.sample_point()
+    return points.sample_point()
+
+
+def _described(atoms: Iterable[Atom]) -> list[Formula]:
+    found: list[Formula] = []
+    for atom in atoms:
+        found.append(terms.definition(atom))
+        found.append(Formula("ge", terms.of(atom) - atom.low))
+        found.append(Formula("ge", terms.const(atom.high) - terms.of(atom)))
+    return found
+
+
+def _cover_text(cover: Cover, universal: set[Atom], names: Names) -> str:
+    known = len(names.order)
+    own = [atom for atom in terms.closure(cover) if atom not in universal]
+    body = formula_text(terms.conjunction((*cover, *_described(own))), names)
+    fresh = names.order[known:]
+    assert all(len(monomial) == 1 and monomial[0] not in universal for monomial in fresh), "product in a cover"
+    if not fresh:
+        return f"({body})"
+    return f"(exists ({', '.join(map(names.of, fresh))} : {body}))"
+
+
+def loaded_or_opaque(cover: Cover, universal: set[Atom]) -> bool:
+    """True where what a cover writes depends on memory contents that differ from block to block."""
+    unknown = (Kind.LOADED, Kind.OPAQUE)
+    return any(atom.varies and atom.kind in unknown and atom not in universal for atom in terms.closure(cover))

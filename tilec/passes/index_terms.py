@@ -1,0 +1,411 @@
+"""Translate integer and bool values of a kernel into polynomials and formulas.
+
+Arithmetic is translated as arithmetic on integers: whatever feeds an index, a loop bound or a branch has an obligation of its
+own not to wrap, so the translation is exact for kernels that are accepted. An element of a tile is translated at symbolic
+positions, one polynomial per axis, which makes index tiles as exact as scalars. What cannot be expressed becomes an opaque
+atom with the range that the dataflow solver found.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+
+from tilec.ir.core import Access, Block, Function, Op, Value
+from tilec.ir.expr import COMPARISONS, Expr
+from tilec.ir.ops import (
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    For,
+    Gather,
+    If,
+    Iota,
+    Load,
+    NumBlocks,
+    Permute,
+    Reshape,
+    Select,
+    Unary,
+)
+from tilec.ir.types import TileType
+from tilec.passes import terms
+from tilec.passes.ranges import GRID_LIMITS, Range, symbol_ranges, value_ranges
+from tilec.passes.structure import Frame, Structure, structure
+from tilec.passes.terms import Atom, Atoms, Formula, Kind, Poly
+
+Positions = tuple[Poly, ...]
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+def compare(operator: str, left: Poly, right: Poly) -> Formula:
+    """`left operator right` for the six comparison operators."""
+    match operator:
+        case "==":
+            return terms.eq(left, right)
+        case "!=":
+            return terms.ne(left, right)
+        case "<":
+            return terms.lt(left, right)
+        case "<=":
+            return terms.ge(right, left)
+        case ">":
+            return terms.lt(right, left)
+        case _:
+            return terms.ge(left, right)
+
+
+@dataclass(slots=True)
+class IndexTerms:
+    """The translation of one kernel; values are translated on demand and remembered."""
+
+    function: Function
+    atoms: Atoms = field(default_factory=Atoms)
+    ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])
+    symbols: dict[str, Range] = field(default_factory=dict[str, Range])
+    structure: Structure = field(default_factory=Structure)
+    grid: tuple[Poly, ...] = ()
+    sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
+    _names: dict[Value, str] = field(default_factory=dict[Value, str])
+    _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
+    _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
+
+    def __post_init__(self) -> None:
+        self.ranges = value_ranges(self.function)
+        self.symbols = symbol_ranges(self.function)
+        self.structure = structure(self.function)
+        self.grid = tuple(self.expression(extent) for extent in self.function.grid)
+        self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
+
+    # Launch values
+
+    def symbol(self, name: str) -> Poly:
+        """A dim, stride or integer scalar parameter."""
+        bounds = self.symbols[name]
+        return terms.of(self.atoms.make(name, Kind.SYMBOL, name, (bounds.low, bounds.high), varies=False))
+
+    def block(self, axis: int) -> Poly:
+        """The block id on a grid axis."""
+        if axis >= len(self.grid) or self.grid[axis] == terms.ONE:
+            return terms.ZERO
+        high = min(terms.interval(self.grid[axis])[1], GRID_LIMITS[axis])
+        args = (self.grid[axis],)
+        return terms.of(self.atoms.make(axis, Kind.BLOCK, f"b{axis}", (0, max(0, high - 1)), args=args, level=axis))
+
+    def expression(self, expr: Expr) -> Poly:
+        """A host expression."""
+        if expr.op == "const":
+            return terms.const(expr.value)
+        if expr.op == "sym":
+            return self.symbol(expr.name)
+        if expr.op not in ("+", "-", "*", "//", "%", "min", "max"):
+            return self.choose(self.predicate(expr), terms.ONE, terms.ZERO)
+        left, right = (self.expression(arg) for arg in expr.args)
+        kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
+        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
+            # The host may divide by a negative number, which a quotient here does not describe.
+            return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (-(2**63), 2**63), varies=False))
+        result = self.arithmetic(kind, left, right)
+        assert result is not None
+        return result
+
+    def predicate(self, expr: Expr) -> Formula:
+        """A host predicate; anything but a comparison or connective is true where it is not zero."""
+        if expr.op in COMPARISONS:
+            return compare(expr.op, self.expression(expr.args[0]), self.expression(expr.args[1]))
+        if expr.op in ("and", "or"):
+            parts = [self.predicate(arg) for arg in expr.args]
+            return terms.conjunction(parts) if expr.op == "and" else terms.disjunction(parts)
+        return terms.ne(self.expression(expr))
+
+    # Values
+
+    def scalar(self, value: Value) -> Poly:
+        """A scalar."""
+        return self.element(value, ())
+
+    def element(self, value: Value, positions: Positions) -> Poly:
+        """The element of an integer tile at `positions`."""
+        key = (value, positions)
+        found = self._elements.get(key)
+        if found is None:
+            found = self._elements[key] = self._translate(value, positions)
+        return found
+
+    def condition(self, value: Value, positions: Positions = ()) -> Formula:
+        """The element of a bool tile, as a formula."""
+        key = (value, positions)
+        found = self._conditions.get(key)
+        if found is None:
+            found = self._conditions[key] = self._translate_condition(value, positions)
+        return found
+
+    def choose(self, condition: Formula, on_true: Poly, on_false: Poly) -> Poly:
+        """One of two by a condition."""
+        return self.atoms.choice(((condition, on_true), (terms.negate(condition), on_false)))
+
+    def arithmetic(self, kind: str, left: Poly, right: Poly) -> Poly | None:
+        """`left kind right` over the integers; None where that is no polynomial or derived atom."""
+        match kind:
+            case "add":
+                return left + right
+            case "sub":
+                return left - right
+            case "mul":
+                return left * right
+            case "floordiv":
+                return self.atoms.quotient(left, right)
+            case "mod":
+                return left - right * self.atoms.quotient(left, right)
+            case "min":
+                return self.atoms.minimum(left, right)
+            case "max":
+                return self.atoms.maximum(left, right)
+            case _:
+                return self._bitwise(kind, left, right.constant)
+
+    def _bitwise(self, kind: str, left: Poly, right: int | None) -> Poly | None:
+        if right is None or right < 0:
+            return None
+        if kind in ("shl", "shr") and right < 63:
+            power = terms.const(1 << right)
+            return left * power if kind == "shl" else self.atoms.quotient(left, power)
+        if kind == "and" and right & (right + 1) == 0:
+            return left - self.atoms.quotient(left, terms.const(right + 1)) * (right + 1)
+        return None
+
+    def _translate(self, value: Value, positions: Positions) -> Poly:
+        if value.tile.dtype.kind == "b":
+            return self.choose(self.condition(value, positions), terms.ONE, terms.ZERO)
+        owner = value.owner
+        if value in self._names:
+            return self.symbol(self._names[value])
+        if isinstance(owner, Block):
+            return self._argument(value, owner)
+        assert owner is not None
+        known = self.ranges[value].constant
+        if known is not None and not isinstance(owner, Load | Gather):
+            return terms.const(known)
+        found = self._operation(owner, value, positions)
+        return self.opaque(value, positions) if found is None else found
+
+    def _operation(self, op: Op, value: Value, positions: Positions) -> Poly | None:
+        match op:
+            case Constant():
+                return terms.const(int(op.value))
+            case Iota():
+                return positions[0]
+            case BlockId():
+                return self.block(op.axis)
+            case NumBlocks():
+                return self.grid[op.axis] if op.axis < len(self.grid) else terms.ONE
+            case DimValue():
+                return self.symbol(op.symbol)
+            case Broadcast() | Permute() | Reshape():
+                return self.element(op.operands[0], self._moved(op, positions))
+            case Binary():
+                return self.arithmetic(op.kind, *(self.element(v, positions) for v in op.operands))
+            case Unary() if op.kind in ("neg", "abs"):
+                inner = self.element(op.operands[0], positions)
+                return -inner if op.kind == "neg" else self.atoms.maximum(inner, -inner)
+            case Select():
+                on_true, on_false = (self.element(v, positions) for v in op.operands[1:])
+                return self.choose(self.condition(op.operands[0], positions), on_true, on_false)
+            case Cast() if not op.operands[0].tile.dtype.is_float:
+                return self.element(op.operands[0], positions)
+            case Load() | Gather():
+                return self._read(op, positions)
+            case If():
+                place = op.results.index(value)
+                arms = [self.scalar(region.ops[-1].operands[place]) for region in op.regions] if not positions else None
+                return self.choose(self.condition(op.operands[0]), *arms) if arms else None
+            case For():
+                return self._after_loop(op, op.results.index(value)) if not positions else None
+            case _:
+                return None
+
+    def _moved(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
+        """Positions in the operand of the element at `positions` of the result."""
+        source, target = op.operands[0].tile, op.result.tile
+        if isinstance(op, Broadcast):
+            return tuple(terms.ZERO if e == 1 else p for e, p in zip(source.shape, positions, strict=False))
+        if isinstance(op, Permute):
+            return tuple(positions[op.axes.index(axis)] for axis in range(source.rank))
+        kept = [p for p, extent in zip(positions, target.shape, strict=True) if extent != 1]
+        if [e for e in source.shape if e != 1] == [e for e in target.shape if e != 1]:
+            return tuple(terms.ZERO if extent == 1 else kept.pop(0) for extent in source.shape)
+        linear = terms.ZERO
+        for position, extent in zip(positions, target.shape, strict=True):
+            linear = linear * extent + position
+        moved: list[Poly] = []
+        for extent in reversed(source.shape):
+            upper = self.atoms.quotient(linear, terms.const(extent))
+            moved.insert(0, linear - upper * extent)
+            linear = upper
+        return tuple(moved)
+
+    def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
+        """An element of an In tensor is a function of its index; of any other tensor it may change under way."""
+        parameter = self.function.parameter_of(op.source)
+        if parameter.access is not Access.IN:
+            return None
+        if isinstance(op, Load):
+            index = tuple(self.scalar(o) + p for o, p in zip(op.offsets, positions, strict=True))
+        else:
+            index = tuple(self.element(i, positions) for i in op.indices)
+        bounds = op.result.tile.dtype.integer_range()
+        element = terms.of(self.atoms.loaded(parameter.name, index, bounds))
+        if op.pad is None:
+            return element
+        dims = [self.expression(dim) for dim in op.source.tensor.dims]
+        inside = [f for i, dim in zip(index, dims, strict=True) for f in (terms.ge(i), terms.lt(i, dim))]
+        return self.choose(terms.conjunction(inside), element, terms.const(int(op.pad)))
+
+    # Loops
+
+    def iteration(self, loop: For) -> Poly:
+        """How many iterations of the loop came before this one."""
+        step = self.ranges[loop.step]
+        variable = self.ranges[loop.regions[0].arguments[0]]
+        trips = max(0, variable.high - self.ranges[loop.lower].low) // max(1, step.low)
+        name = loop.variable or "i"
+        return terms.of(self.atoms.make(loop, Kind.ITERATION, name, (0, trips), label=name))
+
+    def variable(self, loop: For) -> Poly:
+        """The loop variable."""
+        return self.scalar(loop.lower) + self.scalar(loop.step) * self.iteration(loop)
+
+    def runs(self, frames: tuple[Frame, ...]) -> list[Formula]:
+        """Conditions under which the inside of the frames is executed."""
+        found: list[Formula] = []
+        for frame in frames:
+            if isinstance(frame.op, For):
+                found.append(terms.lt(self.variable(frame.op), self.scalar(frame.op.upper)))
+            else:
+                condition = self.condition(frame.op.operands[0])
+                found.append(terms.negate(condition) if frame.arm else condition)
+        return found
+
+    def _argument(self, value: Value, body: Block) -> Poly:
+        loop = self.structure.loops[body]
+        place = body.arguments.index(value)
+        if place == 0:
+            return self.variable(loop)
+        advance = self._advance(loop, place - 1)
+        if advance is None:
+            return self.opaque(value, ())
+        return self.scalar(loop.initial[place - 1]) + advance * self.iteration(loop)
+
+    def _after_loop(self, loop: For, place: int) -> Poly | None:
+        advance = self._advance(loop, place)
+        if advance is None:
+            return None
+        lower, upper, step = (self.scalar(v) for v in (loop.lower, loop.upper, loop.step))
+        trips = self.atoms.maximum(terms.ZERO, self.atoms.quotient(upper - lower + step - 1, step))
+        return self.scalar(loop.initial[place]) + advance * trips
+
+    def _advance(self, loop: For, place: int) -> Poly | None:
+        """By how much a carried integer grows per iteration, if always by the same amount."""
+        carried = loop.regions[0].arguments[place + 1]
+        if not isinstance(carried.type, TileType) or carried.type.rank or not carried.type.dtype.is_integer:
+            return None
+        # Translated in a scratch copy, where the carried value is an unknown: what is learned holds for any value of it.
+        trial = copy(self)
+        unknown = self.opaque(carried, ())
+        trial._elements = {**self._elements, (carried, ()): unknown}
+        trial._conditions = dict(self._conditions)
+        growth = trial.scalar(loop.regions[0].ops[-1].operands[place]) - unknown
+        inner = {*self._varying(loop), *unknown.atoms()}
+        moving = any(atom in inner or self._inside(atom, loop) for atom in terms.closure([Formula("ge", growth)]))
+        return None if moving else growth
+
+    def _varying(self, loop: For) -> list[Atom]:
+        atoms = [self.iteration(loop).atom]
+        for inner in loop.regions[0].walk():
+            if isinstance(inner, For):
+                atoms.append(self.iteration(inner).atom)
+        return [atom for atom in atoms if atom is not None]
+
+    def _inside(self, atom: Atom, loop: For) -> bool:
+        source = self.sources.get(atom)
+        if atom.kind is not Kind.OPAQUE:
+            return False
+        if source is None:
+            return True
+        if isinstance(source.owner, Block):
+            return source.owner is loop.regions[0] or self.structure.inside(self.structure.loops[source.owner], loop)
+        return source.owner is not None and self.structure.inside(source.owner, loop)
+
+    # What cannot be expressed
+
+    def opaque(self, value: Value, positions: Positions) -> Poly:
+        """An unknown of the value's range. One that depends on launch values alone is the same in all blocks."""
+        bounds = self.ranges[value]
+        if bounds.constant is not None:
+            return terms.const(bounds.constant)
+        name = value.name if value.name.isidentifier() else "v"
+        varies = bool(positions) or not self._uniform(value)
+        atom = self.atoms.make((value, positions), Kind.OPAQUE, name, (bounds.low, bounds.high), varies=varies)
+        self.sources[atom] = value
+        if bounds.modulus > 1:
+            # Divisibility is kept exactly: v = modulus * q + rest with a fresh q.
+            share = ((bounds.low - bounds.rest) // bounds.modulus, (bounds.high - bounds.rest) // bounds.modulus)
+            key = (value, positions, "multiple")
+            inner = self.atoms.make(key, Kind.OPAQUE, name, share, varies=varies)
+            self.sources[inner] = value
+            return terms.of(inner) * bounds.modulus + bounds.rest
+        return terms.of(atom)
+
+    def _uniform(self, value: Value) -> bool:
+        if value in self._names:
+            return True
+        owner = value.owner
+        if not isinstance(owner, Op) or owner.regions or isinstance(owner, BlockId | Load | Gather):
+            return False
+        return all(self._uniform(operand) for operand in owner.operands)
+
+    def _translate_condition(self, value: Value, positions: Positions) -> Formula:
+        owner = value.owner
+        match owner:
+            case Constant():
+                return terms.TRUE if owner.value else terms.FALSE
+            case Compare() if not owner.operands[0].tile.dtype.is_float:
+                left, right = (self.element(v, positions) for v in owner.operands)
+                return compare(_COMPARE[owner.kind], left, right)
+            case Unary() if owner.kind == "not":
+                return terms.negate(self.condition(owner.operands[0], positions))
+            case Binary() if owner.kind in ("and", "or", "xor", "min", "max"):
+                return self._connective(owner.kind, *(self.condition(v, positions) for v in owner.operands))
+            case Select():
+                which, on_true, on_false = (self.condition(v, positions) for v in owner.operands)
+                return self._pick(which, on_true, on_false)
+            case Broadcast() | Permute() | Reshape():
+                return self.condition(owner.operands[0], self._moved(owner, positions))
+            case Cast() if not owner.operands[0].tile.dtype.is_float:
+                return terms.ne(self.element(owner.operands[0], positions))
+            case If() if not positions:
+                place = owner.results.index(value)
+                arms = [self.condition(region.ops[-1].operands[place]) for region in owner.regions]
+                return self._pick(self.condition(owner.operands[0]), *arms)
+            case _:
+                return terms.ge(self._flag(value, positions), 1)
+
+    def _flag(self, value: Value, positions: Positions) -> Poly:
+        if value in self._names:
+            return self.symbol(self._names[value])
+        return self.opaque(value, positions)
+
+    def _pick(self, which: Formula, on_true: Formula, on_false: Formula) -> Formula:
+        taken = terms.conjunction((which, on_true))
+        return terms.disjunction((taken, terms.conjunction((terms.negate(which), on_false))))
+
+    def _connective(self, kind: str, left: Formula, right: Formula) -> Formula:
+        if kind in ("and", "min"):
+            return terms.conjunction((left, right))
+        if kind in ("or", "max"):
+            return terms.disjunction((left, right))
+        return self._pick(left, terms.negate(right), right)

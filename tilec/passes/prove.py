@@ -1,0 +1,63 @@
+"""Prove one kernel: every obligation climbs the ladder; what cannot be discharged is refused with a counterexample.
+
+Order of work: translate index values (`index_terms`), describe every access as statement instances (`accesses`), then bounds,
+arithmetic, races, coverage and order, each in its own file; all use one `Ladder` and report to one `Findings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.artifact import LaunchCheck, Obligation, ValueCheck
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.ir.core import Function
+from tilec.passes.accesses import access_sites
+from tilec.passes.aliasing import launch_checks, no_alias_pairs, value_checks
+from tilec.passes.bounds import prove_bounds
+from tilec.passes.coverage import prove_coverage, prove_order
+from tilec.passes.findings import Findings
+from tilec.passes.index_graph import Graph, index_graph
+from tilec.passes.index_terms import IndexTerms
+from tilec.passes.ladder import Ladder
+from tilec.passes.races import prove_races, prove_written_once
+from tilec.passes.wrap import prove_arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """A proven kernel: its obligations, what the launcher must check for them to hold, and the dataflow graph."""
+
+    obligations: tuple[Obligation, ...]
+    launch_checks: tuple[LaunchCheck, ...]
+    value_checks: tuple[ValueCheck, ...]
+    no_alias: tuple[tuple[str, str], ...]
+    graph: Graph
+
+
+def prove(function: Function) -> Proofs:
+    """Proofs of `function`; CompileError with every refusal, in source order, if some obligation is not met."""
+    index = IndexTerms(function)
+    findings = Findings(index, Ladder(index))
+    sites = access_sites(index)
+    prove_arithmetic(findings, sites)
+    prove_bounds(findings, sites)
+    prove_races(findings, sites)
+    prove_written_once(findings, sites)
+    prove_coverage(findings, sites)
+    prove_order(findings, sites)
+    if findings.diagnostics:
+        raise CompileError(sorted(findings.diagnostics, key=_source_order))
+    return Proofs(
+        tuple(findings.obligations),
+        launch_checks(function),
+        value_checks(function),
+        no_alias_pairs(function),
+        index_graph(findings, sites),
+    )
+
+
+def _source_order(diagnostic: Diagnostic) -> tuple[str, int, int]:
+    if diagnostic.primary is None:
+        return "", 0, 0
+    span = diagnostic.primary.span
+    return span.file, span.line, span.column

@@ -1,0 +1,161 @@
+"""No two blocks touch one element when one of them writes it, and no block writes an `Out` element twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilec.diagnostics import Label
+from tilec.ir.core import Access, Parameter
+from tilec.ir.ops import AtomicUpdate, Scatter
+from tilec.passes import terms
+from tilec.passes.accesses import AccessSite, Instance
+from tilec.passes.bounds import meeting_point, overlap
+from tilec.passes.findings import Complaint, Findings
+from tilec.passes.ladder import Discharge, Refusal, strongest
+from tilec.passes.terms import Formula
+
+
+def prove_races(findings: Findings, sites: list[AccessSite]) -> None:
+    """Every pair of accesses of a tensor that some block writes, by two different blocks."""
+    for parameter in _shared(findings):
+        mine = [site for site in sites if site.parameter is parameter]
+        pairs = list(_pairs(mine))
+        if any(site.unsafe for pair in pairs for site in pair):
+            findings.met("race", f"`{parameter.name}`", None, Discharge("unsafe"), parameter.loc)
+        met = [_prove_pair(findings, left, right) for left, right in pairs if not (left.unsafe or right.unsafe)]
+        if met and all(met):
+            how = strongest(d for d in met if d is not None)
+            findings.met("race", f"`{parameter.name}`", _first_write(mine), how)
+
+
+def _shared(findings: Findings) -> Iterator[Parameter]:
+    for parameter in findings.index.function.parameters:
+        if parameter.access is not None and parameter.access is not Access.IN:
+            yield parameter
+
+
+def _first_write(sites: list[AccessSite]) -> AtomicUpdate | None:
+    return next((site.op for site in sites if site.writes), None)  # pyright: ignore[reportReturnType]
+
+
+def _pairs(sites: list[AccessSite]) -> Iterator[tuple[AccessSite, AccessSite]]:
+    for place, left in enumerate(sites):
+        for right in sites[place:]:
+            atomic = isinstance(left.op, AtomicUpdate) and isinstance(right.op, AtomicUpdate)
+            if (left.writes or right.writes) and not atomic:
+                yield (left, right) if left.writes else (right, left)
+
+
+def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Discharge | None:
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2)
+    touching = _touching(left, right, first, second)
+    quick, exact = blocks_differ(left, right, first, second)
+    result = findings.ladder.discharge([quick, *touching])
+    if isinstance(result, Refusal) and exact != quick:
+        result = findings.ladder.discharge([quick, exact, *touching])
+    if isinstance(result, Discharge):
+        return result
+    findings.refuse(result, _race(findings, left, right, first, second))
+    return None
+
+
+def _touching(left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> list[Formula]:
+    found = [*first.runs, *second.runs]
+    for a, b in zip(first.axes, second.axes, strict=True):
+        found += overlap(a, b, (left.clipped, right.clipped))
+    return found
+
+
+def blocks_differ(left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> tuple[Formula, Formula]:
+    """Two formulas that hold for different blocks: one over coordinates, one over the block ids themselves."""
+    quick: list[Formula] = []
+    for axis, (a, b) in enumerate(zip(first.blocks, second.blocks, strict=True)):
+        digits = left.coordinates.digits.get(axis)
+        if digits and digits == right.coordinates.digits.get(axis):
+            quick += [terms.ne(x, y) for x, y in zip(first.digits[axis], second.digits[axis], strict=True)]
+        else:
+            quick.append(terms.ne(a, b))
+    exact = [terms.ne(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    return terms.disjunction(quick), terms.disjunction(exact)
+
+
+def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Complaint:
+    element = meeting_point(findings, first.axes, second.axes)
+    instances = (first, second)
+    if right.writes:
+        message = f"store to `{left.name}` may write one element from two blocks"
+        because = ()
+        if right is not left and right.location is not None:
+            because = (Label(right.location, "another block may write the same element here"),)
+        label = "written by two blocks" if right is left else "written here"
+        hint = f"make the index into `{left.name}` depend on every block id, one-to-one"
+        return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element)
+    message = f"{right.subject} may read an element that another block writes"
+    because = (Label(left.location, "written here by another block"),) if left.location is not None else ()
+    hint = "read only what this block alone writes, or pass the old values as an `In` tensor of their own"
+    swapped = (second, first)
+    return Complaint("E0402", message, right.location, "read here", because, hint, swapped, left.name, element)
+
+
+def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
+    """Inside one block, no element of an `Out` is written twice, and no scatter writes one element from two positions."""
+    for parameter in _shared(findings):
+        if parameter.access is Access.ATOMIC:
+            continue
+        writes = [site for site in sites if site.parameter is parameter and site.writes and not site.unsafe]
+        met: list[Discharge | None] = []
+        for place, left in enumerate(writes):
+            if parameter.access is Access.OUT:
+                met += [_prove_once(findings, left, right) for right in writes[place:]]
+            elif isinstance(left.op, Scatter):
+                met.append(_prove_once(findings, left, left, same_iteration=True))
+        if met and all(met):
+            how = strongest(d for d in met if d is not None)
+            findings.met("race", f"`{parameter.name}` written once", _first_write(writes), how)
+
+
+def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_iteration: bool = False) -> Discharge | None:
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2)
+    system = _touching(left, right, first, second)
+    same_block = [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]
+    if left is right:
+        different = [terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)]
+        moves = list(zip(moments(left, first), moments(left, second), strict=True))
+        if same_iteration:
+            system += [terms.eq(a, b) for a, b in moves]
+        else:
+            different += [terms.ne(a, b) for a, b in moves]
+        system.append(terms.disjunction(different))
+    result = findings.ladder.discharge(system)
+    if isinstance(result, Refusal) and not all(f in system for f in same_block):
+        result = findings.ladder.discharge([*system, *same_block])
+    if isinstance(result, Discharge):
+        return result
+    findings.refuse(result, _again(findings, (left, right), (first, second), same_iteration))
+    return None
+
+
+def _again(
+    findings: Findings, sites: tuple[AccessSite, AccessSite], instances: tuple[Instance, Instance], same_iteration: bool
+) -> Complaint:
+    left, right = sites
+    element = meeting_point(findings, instances[0].axes, instances[1].axes)
+    because = ()
+    if right is not left and right.location is not None:
+        because = (Label(right.location, "written again here"),)
+    again = "from two positions of one tile" if same_iteration else "twice in one block"
+    message = f"{left.subject} may write one element {again}"
+    hint = f"every element of `{left.name}` is written exactly once; use `InOut` or `Scratch` to write it again"
+    if same_iteration:
+        hint = "make the index one-to-one over the tile, or use an `Atomic` tensor"
+    return Complaint("E0404", message, left.location, "written here", because, hint, instances, left.name, element)
+
+
+def moments(site: AccessSite, instance: Instance) -> list[terms.Poly]:
+    """What tells two executions by one block apart: iteration numbers, or the coordinates of a persistent loop."""
+    found: list[terms.Poly] = []
+    for loop, _, count in instance.loops:
+        axis = site.coordinates.loops.get(loop)
+        found += list(instance.digits[axis]) if axis is not None else [count]
+    return found

@@ -1,0 +1,47 @@
+"""Where each operation of a kernel stands: the loops and branches around it, and its place in program order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilec.ir.core import Block, Function, Op
+from tilec.ir.ops import For, If
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """A loop body (`arm` 0 of a `for`) or an arm of an `if` (0: condition true, 1: false)."""
+
+    op: For | If
+    arm: int
+
+
+@dataclass(slots=True)
+class Structure:
+    """Frames around every operation, outermost first; its position in program order; the loop that owns a body."""
+
+    frames: dict[Op, tuple[Frame, ...]] = field(default_factory=dict[Op, "tuple[Frame, ...]"])
+    position: dict[Op, int] = field(default_factory=dict[Op, int])
+    loops: dict[Block, For] = field(default_factory=dict[Block, For])
+
+    def inside(self, op: Op, loop: For) -> bool:
+        """True where `op` lies in the body of `loop`."""
+        return any(frame.op is loop for frame in self.frames[op])
+
+
+def structure(function: Function) -> Structure:
+    """Walk the kernel once."""
+    found = Structure()
+    _walk(function.body, (), found)
+    return found
+
+
+def _walk(block: Block, frames: tuple[Frame, ...], found: Structure) -> None:
+    for op in block.ops:
+        found.frames[op] = frames
+        found.position[op] = len(found.position)
+        if isinstance(op, For):
+            found.loops[op.regions[0]] = op
+        for arm, region in enumerate(op.regions):
+            assert isinstance(op, For | If), op.opcode
+            _walk(region, (*frames, Frame(op, arm)), found)

@@ -1,0 +1,207 @@
+"""Integer arithmetic that decides where memory is touched stays within its type, and divisors are positive.
+
+Checked for everything that an index, a loop bound or a branch condition is computed from. The rest of the prover reasons
+about unbounded integers, which this makes exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import AtomicUpdate, Binary, Cast, For, Gather, If, Load, Scatter, Store, Unary
+from tilec.ir.types import DType
+from tilec.passes import terms
+from tilec.passes.accesses import AccessSite, Axis, Instance, rebased, tile_position
+from tilec.passes.findings import Complaint, Findings, loop_labels
+from tilec.passes.index_terms import IndexTerms
+from tilec.passes.ladder import Discharge, strongest
+from tilec.passes.terms import Poly
+
+_WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
+
+
+def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
+    """One obligation per operation that may leave its type, one per divisor and loop step."""
+    for op in sorted(relevant_ops(findings.index), key=findings.index.structure.position.__getitem__):
+        if isinstance(op, For):
+            _positive(findings, op, op.step, "step")
+        elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
+            _positive(findings, op, op.operands[1], "divisor")
+        elif _may_wrap(op):
+            _fits(findings, op)
+    for site in sites:
+        if site.clipped and not site.unsafe and not isinstance(site.op, Gather | Scatter):
+            _box_fits(findings, site)
+
+
+def relevant_ops(index: IndexTerms) -> set[Op]:
+    """Everything that an index, a loop bound or a branch condition is computed from, loops included."""
+    found: set[Op] = set()
+    pending: list[Value] = []
+    for op in index.function.body.walk():
+        pending += _roots(op)
+        if isinstance(op, For):
+            found.add(op)
+    seen: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        pending += _sources(index, value)
+        if isinstance(value.owner, Op):
+            found.add(value.owner)
+    return found
+
+
+def _roots(op: Op) -> list[Value]:
+    match op:
+        case Load() | Store() | AtomicUpdate():
+            return [] if op.unsafe is not None else op.offsets
+        case Gather() | Scatter():
+            return [] if op.unsafe is not None else op.indices
+        case For():
+            return op.operands[:3]
+        case If():
+            return op.operands[:1]
+        case _:
+            return []
+
+
+def _sources(index: IndexTerms, value: Value) -> Iterator[Value]:
+    """Values that this one is computed from. What a memory access yields does not depend on arithmetic we must check."""
+    owner = value.owner
+    if isinstance(owner, For):
+        place = owner.results.index(value)
+        yield from (owner.initial[place], owner.regions[0].ops[-1].operands[place])
+    elif isinstance(owner, If):
+        yield owner.operands[0]
+        yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
+    elif isinstance(owner, Op):
+        if not isinstance(owner, Load | Gather):
+            yield from (operand for operand in owner.operands if not operand.tile.dtype.is_float)
+    elif owner is not None and owner in index.structure.loops:
+        loop = index.structure.loops[owner]
+        place = owner.arguments.index(value)
+        if place:
+            yield from (loop.initial[place - 1], owner.ops[-1].operands[place - 1])
+
+
+def _may_wrap(op: Op) -> bool:
+    if not op.results or op.result.tile.dtype.is_float or op.result.tile.dtype.kind == "b":
+        return False
+    if isinstance(op, Binary):
+        return op.kind in ("add", "sub", "mul", "shl")
+    if isinstance(op, Unary):
+        return op.kind in ("neg", "abs")
+    return isinstance(op, Cast) and op.operands[0].tile.dtype.is_integer
+
+
+def _located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
+    """An instance of an operation that touches no memory."""
+    index = findings.index
+    frames = index.structure.frames[op]
+    loops = [frame.op for frame in frames if isinstance(frame.op, For)]
+    axes = tuple(Axis(poly, 1, terms.ONE) for poly in polys)
+    blocks = tuple(index.block(axis) for axis in range(len(index.grid)))
+    named = tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops)
+    instance = Instance(axes, tuple(index.runs(frames)), blocks, {}, named, ())
+    return rebased(index, op, instance)[0]
+
+
+def _fits(findings: Findings, op: Op) -> None:
+    dtype = op.result.tile.dtype
+    positions = tuple(tile_position(findings.index, op, k, e) for k, e in enumerate(op.result.tile.shape))
+    operands = [findings.index.element(v, positions) for v in op.operands]
+    kind = op.kind if isinstance(op, Binary | Unary) else "cast"
+    result = _exact(findings.index, kind, operands)
+    if result is None:
+        result = findings.index.element(op.result, positions)
+    _within(findings, op, _located(findings, op, [result]), dtype, kind)
+
+
+def _exact(index: IndexTerms, kind: str, operands: list[Poly]) -> Poly | None:
+    """The result over unbounded integers."""
+    if kind == "cast":
+        return operands[0]
+    if kind == "neg":
+        return -operands[0]
+    if kind == "abs":
+        return index.atoms.maximum(operands[0], -operands[0])
+    return index.arithmetic(kind, operands[0], operands[1])
+
+
+def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> None:
+    low, high = dtype.integer_range()
+    (axis,) = instance.axes
+    violations = (terms.lt(axis.start, low), terms.lt(terms.const(high), axis.start))
+    if all(violation == terms.FALSE for violation in violations):
+        rung = "static" if axis.start.constant is not None else "interval"
+        findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, Discharge(rung))
+        return
+    met: list[Discharge] = []
+    for violation in violations:
+        found = findings.prove([*instance.runs, violation], lambda: _wraps(findings, op, instance, dtype, kind))
+        if found is None:
+            return
+        met.append(found)
+    findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, strongest(met))
+
+
+def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> Complaint:
+    low, high = dtype.integer_range()
+    what = f"conversion to {dtype}" if kind == "cast" else f"`{_WORDS.get(kind, kind)}`"
+    return Complaint(
+        "E0304",
+        f"{what} may leave the range of {dtype}",
+        op.loc,
+        f"{dtype} holds {low}..{high + 1}",
+        loop_labels(findings.index, op),
+        "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`",
+        (instance,),
+    )
+
+
+def _box_fits(findings: Findings, site: AccessSite) -> None:
+    """A clipped box may begin outside the tensor, but its last element must still have an index that its type holds."""
+    offsets = site.op.offsets if isinstance(site.op, Load | Store | AtomicUpdate) else []
+    met: list[Discharge] = []
+    for offset, axis in zip(offsets, site.instance.axes, strict=True):
+        _, high = offset.tile.dtype.integer_range()
+        violation = terms.lt(terms.const(high), axis.start + (axis.extent - 1))
+        found = findings.prove(
+            [*site.instance.runs, violation],
+            lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, "add"),
+        )
+        if found is None:
+            return
+        met.append(found)
+    findings.met("wrap", f"end of {site.subject}", site.op, strongest(met))
+
+
+def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
+    index = findings.index
+    positions = tuple(tile_position(index, op, k, e) for k, e in enumerate(value.tile.shape))
+    instance = _located(findings, op, [index.element(value, positions)])
+    divisor = instance.axes[0].start
+    violation = terms.lt(divisor, 1)
+    if violation == terms.FALSE:
+        findings.met("divisor", role, op, Discharge("static" if divisor.constant is not None else "interval"))
+        return
+
+    def complain() -> Complaint:
+        hint = f"state that it is positive with `requires(...)`, or use `max(1, ...)` for the {role}"
+        return Complaint(
+            "E0305",
+            f"{role} may be zero or negative",
+            op.loc,
+            "must be positive",
+            loop_labels(index, op),
+            hint,
+            (instance,),
+        )
+
+    found = findings.prove([*instance.runs, violation], complain)
+    if found is not None:
+        findings.met("divisor", role, op, found)
