@@ -1,0 +1,104 @@
+"""PTX to CUBIN: equal bytes everywhere, no host details in them, and a resource report that two tools agree on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilec.artifact import Resources
+from tilec.assemble import assemble
+from tilec.assemble.resources import parse
+from tilec.assemble.sass import disassemble, instructions
+from tilec.diagnostics import CompileError
+from tilec.target import SM_90A, TARGETS, Target
+from tilec.toolchain import find_ptxas
+
+# A run-time index into a register array: the stack frame and the static shared memory are what the report must show.
+PTX = """
+.version 8.8
+.target {arch}
+.address_size 64
+.visible .entry k(.param .u64 p, .param .u32 n)
+{{
+  .reg .b32 %r<9>;
+  .reg .b64 %d<9>;
+  .local .align 16 .b8 frame[64];
+  .shared .align 16 .b8 stage[2048];
+  ld.param.u64 %d1, [p];
+  cvta.to.global.u64 %d1, %d1;
+  ld.param.u32 %r1, [n];
+  cvt.u64.u32 %d2, %r1;
+  mov.u64 %d3, frame;
+  add.u64 %d4, %d3, %d2;
+  ld.global.u32 %r2, [%d1];
+  st.volatile.local.u32 [frame+4], %r2;
+  st.volatile.local.u32 [%d4], %r1;
+  ld.volatile.local.u32 %r3, [frame+4];
+  mov.u32 %r4, stage;
+  add.u32 %r4, %r4, %r1;
+  st.shared.u32 [%r4], %r3;
+  bar.sync 0;
+  ld.shared.u32 %r5, [stage+8];
+  st.global.u32 [%d1], %r5;
+  ret;
+}}
+"""
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_report_agrees_with_the_stand_alone_assembler(target: Target, tmp_path: Path) -> None:
+    ptx = PTX.format(arch=target.name)
+    source = tmp_path / "k.ptx"
+    source.write_text(ptx)
+    command = [find_ptxas(), f"-arch={target.name}", "-O3", "-v", source, "-o", tmp_path / "k.cubin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = assemble(ptx, target).resources
+    assert found == parse(done.stderr)
+    assert found.stack_bytes == 64
+    assert found.static_shared_bytes >= 2048
+    assert found.registers > 0
+
+
+def test_report_counts_spills() -> None:
+    report = """ptxas info    : Compiling entry function 'k' for 'sm_90a'
+ptxas info    : Function properties for k
+ptxas         .     16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 128 registers, used 1 barriers, 16 bytes cumulative stack size, 1024 bytes smem
+"""
+    assert parse(report) == Resources(128, 20, 16, 1024, 0)
+    with pytest.raises(CompileError, match="E0604"):
+        parse(report + report)
+
+
+def test_equal_ptx_gives_equal_bytes_in_another_process_and_folder(tmp_path: Path) -> None:
+    ptx = PTX.format(arch="sm_90a")
+    program = (
+        "import hashlib, sys; from tilec.assemble import assemble; from tilec.target import SM_90A;"
+        "print(hashlib.sha256(assemble(sys.argv[1], SM_90A).cubin).hexdigest())"
+    )
+    command = [sys.executable, "-c", program, ptx]
+    digests = {
+        subprocess.run(command, cwd=tmp_path, env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+    cubin = assemble(ptx, SM_90A).cubin
+    assert str(Path.cwd()).encode() not in cubin
+    assert b"/home" not in cubin and b"/tmp" not in cubin
+
+
+def test_refused_ptx_names_the_line() -> None:
+    with pytest.raises(CompileError) as caught:
+        assemble(PTX.format(arch="sm_90a").replace("bar.sync 0", "bar.sink 0"), SM_90A)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "E0602"
+    assert any("bar.sink" in note or ".sink" in note for note in diagnostic.notes)
+
+
+def test_disassembly_counts_opcodes() -> None:
+    found = instructions(disassemble(assemble(PTX.format(arch="sm_90a"), SM_90A).cubin))
+    assert found["STS"] == 1
+    assert sum(count for name, count in found.items() if name.startswith(("STL", "LDL"))) >= 2

@@ -1,0 +1,118 @@
+"""Hand-written MLIR through code generation, for every target, and each way it can be refused."""
+
+from __future__ import annotations
+
+import re
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+
+from tilec.codegen import legality, to_llvm_ir, to_ptx, worker
+from tilec.diagnostics import CompileError
+from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
+
+BODY = """
+  llvm.func @add(%a: !llvm.ptr<1>, %o: !llvm.ptr<1>, %n: i32) attributes {nvvm.kernel, nvvm.maxntid = array<i32: 128>} {
+    %t = nvvm.read.ptx.sreg.tid.x : i32
+    %ok = arith.cmpi slt, %t, %n : i32
+    scf.if %ok {
+      %pa = llvm.getelementptr %a[%t] : (!llvm.ptr<1>, i32) -> !llvm.ptr<1>, f32
+      %po = llvm.getelementptr %o[%t] : (!llvm.ptr<1>, i32) -> !llvm.ptr<1>, f32
+      %v = llvm.load %pa : !llvm.ptr<1> -> f32
+      %s = arith.addf %v, %v : f32
+      llvm.store %s, %po : f32, !llvm.ptr<1>
+    }
+    llvm.return
+  }
+"""
+PLAIN = f"module {{ {BODY} }}"
+IN_GPU_MODULE = f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ {BODY} }} }}"
+
+
+def kernel(statement: str) -> str:
+    return f"module {{ llvm.func @k() attributes {{nvvm.kernel}} {{ {statement} \n llvm.return }} }}"
+
+
+def refusal(mlir: str, target: Target = SM_90A) -> tuple[str, str]:
+    with pytest.raises(CompileError) as caught:
+        to_ptx(mlir, target)
+    (diagnostic,) = caught.value.diagnostics
+    return diagnostic.code, diagnostic.message
+
+
+@pytest.mark.parametrize("mlir", [PLAIN, IN_GPU_MODULE], ids=["plain", "gpu_module"])
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_kernel_becomes_an_entry_of_the_exact_target(mlir: str, target: Target) -> None:
+    ptx = to_ptx(mlir, target)
+    assert f".target {target.name}\n" in ptx
+    assert ".visible .entry add(" in ptx
+    assert ".maxntid 128" in ptx
+    version = re.search(r"\.version (\d)\.(\d)", ptx)
+    assert version and f"+ptx{version[1]}{version[2]}" == target.ptx_feature
+
+
+def test_broken_text_is_refused() -> None:
+    code, _ = refusal(PLAIN.replace("arith.addf %v, %v : f32", "arith.addf %v, %t : f32"))
+    assert code == "E0501"
+
+
+def test_undefined_function_is_refused() -> None:
+    mlir = PLAIN.replace("%s = arith.addf %v, %v : f32", "%s = llvm.call @__nv_erff(%v) : (f32) -> f32")
+    mlir = mlir.replace("module {", "module { llvm.func @__nv_erff(f32) -> f32")
+    code, message = refusal(mlir)
+    assert (code, "__nv_erff" in message) == ("E0502", True)
+
+
+@pytest.mark.parametrize(
+    ("statement", "having"),
+    [
+        ("nvvm.wgmma.fence.aligned", {SM_90A}),
+        ('llvm.inline_asm has_side_effects "tcgen05.fence::before_thread_sync;", "" : () -> ()', {SM_100A}),
+        ("nvvm.tcgen05.fence <before>", {SM_100A}),
+    ],
+)
+def test_instruction_a_chip_lacks_is_refused_before_llvm_sees_it(statement: str, having: set[Target]) -> None:
+    llvm_ir = to_llvm_ir(kernel(statement))
+    for target in TARGETS:
+        if target in having:
+            legality.check(llvm_ir, target)
+            assert to_ptx(kernel(statement), target)
+        else:
+            code, message = refusal(kernel(statement), target)
+            assert (code, target.name in message) == ("E0503", True)
+
+
+def test_worker_gives_the_same_bytes_as_this_process() -> None:
+    with worker.create_pool(1) as pool:
+        assert pool.submit(worker.to_ptx, PLAIN, "sm_100").result() == to_ptx(PLAIN, SM_100A)
+        error = pool.submit(worker.to_ptx, "module { nonsense }", "sm_90").exception()
+    assert isinstance(error, CompileError)
+    assert error.diagnostics[0].code == "E0501"
+
+
+def test_abort_inside_llvm_ends_the_worker_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The worker process imports the gate afresh, so an intrinsic that the gate has no family for is what gets through.
+    mlir = kernel('llvm.call_intrinsic "llvm.nvvm.barrier.cluster.arrive"() : () -> ()')
+    with worker.create_pool(1) as pool:
+        error = pool.submit(_abort).exception()
+        assert isinstance(error, BrokenProcessPool)
+    with worker.create_pool(1) as pool:
+        assert "barrier.cluster.arrive" in pool.submit(worker.to_ptx, mlir, "sm_90").result()
+    assert worker.describe_crash("k", "sm_90a").diagnostics[0].code == "E0504"
+
+
+def _abort() -> None:
+    from tilec.codegen import ptx
+
+    ptx._generate(  # pyright: ignore[reportPrivateUsage]
+        "declare void @llvm.nvvm.tcgen05.fence.before.thread.sync()\n"
+        "define ptx_kernel void @k() { call void @llvm.nvvm.tcgen05.fence.before.thread.sync() ret void }",
+        SM_90A,
+    )
+
+
+def test_target_names() -> None:
+    assert Target.parse("sm_100") is Target.parse("sm_100a") is SM_100A
+    assert Target.parse("120") is SM_120A
+    with pytest.raises(CompileError, match="E0603"):
+        Target.parse("sm_75")

@@ -1,0 +1,76 @@
+"""PTX to CUBIN through nvJitLink, in process and without a driver.
+
+The input is named `kernel` and the options hold no path, because the assembler writes both into the CUBIN: equal PTX gives
+equal bytes on any machine with the same nvJitLink.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilec.artifact import Resources
+from tilec.assemble import resources
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.target import Target
+from tilec.toolchain import missing_package
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Machine code and what it uses of the chip; dynamic shared memory is set at launch and reads 0 here."""
+
+    cubin: bytes = field(repr=False)
+    resources: Resources
+
+
+def assemble(ptx: str, target: Target) -> Assembled:
+    """Assemble one module of one kernel. CompileError: E0602 the assembler refused the PTX, E0601 nvJitLink is missing."""
+    link = _load()
+    options = [f"-arch={target.name}", "-O3", "-verbose"]
+    handle = link.create(len(options), options)
+    try:
+        data = ptx.encode()
+        link.add_data(handle, link.InputType.PTX, data, len(data), "kernel")
+        link.complete(handle)
+        cubin = bytearray(link.get_linked_cubin_size(handle))
+        link.get_linked_cubin(handle, cubin)
+        report = _log(link.get_info_log_size, link.get_info_log, handle)
+    except link.nvJitLinkError as error:
+        raise _refusal(_log(link.get_error_log_size, link.get_error_log, handle) or str(error), target) from None
+    finally:
+        link.destroy(handle)
+    return Assembled(bytes(cubin), resources.parse(report))
+
+
+def _load() -> Any:
+    try:
+        module = importlib.import_module("cuda.bindings.nvjitlink")
+    except ModuleNotFoundError:
+        raise missing_package("cuda-bindings") from None
+    try:
+        module.version()
+    except RuntimeError:
+        raise missing_package("nvidia-nvjitlink") from None
+    return module
+
+
+def _log(size: Any, read: Any, handle: int) -> str:
+    length: int = size(handle)
+    text = bytearray(length)
+    if length:
+        read(handle, text)
+    return text.rstrip(b"\0 \n").decode(errors="replace")
+
+
+def _refusal(log: str, target: Target) -> CompileError:
+    notes = tuple(line.strip() for line in log.splitlines() if line.strip())[:12]
+    return CompileError(
+        Diagnostic(
+            "E0602",
+            f"the assembler refused the PTX for {target}",
+            notes=notes,
+            hint="this is a defect of tilec; please report it with the output of `tilec dump`",
+        )
+    )

@@ -1,0 +1,31 @@
+"""Machine code as text, for tests and dumps; nothing in a build depends on it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.toolchain import find_nvdisasm
+
+_INSTRUCTION: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
+
+
+def disassemble(cubin: bytes) -> str:
+    """SASS of a CUBIN; CompileError E0601 where no disassembler is installed, E0605 where it cannot read the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kernel.cubin")
+        path.write_bytes(cubin)
+        done = subprocess.run([find_nvdisasm(), "-c", path], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CompileError(Diagnostic("E0605", "the disassembler cannot read the CUBIN", notes=(done.stderr.strip()[-400:],)))
+    return done.stdout
+
+
+def instructions(sass: str) -> Counter[str]:
+    """How often each full opcode (`LDG.E.128.CONSTANT`) stands in the code."""
+    return Counter(_INSTRUCTION.findall(sass))

@@ -1,0 +1,48 @@
+"""Which instructions a chip has: refuses, with a diagnostic, what LLVM would abort on and ptxas would reject later.
+
+The gate reads translated LLVM IR, where every hardware operation is an `llvm.nvvm.*` intrinsic or inline PTX, whichever
+dialect it came from. Families follow the "Target ISA Notes" of the PTX ISA (https://docs.nvidia.com/cuda/parallel-thread-execution/).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.target import TARGETS, Target
+
+_FAMILIES: Final = {
+    "wgmma": re.compile(r"wgmma[.:]"),
+    "tcgen05": re.compile(r"tcgen05\."),
+    "setmaxnreg": re.compile(r"setmaxnreg\b|setmaxnreg\."),
+    "clusterlaunchcontrol": re.compile(r"clusterlaunchcontrol\."),
+    "block_scale": re.compile(r"block[._]scale"),
+}
+_INTRINSIC: Final = re.compile(r"@llvm\.nvvm\.([\w.]+)")
+_INLINE_PTX: Final = re.compile(r'\basm\b[^"\n]*"((?:[^"\\]|\\.)*)"')
+
+
+def operations(llvm_ir: str) -> list[str]:
+    """Names of the hardware intrinsics used (without `llvm.nvvm.`) and the texts of inline PTX, sorted, each once."""
+    return sorted({*_INTRINSIC.findall(llvm_ir), *_INLINE_PTX.findall(llvm_ir)})
+
+
+def check(llvm_ir: str, target: Target) -> None:
+    """Raise CompileError E0503, one diagnostic per operation, where `target` lacks an instruction that the code uses."""
+    found: list[Diagnostic] = []
+    for operation in operations(llvm_ir):
+        for family, pattern in _FAMILIES.items():
+            if pattern.search(operation) and family not in target.families:
+                have = ", ".join(t.name for t in TARGETS if family in t.families)
+                found.append(
+                    Diagnostic(
+                        "E0503",
+                        f"`{operation.split(' ')[0]}` does not exist on {target}",
+                        notes=(f"the {family} instructions exist on {have}",),
+                        hint="build this kernel for an architecture that has them",
+                    )
+                )
+                break
+    if found:
+        raise CompileError(found)

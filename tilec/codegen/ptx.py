@@ -1,0 +1,95 @@
+"""MLIR text to PTX: upstream passes to the LLVM dialect, translation to LLVM IR, optimisation and NVPTX code generation.
+
+The text holds one `gpu.module`, or functions at the top of a `builtin.module`; kernels carry `nvvm.kernel`. LLVM aborts the
+whole process on an intrinsic that the chip lacks, so `legality.check` runs before it, and `to_ptx` is called only in worker
+processes (`tilec.codegen.worker`): a hole in the gate then costs one job and not the build.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from tilec.codegen import legality
+from tilec.codegen.bindings import load_llvmlite, load_mlir
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.target import Target
+
+TRIPLE: Final = "nvptx64-nvidia-cuda"
+_CLEANUP: Final = "canonicalize,cse"
+_GPU_PIPELINE: Final = (
+    f"builtin.module(gpu.module({_CLEANUP},convert-nvgpu-to-nvvm,expand-strided-metadata,lower-affine,convert-scf-to-cf,"
+    "convert-vector-to-llvm,convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1 index-bitwidth=64},convert-nvvm-to-llvm,"
+    f"{_CLEANUP},reconcile-unrealized-casts))"
+)
+_PLAIN_PIPELINE: Final = (
+    f"builtin.module({_CLEANUP},convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
+    f"convert-index-to-llvm,convert-cf-to-llvm,convert-nvvm-to-llvm,{_CLEANUP},reconcile-unrealized-casts)"
+)
+_EXTERN_FUNCTION: Final = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$.]+)")
+
+
+def to_llvm_ir(mlir: str) -> str:
+    """LLVM IR text of a module in MLIR text; CompileError E0501 where MLIR rejects the text or a pass fails."""
+    ir, passmanager, llvm = load_mlir()
+    with ir.Context() as context, ir.Location.unknown():
+        context.enable_multithreading(False)
+        try:
+            module = ir.Module.parse(mlir)
+            nested = [op for op in module.body.operations if op.operation.name == "gpu.module"]
+            passmanager.PassManager.parse(_GPU_PIPELINE if nested else _PLAIN_PIPELINE).run(module.operation)
+            if nested:
+                module = _unwrapped(ir, nested[0])
+            return str(llvm.translate_module_to_llvmir(module.operation))
+        except (ir.MLIRError, RuntimeError) as error:
+            raise _failure("E0501", "MLIR refused the lowered kernel", str(error)) from None
+
+
+def _unwrapped(ir: Any, gpu_module: Any) -> Any:
+    module = ir.Module.create()
+    with ir.InsertionPoint(module.body):
+        for op in gpu_module.regions[0].blocks[0].operations:
+            copy = op.operation.clone()
+            if "gpu.kernel" in copy.attributes:
+                del copy.attributes["gpu.kernel"]
+    return module
+
+
+def to_ptx(mlir: str, target: Target) -> str:
+    """PTX text for `target`. Call it in a worker process only. Raises CompileError: E0501 MLIR refused the text, E0503 an
+    operation that the chip lacks, E0505 LLVM refused the module, E0502 a call to a function that nothing defines."""
+    llvm_ir = to_llvm_ir(mlir)
+    legality.check(llvm_ir, target)
+    ptx = _generate(llvm_ir, target)
+    unresolved = sorted(set(_EXTERN_FUNCTION.findall(ptx)))
+    if unresolved:
+        names = ", ".join(f"`{name}`" for name in unresolved)
+        raise CompileError(
+            Diagnostic(
+                "E0502",
+                f"the generated code calls {names}, which nothing defines",
+                notes=("an intrinsic that this LLVM does not know becomes a call of that name",),
+                hint="lower the operation to inline PTX instead",
+            )
+        )
+    return ptx
+
+
+def _generate(llvm_ir: str, target: Target) -> str:
+    binding = load_llvmlite()
+    machine = binding.Target.from_triple(TRIPLE).create_target_machine(cpu=target.name, features=target.ptx_feature, opt=3)
+    try:
+        module = binding.parse_assembly(llvm_ir)
+        module.triple = TRIPLE
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise _failure("E0505", "LLVM refused the translated kernel", str(error)) from None
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
+    builder.getModulePassManager().run(module, builder)
+    return str(machine.emit_assembly(module))
+
+
+def _failure(code: str, message: str, detail: str) -> CompileError:
+    lines = [line.strip() for line in detail.splitlines() if line.strip()]
+    return CompileError(Diagnostic(code, message, notes=tuple(lines[:12]), hint="this is a defect of tilec; please report it"))

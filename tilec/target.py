@@ -1,0 +1,48 @@
+"""The GPU architectures tilec builds for, and the facts of each that the stages need.
+
+Every target is an exact architecture (the `a` suffix): its CUBIN runs on that chip only, and the launcher refuses any other.
+Shared memory limits are those of the CUDA programming guide, table "Technical Specifications per Compute Capability"
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.diagnostics import CompileError, Diagnostic
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One architecture: `name` as ptxas spells it, compute `capability`, the PTX version to emit as an LLVM feature, bytes of
+    shared memory a block may use, and the instruction families that not every chip has."""
+
+    name: str
+    capability: tuple[int, int]
+    ptx_feature: str
+    max_shared_bytes: int
+    families: frozenset[str]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """The target for `sm_90`, `sm_90a` or `90`; CompileError E0603 for one tilec has no target for."""
+        key = text.strip().lower().removeprefix("sm_").removesuffix("a")
+        for target in TARGETS:
+            if key == target.name.removeprefix("sm_").removesuffix("a"):
+                return target
+        known = ", ".join(f"`{target.name.removesuffix('a')}`" for target in TARGETS)
+        raise CompileError(Diagnostic("E0603", f"unknown architecture `{text}`", hint=f"choose among {known}"))
+
+
+SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, frozenset({"wgmma", "setmaxnreg", "tma", "cluster"}))
+SM_100A: Final = Target(
+    "sm_100a", (10, 0), "+ptx88", 232448, frozenset({"tcgen05", "setmaxnreg", "tma", "cluster", "clusterlaunchcontrol"})
+)
+SM_120A: Final = Target(
+    "sm_120a", (12, 0), "+ptx88", 101376, frozenset({"block_scale", "setmaxnreg", "tma", "cluster", "clusterlaunchcontrol"})
+)
+TARGETS: Final = (SM_90A, SM_100A, SM_120A)
