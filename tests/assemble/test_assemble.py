@@ -34,9 +34,11 @@ PTX = """
   mov.u64 %d3, frame;
   add.u64 %d4, %d3, %d2;
   ld.global.u32 %r2, [%d1];
-  st.volatile.local.u32 [frame+4], %r2;
-  st.volatile.local.u32 [%d4], %r1;
-  ld.volatile.local.u32 %r3, [frame+4];
+  cvt.u64.u32 %d5, %r2;
+  add.u64 %d6, %d3, %d5;
+  st.local.u32 [frame+4], %r2;
+  st.local.u32 [%d4], %r1;
+  ld.local.u32 %r3, [%d6];
   mov.u32 %r4, stage;
   add.u32 %r4, %r4, %r1;
   st.shared.u32 [%r4], %r3;

@@ -24,7 +24,7 @@ def test_a_changed_binary_changes_the_fingerprint(tmp_path: Path, monkeypatch: p
     (tmp_path / "bin").mkdir()
     binary = tmp_path / "bin" / "tool"
     binary.write_bytes(b"one")
-    monkeypatch.setattr(toolchain, "_module_folder", lambda module: tmp_path)
+    monkeypatch.setattr(toolchain, "_module_folder", {"any": tmp_path}.get)
     monkeypatch.setattr(toolchain, "PACKAGES", (toolchain.Package("llvmlite", "any", ("bin/tool",)),))
     memo = tmp_path / "memo.json"
     before = toolchain.fingerprint(memo)
