@@ -141,7 +141,7 @@ def stream_handle(stream: Any) -> int:
         return 0
     protocol: Any = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
-        pair: tuple[int, int] = protocol() if callable(protocol) else protocol
+        pair: Any = protocol() if callable(protocol) else protocol
         return int(pair[1])
     return int(getattr(stream, "cuda_stream", stream))
 

@@ -1,0 +1,306 @@
+"""What is run on the GPU: artifacts and sizes go in, tensors with fresh data, torch's answer and the float64 answer come out.
+
+Used by `kernels_gpu.py` and by `tests/gpu`. Tensors are made from the manifest alone: floats are normal, integers lie in the
+range that the kernel's value checks state, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer).
+The meaning of each kernel is one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on
+float64 copies (the truth).
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tilec.artifact import Manifest, TensorSpec
+from tilec.runtime import TRUSTED, LaunchError, load_artifact
+
+torch: Any = importlib.import_module("torch")
+functional: Any = importlib.import_module("torch.nn.functional")
+
+TORCH_DTYPES: Final[dict[str, Any]] = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8, "i16": torch.int16,
+    "i32": torch.int32, "i64": torch.int64, "u8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+EPSILON: Final = 1e-6
+Tensors = dict[str, Any]
+"""torch tensors by parameter name."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One artifact on disk; `variant` tells it from others of its kernel (folder and constants)."""
+
+    manifest: Manifest
+    cubin: bytes
+    variant: str
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the first float tensor."""
+        return next((spec.dtype for spec in self.manifest.tensors if spec.dtype[0] in "fb"), "i32")
+
+
+def find_artifacts(folders: list[Path], arch: str) -> tuple[list[Entry], list[str]]:
+    """Every readable artifact for `arch` below the folders, and a line for each that cannot be read."""
+    entries: list[Entry] = []
+    broken: list[str] = []
+    for folder in folders:
+        for path in sorted(folder.rglob("*.json")):
+            if not path.with_suffix(".cubin").exists():
+                continue
+            try:
+                manifest, cubin = load_artifact(path)
+            except LaunchError as error:
+                broken.append(f"{path}: {error}")
+                continue
+            if manifest.arch == arch:
+                constants = " ".join(f"{key}={value}" for key, value in sorted(manifest.constants.items()))
+                prefix = f"{folder.name}: " if len(folders) > 1 else ""
+                entries.append(Entry(manifest, cubin, f"{prefix}{constants} threads={manifest.block}"))
+    return entries, broken
+
+
+def fits(manifest: Manifest, dims: Mapping[str, int]) -> bool:
+    """Whether these dims agree with the constants and satisfy every launch check that they decide."""
+    if any(dims.get(name, value) != value for name, value in manifest.constants.items() if isinstance(value, int)):
+        return False
+    needed = {name for spec in manifest.tensors for expr in spec.dims for name in expr.symbols()}
+    env = dict(dims) | _integers(manifest)
+    if not needed <= set(env):
+        return False
+    for check in manifest.launch_checks:
+        if set(check.condition.symbols()) <= set(env) and not check.condition.evaluate(env):
+            return False
+    return True
+
+
+def scalar_value(name: str) -> int | float:
+    """The value each scalar parameter is run with."""
+    return EPSILON if "eps" in name else 1
+
+
+def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Tensors:
+    """Inputs with fresh random data, outputs poisoned."""
+    env = dict(dims) | _integers(manifest)
+    return {spec.name: _make_tensor(manifest, spec, env, device) for spec in manifest.tensors}
+
+
+def _make_tensor(manifest: Manifest, spec: TensorSpec, env: Mapping[str, int], device: str) -> Any:
+    shape = tuple(expr.evaluate(env) for expr in spec.dims)
+    dtype = TORCH_DTYPES[spec.dtype]
+    if spec.access in ("out", "scratch"):
+        return _poisoned(shape, dtype, device)
+    if spec.dtype[0] in "iu":
+        low, high, distinct = 0, 127, False
+        for check in manifest.value_checks:
+            if check.tensor == spec.name:
+                low, high = check.low.evaluate(env), check.high.evaluate(env)
+                distinct = distinct or check.distinct
+        if distinct:
+            return (torch.randperm(high - low, device=device)[: math.prod(shape)] + low).reshape(shape).to(dtype)
+        return torch.randint(low, high, shape, device=device, dtype=dtype)
+    if spec.access == "atomic":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.randn(shape, dtype=torch.float32 if math.prod(shape) < 2**28 else dtype, device=device).to(dtype)
+
+
+GUARD: Final = 128
+"""Poisoned elements before and after each written tensor."""
+
+
+def _poisoned(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
+    count = math.prod(shape)
+    whole = torch.empty(count + 2 * GUARD, dtype=dtype, device=device)
+    whole.view(torch.uint8).fill_(0xFF)
+    tensor = whole[GUARD : GUARD + count].view(shape)
+    tensor.guarded = whole
+    return tensor
+
+
+def make_written(manifest: Manifest, tensors: Tensors) -> Tensors:
+    """The same inputs with written tensors of their own: outputs poisoned, the others copied."""
+    fresh = dict(tensors)
+    for spec in manifest.tensors:
+        if spec.access in ("out", "scratch"):
+            old = tensors[spec.name]
+            fresh[spec.name] = _poisoned(tuple(old.shape), old.dtype, str(old.device))
+        elif spec.access != "in":
+            fresh[spec.name] = tensors[spec.name].clone()
+    return fresh
+
+
+def guards_intact(tensors: Tensors) -> bool:
+    """Whether no byte beside a poisoned tensor was written."""
+    for tensor in tensors.values():
+        whole = getattr(tensor, "guarded", None)
+        if whole is not None:
+            sides = torch.cat((whole[:GUARD], whole[-GUARD:])).view(torch.uint8)
+            if not bool((sides == 0xFF).all()):
+                return False
+    return True
+
+
+def arguments(manifest: Manifest, tensors: Tensors) -> dict[str, Any]:
+    """Launch arguments: the tensors and the scalars."""
+    return {**tensors, **{spec.name: scalar_value(spec.name) for spec in manifest.scalars}}
+
+
+def values_option(manifest: Manifest) -> dict[str, Any]:
+    """The random integers are drawn inside the stated range, so the launcher need not look again while timing."""
+    return {check.tensor: TRUSTED for check in manifest.value_checks}
+
+
+def bytes_moved(manifest: Manifest, tensors: Tensors) -> int:
+    """Least traffic: each input read once, each output written once; a gathered table counts as the rows it gives."""
+    total = 0
+    written = sum(_bytes(tensors[spec.name]) for spec in manifest.tensors if spec.access in ("out", "inout"))
+    for spec in manifest.tensors:
+        size = _bytes(tensors[spec.name])
+        if spec.access == "in":
+            gathered = manifest.kernel in GATHERS and len(spec.dims) == 2
+            total += min(size, written) if gathered else size
+        elif spec.access == "inout":
+            total += 2 * size
+        else:
+            total += size
+    return total
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+GATHERS: Final = ("embedding", "gather_row")
+
+
+def _silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = _inputs(manifest, t)
+    return {_out(manifest): functional.silu(gate) * up}
+
+
+def _rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
+    x, weight = _inputs(manifest, t)
+    return {_out(manifest): functional.rms_norm(x, (x.shape[-1],), weight, EPSILON)}
+
+
+def _add_rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
+    """The residual is updated in place; its old value is the tensor passed here."""
+    rank = {spec.name: len(spec.dims) for spec in manifest.tensors}
+    (residual,) = (spec.name for spec in manifest.tensors if spec.access == "inout")
+    (x,) = (spec.name for spec in manifest.tensors if spec.access == "in" and rank[spec.name] == 2)
+    (weight,) = (spec.name for spec in manifest.tensors if spec.access == "in" and rank[spec.name] == 1)
+    summed = t[x] + t[residual]
+    return {residual: summed, _out(manifest): functional.rms_norm(summed, (summed.shape[-1],), t[weight], EPSILON)}
+
+
+def _gather(manifest: Manifest, t: Tensors) -> Tensors:
+    index = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.dtype in ("i32", "i64"))
+    table = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.name != index)
+    out = _out(manifest)
+    return {out: t[table][t[index].reshape(-1).long()].reshape(t[out].shape)}
+
+
+def _matvec(manifest: Manifest, t: Tensors) -> Tensors:
+    left, right = _inputs(manifest, t)
+    vector, weight = (left, right) if left.numel() < right.numel() else (right, left)
+    out = _out(manifest)
+    return {out: (vector.reshape(-1, vector.shape[-1]) @ weight.T).reshape(t[out].shape)}
+
+
+def _matmul(manifest: Manifest, t: Tensors) -> Tensors:
+    a, b = (spec for spec in manifest.tensors if spec.access == "in")
+    transposed = str(a.dims[1]) == str(b.dims[1])
+    return {_out(manifest): t[a.name] @ (t[b.name].T if transposed else t[b.name])}
+
+
+def _inputs(manifest: Manifest, t: Tensors) -> tuple[Any, Any]:
+    first, second = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
+    return first, second
+
+
+def _out(manifest: Manifest) -> str:
+    return next(spec.name for spec in manifest.tensors if spec.access == "out")
+
+
+def _add(manifest: Manifest, t: Tensors) -> Tensors:
+    x, y = _inputs(manifest, t)
+    return {_out(manifest): x + y}
+
+
+MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
+    "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
+    "gather_row": _gather, "matvec": _matvec, "matmul": _matmul,
+}  # fmt: skip
+
+# Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
+CHECKED_DIMS: Final[dict[str, tuple[int, ...]]] = {
+    "N": (1, 7, 8, 1000, 1024, 4093, 65537, 1 << 20, 1000003, 1000008),
+    "T": (1, 3, 257, 1031), "B": (1, 2, 3, 4, 5, 6, 7, 8), "V": (1, 5, 1009, 32768, 151936),
+    "H": (1024, 2048, 2560, 4096, 5120, 264, 1000, 8), "M": (1, 17, 128, 129, 333, 1024), "K": (8, 64, 200, 1024, 2560, 4096),
+}  # fmt: skip
+MAX_CHECKED: Final = 14
+"""Sizes checked per artifact."""
+MAX_ELEMENTS: Final = 80_000_000
+
+
+def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
+    """Dims to check: each dim walks through its list while the others rotate, so that odd sizes meet odd sizes."""
+    names = list(dict.fromkeys(name for spec in manifest.tensors for expr in spec.dims for name in expr.symbols()))
+    names = [name for name in names if name not in {spec.name for spec in manifest.scalars}]
+    lists = {name: CHECKED_DIMS.get(name, (1, 3, 64, 1000, 1024)) for name in names}
+    longest = max((len(values) for values in lists.values()), default=1)
+    seen: set[tuple[int, ...]] = set()
+    for step in range(longest * 7):
+        dims: dict[str, int] = {}
+        for position, name in enumerate(names):
+            values = lists[name]
+            dims[name] = values[(step + position * (step // longest)) % len(values)]
+        key = tuple(dims.values())
+        if key in seen or not fits(manifest, dims):
+            continue
+        elements = sum(math.prod(expr.evaluate(dims | _integers(manifest)) for expr in spec.dims) for spec in manifest.tensors)
+        if elements > MAX_ELEMENTS:
+            continue
+        seen.add(key)
+        yield dims
+        if len(seen) == MAX_CHECKED or not names:
+            return
+
+
+def _integers(manifest: Manifest) -> dict[str, int]:
+    return {spec.name: int(scalar_value(spec.name)) for spec in manifest.scalars if spec.dtype[0] in "iu"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors of one output against float64, relative: norm of the difference and largest difference over largest value."""
+
+    output: str
+    ours: tuple[float, float]
+    torch: tuple[float, float]
+    ok: bool
+
+
+def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
+    """Check every written tensor: at most `factor` times torch's error in the same dtype, NaN never passes."""
+    meaning = MEANING[manifest.kernel]
+    library = meaning(manifest, before)
+    # Float outputs only matter in value, and integers stay integers: they index.
+    truth = meaning(manifest, {k: v.double() if v.is_floating_point() else v for k, v in before.items()})
+    results: list[Comparison] = []
+    for name, exact in truth.items():
+        ours = _errors(after[name], exact)
+        theirs = _errors(library[name].to(after[name].dtype), exact)
+        ok = all(mine <= factor * other for mine, other in zip(ours, theirs, strict=True))
+        results.append(Comparison(name, ours, theirs, ok))
+    return results
+
+
+def _errors(value: Any, exact: Any) -> tuple[float, float]:
+    difference = value.double() - exact.double()
+    norm, top = float(exact.double().norm()), float(exact.double().abs().max())
+    return float(difference.norm()) / (norm or 1.0), float(difference.abs().max()) / (top or 1.0)

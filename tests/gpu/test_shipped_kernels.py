@@ -1,0 +1,106 @@
+"""Every built kernel on the device, beside torch in the same dtype and float64. Needs a GPU, torch and built artifacts.
+
+`TILEC_ARTIFACTS` names the folder of artifacts, `artifacts/build` by default.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).resolve().parents[2]
+ARTIFACTS = Path(os.environ.get("TILEC_ARTIFACTS", ROOT / "artifacts" / "build"))
+
+
+@cache
+def bench() -> tuple[Any, Any]:
+    """The case module and the device with its loaded kernels; imported late, since a machine without a GPU has no torch."""
+    sys.path.append(str(ROOT / "ci" / "bench"))
+    return importlib.import_module("gpu_cases"), importlib.import_module("gpu_worker").Bench(dry=False)
+
+
+@cache
+def artifacts() -> list[Any]:
+    cases, device = bench()
+    entries, broken = cases.find_artifacts([ARTIFACTS], device.device.architecture)
+    assert not broken
+    return entries
+
+
+def test_artifacts_of_every_kernel_are_here() -> None:
+    cases, _ = bench()
+    assert {entry.manifest.kernel for entry in artifacts()} >= set(cases.MEANING)
+
+
+@pytest.mark.parametrize(
+    "kernel", sorted(path.stem for path in (ROOT / "kernels_src").glob("[a-z]*.py") if path.stem != "reference")
+)
+def test_every_artifact_is_right_at_every_size(kernel: str) -> None:
+    cases, device = bench()
+    checked = 0
+    for entry in (entry for entry in artifacts() if entry.manifest.kernel == kernel):
+        for dims in cases.checked_sizes(entry.manifest):
+            tensors = cases.make_tensors(entry.manifest, dims, "cuda")
+            before = {name: tensor.clone() for name, tensor in tensors.items()}
+            device.plan(entry, tensors).launch(device.stream())
+            device.synchronize()
+            for result in cases.compare(before, tensors, entry.manifest):
+                assert result.ok, (entry.variant, dims, result)
+            assert cases.guards_intact(tensors), (entry.variant, dims)
+            checked += 1
+    assert checked > 0, f"no artifact of {kernel} in {ARTIFACTS}"
+
+
+@pytest.mark.parametrize("kernel", ["add", "rms_norm"])
+def test_a_captured_launch_replays_on_new_data(kernel: str) -> None:
+    cases, device = bench()
+    torch = cases.torch
+    entry = next(entry for entry in artifacts() if entry.manifest.kernel == kernel)
+    dims = next(iter(cases.checked_sizes(entry.manifest)))
+    tensors = cases.make_tensors(entry.manifest, dims, "cuda")
+    plan = device.plan(entry, tensors)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan.launch(torch.cuda.current_stream())
+    for _ in range(3):
+        fresh = cases.make_tensors(entry.manifest, dims, "cuda")
+        for name, tensor in fresh.items():
+            tensors[name].copy_(tensor)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(result.ok for result in cases.compare(fresh, tensors, entry.manifest))
+
+
+def test_our_own_arrays_need_no_torch_tensor() -> None:
+    import numpy as np
+
+    _, device = bench()
+    found = [e for e in artifacts() if e.manifest.kernel == "add" and e.dtype == "f16"]
+    kernel = device.kernel(found[0])
+    names = [spec.name for spec in kernel.manifest.tensors]
+    rng = np.random.default_rng()
+    x, y = (rng.standard_normal(4096).astype(np.float16) for _ in range(2))
+    out = device.device.empty((4096,), "f16")
+    out.fill(0xFF)
+    arrays = dict(zip(names, (device.device.from_numpy(x), device.device.from_numpy(y), out), strict=True))
+    kernel(arrays)
+    assert np.array_equal(out.to_numpy(), x + y)
+
+
+def test_an_artifact_of_another_architecture_is_refused() -> None:
+    from dataclasses import replace
+
+    from tilec.runtime import Kernel, LaunchError
+
+    _, device = bench()
+    entry = artifacts()[0]
+    other = "sm_100a" if device.device.architecture != "sm_100a" else "sm_120a"
+    with pytest.raises(LaunchError, match="another architecture"):
+        Kernel(replace(entry.manifest, arch=other), entry.cubin, device.device)
