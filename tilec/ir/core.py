@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from tilec.diagnostics import Span
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
-from tilec.ir.types import DType, TensorType, TileType, Type
+from tilec.ir.types import DType, SharedType, TensorType, TileType, Type
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +39,12 @@ class Value:
     def tensor(self) -> TensorType:
         """The type, known to be a tensor."""
         assert isinstance(self.type, TensorType), self.type
+        return self.type
+
+    @property
+    def shared(self) -> SharedType:
+        """The type, known to be a buffer in shared memory."""
+        assert isinstance(self.type, SharedType), self.type
         return self.type
 
 

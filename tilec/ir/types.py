@@ -111,4 +111,56 @@ class TensorType:
         return f"{text}, align {self.align}>"
 
 
-Type = TileType | TensorType
+@dataclass(frozen=True, slots=True)
+class SharedType:
+    """A ring of `stages` row-major matrices in shared memory.
+
+    Rows are cut into chunks of 16 bytes. Where a row holds a power of two of them, chunk `c` of row `r` is stored at position
+    `c ^ ((r >> swizzle_shift) & swizzle_mask)`; otherwise rows are padded to an odd number of chunks. Either way any eight
+    consecutive rows hold one chunk column in eight different groups of four banks, so `ldmatrix` has no bank conflicts.
+    """
+
+    dtype: DType
+    shape: tuple[int, int]
+    stages: int
+
+    @property
+    def chunks(self) -> int:
+        """16-byte chunks of data in a row."""
+        return self.shape[1] * self.dtype.bytes // 16
+
+    @property
+    def swizzle_mask(self) -> int:
+        """Bits of a chunk number that the swizzle may flip; 0 where rows are padded or need nothing."""
+        return min(self.chunks, 8) - 1 if self.chunks & (self.chunks - 1) == 0 else 0
+
+    @property
+    def swizzle_shift(self) -> int:
+        """Rows that share one 128-byte line are swizzled alike: log2 of their number."""
+        return max(0, 3 - (self.chunks.bit_length() - 1))
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from row to row."""
+        padded = self.chunks if self.swizzle_mask or self.chunks % 2 else self.chunks + 1
+        return padded * 16
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one matrix, a multiple of 128."""
+        return (self.shape[0] * self.pitch + 127) // 128 * 128
+
+    @property
+    def bytes(self) -> int:
+        return self.stages * self.stage_bytes
+
+    def offset(self, row: int, column: int) -> int:
+        """Byte offset of an element in its stage; the map that copies and loads both lower to."""
+        chunk, rest = divmod(column * self.dtype.bytes, 16)
+        return row * self.pitch + ((chunk ^ ((row >> self.swizzle_shift) & self.swizzle_mask)) << 4) + rest
+
+    def __str__(self) -> str:
+        return f"shared<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}>"
+
+
+Type = TileType | TensorType | SharedType

@@ -1,0 +1,103 @@
+"""Operations on shared memory, made by the staging pass and never by a kernel's author.
+
+A buffer is a ring of stages. Copies into it are asynchronous; they are grouped by `commit_copies`, and `wait_copies` makes
+all but the newest groups of every thread visible to the whole block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.ir.core import Effect, Op, Value, VerifyError
+from tilec.ir.types import SharedType, TensorType, TileType, i32
+
+
+def _require(condition: bool, op: Op, rule: str) -> None:
+    if not condition:
+        raise VerifyError(f"{op.opcode}: {rule}")
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedAlloc(Op, opcode="shared_alloc"):
+    """A ring of matrices in dynamic shared memory, `offset` bytes from its start. No operands. Lives to the end of the kernel
+    unless the memory plan gives the same bytes to something later."""
+
+    offset: int = 0
+
+    def verify(self) -> None:
+        _require(isinstance(self.result.type, SharedType), self, "the result is a shared buffer")
+        _require(self.offset % 128 == 0, self, "the offset is a multiple of 128 bytes")
+
+
+@dataclass(eq=False, kw_only=True)
+class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
+    """Start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset per tensor axis.
+
+    The box spans the buffer's rows and columns on the last two tensor axes and one element on the others. Each thread copies
+    `vector` bytes at a time (4, 8 or 16), to which addresses are aligned. With `pad`, elements outside the tensor read as zero.
+    """
+
+    vector: int
+    pad: bool = False
+    unsafe: int | None = None
+
+    @property
+    def source(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def buffer(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def stage(self) -> Value:
+        return self.operands[2]
+
+    @property
+    def offsets(self) -> list[Value]:
+        return self.operands[3:]
+
+    def verify(self) -> None:
+        _require(isinstance(self.source.type, TensorType), self, "the first operand is a tensor")
+        _require(self.source.tensor.dtype == self.buffer.shared.dtype, self, "tensor and buffer share a dtype")
+        _require(self.stage.type == TileType(i32), self, "the stage is an i32 scalar")
+        _require(len(self.offsets) == self.source.tensor.rank >= 2, self, "one offset per tensor axis, at least two")
+        _require(self.vector in (4, 8, 16), self, "a copy moves 4, 8 or 16 bytes")
+        row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
+        _require(row_bytes % 16 == 0, self, "a row is whole 16-byte chunks")
+
+
+@dataclass(eq=False, kw_only=True)
+class CommitCopies(Op, opcode="commit_copies", effect=Effect.SHARED):
+    """End the group of copies started since the last commit (it may be empty). No operands."""
+
+
+@dataclass(eq=False, kw_only=True)
+class WaitCopies(Op, opcode="wait_copies", effect=Effect.SHARED):
+    """Wait until at most `pending` groups are unfinished, then a block barrier. No operands."""
+
+    pending: int
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
+    """Read an operand of `mma` from a stage: the box of the result's shape at (`row`, `column`) of the matrix, or of its
+    transpose if `transposed`. Operands: buffer, stage (i32)."""
+
+    row: int = 0
+    column: int = 0
+    transposed: bool = False
+
+    @property
+    def buffer(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def stage(self) -> Value:
+        return self.operands[1]
+
+    def verify(self) -> None:
+        shape, tile = self.buffer.shared.shape, self.result.tile
+        rows, columns = (shape[1], shape[0]) if self.transposed else shape
+        _require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, self, "the result is a matrix of the dtype")
+        _require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, self, "the box lies inside")
