@@ -69,6 +69,25 @@ def test_what_is_no_device_tensor_is_refused_by_name(value: object) -> None:
     assert (caught.value.code, caught.value.argument) == ("E0914", "x")
 
 
+class HalfExported(DlpackTensor):
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise TypeError("bfloat16 has no type string")
+
+
+class NotExported:
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise RuntimeError("requires grad")
+
+
+def test_a_tensor_that_one_protocol_cannot_carry() -> None:
+    array = np.zeros(4, np.int16)
+    assert view_tensor(HalfExported(array)).pointer == array.ctypes.data
+    with pytest.raises(LaunchError, match="requires grad"):
+        view_tensor(NotExported())
+
+
 def test_read_only_tensor_may_be_read_but_not_written() -> None:
     interface = {"shape": (4,), "typestr": "<f4", "data": (4096, True), "version": 3}
     assert view_tensor(InterfaceTensor(interface)).read_only

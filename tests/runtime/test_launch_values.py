@@ -40,7 +40,7 @@ def test_values_are_accepted_exactly_when_they_comply(ids: list[int], vocabulary
 
     def run() -> Any:
         if on_device:
-            return plan(None, vocabulary, distinct=distinct, stored=ids, check_stored_values=True)
+            return plan(None, vocabulary, distinct=distinct, stored=ids, check_values=True)
         return plan(ids, vocabulary, distinct=distinct)
 
     if complies:

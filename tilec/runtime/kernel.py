@@ -19,7 +19,7 @@ from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import pack_scalar
-from tilec.runtime.values import TRUSTED, Evidence, check_values, read_back
+from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
 """Dynamic shared memory that a launch may use without opting in, bytes."""
@@ -72,13 +72,13 @@ class Kernel:
         arguments: Mapping[str, Any],
         *,
         values: Mapping[str, Evidence] | None = None,
-        check_stored_values: bool = False,
+        check_values: bool = False,
         dims: Mapping[str, int] | None = None,
         stream: Any = 0,
     ) -> Plan:
         """Check the contract for these arguments (tensors and scalars by parameter name).
 
-        `values` says what is known of integers stored in tensors; `check_stored_values` copies them back on `stream`
+        `values` says what is known of integers stored in tensors; `check_values` copies them back on `stream`
         instead; `dims` gives extents that no shape determines. Raises `LaunchError` at the first broken clause.
         """
         manifest, given = self.manifest, values or {}
@@ -87,10 +87,10 @@ class Kernel:
         for name in given:
             if name not in checked:
                 raise LaunchError("E0903", "has no value obligation", kernel=manifest.kernel, argument=name)
-        copy = read_back(self.device.driver, stream_handle(stream)) if check_stored_values else None
+        copy = read_back(self.device.driver, stream_handle(stream)) if check_values else None
         for check in manifest.value_checks:
             view, evidence = launch.views[check.tensor], given.get(check.tensor)
-            check_values(check, launch.env, view, evidence, kernel=manifest.kernel, read_back=copy)
+            check_evidence(check, launch.env, view, evidence, kernel=manifest.kernel, read_back=copy)
         trusted = tuple(name for name in given if given[name] is TRUSTED)
         return Plan(self, launch, tuple(arguments.values()), trusted)
 

@@ -80,11 +80,14 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
     if own is not None:
         return own()
     kind = type(value).__module__ + "." + type(value).__qualname__
+    # Frameworks raise errors of several types for a tensor, or an element type, that one of the two protocols cannot carry.
+    interface: Any = None
+    failure = ""
     try:
         interface = getattr(value, "__cuda_array_interface__", None)
-    except Exception as error:  # frameworks raise TypeError, RuntimeError and others for tensors that they do not export
-        raise refuse("the tensor cannot be exported", f"`{kind}` ({error})") from None
-    if isinstance(interface, dict) and interface.get("typestr") in TYPE_STRINGS:  # pyright: ignore[reportUnknownMemberType]
+    except Exception as error:
+        failure = f" ({error})"
+    if isinstance(interface, dict) and interface["typestr"] in TYPE_STRINGS:
         return _from_interface(interface, refuse, kind)  # pyright: ignore[reportUnknownArgumentType]
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         place, ordinal = (int(part) for part in value.__dlpack_device__())
@@ -92,10 +95,15 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
             raise refuse("the tensor is in host memory", f"`{kind}` on DLPack device type {place}")
         if ordinal != device:
             raise refuse("the tensor is on another device", f"device {ordinal}, the kernel is loaded on device {device}")
-        return _from_dlpack(value, refuse, kind)
+        # Stream -1 asks the producer not to synchronise: order on the stream is the caller's, as with every other argument.
+        try:
+            capsule = value.__dlpack__(stream=-1)
+        except Exception as error:
+            raise refuse("the tensor cannot be exported", f"`{kind}` ({error})") from None
+        return _from_dlpack(capsule, refuse, kind)
     if isinstance(interface, dict):
-        raise refuse("the element type is not known", f"`{kind}` of type string `{interface.get('typestr')}`")  # pyright: ignore[reportUnknownMemberType]
-    raise refuse("not a device tensor", f"`{kind}`")
+        raise refuse("the element type is not known", f"`{kind}` of type string `{interface['typestr']}`")
+    raise refuse("the tensor cannot be exported" if failure else "not a device tensor", f"`{kind}`{failure}")
 
 
 def _from_interface(interface: dict[str, Any], refuse: Any, kind: str) -> TensorView:
@@ -128,10 +136,8 @@ class _DLTensor(ctypes.Structure):
     )
 
 
-def _from_dlpack(value: Any, refuse: Any, kind: str) -> TensorView:
-    # Stream -1 asks the producer not to synchronise: order on the stream is the caller's, as with every other argument.
+def _from_dlpack(capsule: Any, refuse: Any, kind: str) -> TensorView:
     # The capsule is not consumed, so its own destructor releases the export; the caller keeps the tensor alive.
-    capsule = value.__dlpack__(stream=-1)
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = _DLTensor.from_address(get_pointer(capsule, b"dltensor"))

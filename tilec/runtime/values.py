@@ -45,7 +45,7 @@ Evidence = ValueBounds | Trust | Callable[[int, int, bool], bool] | NDArray[Any]
 """A callback gets (low, high, distinct) and returns whether every value complies."""
 
 
-def check_values(
+def check_evidence(
     check: ValueCheck,
     env: Mapping[str, int],
     view: TensorView,
