@@ -29,16 +29,22 @@ class Axis:
 class Instance:
     """One execution of an access in symbolic coordinates.
 
-    `runs`: when it is executed. `blocks`: the block id per grid axis; `digits`: the coordinates that stand for it, if any.
-    `loops`: the enclosing loop variables, outermost first, with their iteration number.
+    `runs`: when it is executed. `given`: what is known to hold then. `blocks`: the block id per grid axis; `digits`: the
+    coordinates that stand for it, if any. `loops`: the enclosing loops with variable and iteration number, outermost first.
     """
 
     axes: tuple[Axis, ...]
     runs: tuple[Formula, ...]
+    given: tuple[Formula, ...]
     blocks: tuple[Poly, ...]
     digits: Mapping[int, tuple[Poly, ...]]
     loops: tuple[tuple[For, Poly, Poly], ...]
     positions: tuple[Poly, ...]
+
+    @property
+    def holds(self) -> tuple[Formula, ...]:
+        """All that is true when it is executed."""
+        return (*self.runs, *self.given)
 
     def renamed(self, index: IndexTerms, copy: int) -> Instance:
         """The same execution by unknowns of its own, for reasoning about two at a time."""
@@ -118,7 +124,7 @@ def rebased(index: IndexTerms, op: Op, instance: Instance) -> tuple[Instance, Co
 
 
 def _formulas(instance: Instance) -> list[Formula]:
-    return [*instance.runs, *(Formula("eq", axis.start) for axis in instance.axes)]
+    return [*instance.holds, *(Formula("eq", axis.start) for axis in instance.axes)]
 
 
 def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
@@ -136,6 +142,7 @@ def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
     return Instance(
         tuple(axes),
         tuple(index.runs(frames)),
+        tuple(index.divided(op)),
         tuple(index.block(axis) for axis in range(len(index.grid))),
         {},
         tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops),
@@ -155,7 +162,7 @@ def _rebase(index: IndexTerms, instance: Instance, coordinates: Coordinates) -> 
         return instance
     moved = _substituted(index, instance, coordinates.mapping)
     digits = {axis: tuple(map(terms.of, atoms)) for axis, atoms in coordinates.digits.items()}
-    return Instance(moved.axes, moved.runs, moved.blocks, digits, moved.loops, moved.positions)
+    return Instance(moved.axes, moved.runs, moved.given, moved.blocks, digits, moved.loops, moved.positions)
 
 
 def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, Poly]) -> Instance:
@@ -167,6 +174,7 @@ def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, P
     return Instance(
         tuple(Axis(move(axis.start), axis.extent, axis.dim) for axis in instance.axes),
         tuple(index.atoms.substitute_in(formula, mapping, memo) for formula in instance.runs),
+        tuple(index.atoms.substitute_in(formula, mapping, memo) for formula in instance.given),
         tuple(map(move, instance.blocks)),
         {axis: tuple(map(move, digits)) for axis, digits in instance.digits.items()},
         tuple((loop, move(variable), move(count)) for loop, variable, count in instance.loops),

@@ -31,7 +31,7 @@ def _prove(findings: Findings, site: AccessSite) -> None:
             if violation == terms.FALSE and _constant(axis):
                 met.append(Discharge("static"))
                 continue
-            system = [*site.instance.runs, violation]
+            system = [*site.instance.holds, violation]
             found = findings.prove(system, lambda p=place, e=past_the_end: _complaint(findings, site, p, e))
             if found is None:
                 return

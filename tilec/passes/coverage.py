@@ -80,8 +80,8 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if any(site.unsafe for site in writes):
         findings.met("coverage", subject, place, Discharge("unsafe"), parameter.loc)
         return
-    if left_out and example is not None and not _never_written(findings, writes, elements, example):
-        example = None
+    if left_out and (example is None or not _never_written(findings, writes, elements, example)):
+        example = _at_small_sizes(findings, universe, writes, elements)
     _complain(findings, parameter, writes, elements, example)
 
 
@@ -110,6 +110,42 @@ def _cover(findings: Findings, instance: Instance, elements: list[Poly]) -> Cove
     for element, axis in zip(elements, instance.axes, strict=True):
         cover += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent)]
     return cover
+
+
+def _at_small_sizes(
+    findings: Findings, universe: list[Formula], writes: list[AccessSite], elements: list[Poly]
+) -> Assignment | None:
+    """An unwritten element at sizes tried one after the other: products of a size and an unknown are then linear."""
+    atoms, ladder = findings.index.atoms, findings.ladder
+    covers = [_cover(findings, site.instance, elements) for site in writes]
+    everything = [*universe, *(formula for cover in covers for formula in cover)]
+    facts = [formula for _, formula in ladder.preconditions(everything)]
+    symbols = [atom for atom in terms.closure([*everything, *facts]) if atom.kind is Kind.SYMBOL]
+    for sizes in ladder.small_sizes(symbols, everything):
+        mapping = {atom: terms.const(size) for atom, size in sizes.items()}
+        for atom in terms.closure(everything):
+            if atom.kind in (Kind.BLOCK, Kind.COORDINATE):
+                mapping[atom] = _with_extent(findings, atom, atoms.substitute(atom.args[0], mapping))
+        fixed = [[atoms.substitute_in(formula, mapping) for formula in cover] for cover in covers]
+        given = [atoms.substitute_in(formula, mapping) for formula in [*universe, *facts]]
+        if terms.conjunction(given) == terms.FALSE:
+            continue
+        known = [cover for cover in fixed if terms.conjunction(cover) != terms.FALSE]
+        if not all(usable(cover, set()) and not loaded_or_opaque(cover, set()) for cover in known):
+            continue
+        try:
+            found = uncovered(ladder.solver, given, known)
+        except Undecided:
+            continue
+        if found is not None:
+            return {**found, **sizes}
+    return None
+
+
+def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
+    high = max(0, terms.interval(extent)[1] - 1)
+    key = (atom, extent)
+    return terms.of(findings.index.atoms.make(key, atom.kind, atom.name, (0, high), args=(extent,), level=atom.level))
 
 
 def _never_written(findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment) -> bool:
@@ -158,7 +194,7 @@ def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[D
             total = total * count
         if total != extents:
             continue
-        proofs = _one_to_one(findings, hard, [part[0] for part in parts], list(counts))
+        proofs = _one_to_one(findings, instance, hard, [part[0] for part in parts], list(counts))
         if proofs is None:
             continue
         axes: list[Axis] = []
@@ -220,14 +256,16 @@ def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) 
     return list(dict.fromkeys((up, atoms.quotient(axis.dim, terms.const(scale)))))
 
 
-def _one_to_one(findings: Findings, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]) -> list[Discharge] | None:
+def _one_to_one(
+    findings: Findings, instance: Instance, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]
+) -> list[Discharge] | None:
     """Proofs that every cell lies in the box and that different block ids have different cells."""
     atoms = findings.index.atoms
     proofs: list[Discharge | Refusal] = []
     for cell, count in zip(cells, counts, strict=True):
         if cell is not None:
-            proofs.append(findings.ladder.discharge([terms.lt(cell, 0)]))
-            proofs.append(findings.ladder.discharge([terms.ge(cell, count)]))
+            proofs.append(findings.ladder.discharge([*instance.holds, terms.lt(cell, 0)]))
+            proofs.append(findings.ladder.discharge([*instance.holds, terms.ge(cell, count)]))
     copies: list[dict[Atom, Poly]] = []
     for copy in (1, 2):
         names = {a: f"{a.name}_{copy}" for a in hard}
@@ -236,6 +274,8 @@ def _one_to_one(findings: Findings, hard: list[Atom], cells: list[Poly | None], 
         }
         copies.append({a: terms.of(twin) for a, twin in twins.items()})
     system = [terms.disjunction(terms.ne(copies[0][a], copies[1][a]) for a in hard)]
+    for mapping in copies:
+        system += [atoms.substitute_in(formula, mapping) for formula in instance.holds]
     for cell in cells:
         if cell is not None:
             system.append(terms.eq(atoms.substitute(cell, copies[0]), atoms.substitute(cell, copies[1])))
@@ -262,7 +302,7 @@ def prove_order(findings: Findings, sites: list[AccessSite]) -> None:
 def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) -> None:
     elements = _elements(findings, read.parameter)
     first = read.instance.renamed(findings.index, 1)
-    universe: list[Formula] = list(first.runs)
+    universe: list[Formula] = list(first.holds)
     for element, axis in zip(elements, first.axes, strict=True):
         universe += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent), terms.lt(element, axis.dim)]
     # Blocks and loops that the read's index does not mention still tell executions apart.

@@ -65,7 +65,6 @@ def _apply(condition: Expr, symbols: dict[str, Range]) -> None:
             continue
         modulus, name = left.args[1].constant, left.args[0].name
         fact = symbols.get(name)
-        if fact is not None and modulus is not None and modulus > 0 and fact.constant is None:
-            # Of two congruences the one with the larger modulus is kept; both hold.
-            if modulus > fact.modulus:
-                symbols[name] = between(fact.low, fact.high, modulus, rest)
+        # Of two congruences the one with the larger modulus is kept; both hold.
+        if fact is not None and modulus is not None and modulus > fact.modulus and fact.constant is None:
+            symbols[name] = between(fact.low, fact.high, modulus, rest)

@@ -17,15 +17,16 @@ from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import BlockId, Compare, Constant, DimValue, For, If, Iota, NumBlocks, Unary
 from tilec.passes.accesses import AccessSite, tensor_of
 from tilec.passes.findings import Findings
-from tilec.passes.wrap import relevant_ops
 
 if TYPE_CHECKING:
     Graph = networkx.DiGraph[str]
 else:
     Graph = networkx.DiGraph
 
-_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "eq": "==", "ne": "!=", "lt": "<", "le": "<="}
-_SIGNS |= {"gt": ">", "ge": ">=", "shl": "<<", "shr": ">>"}
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "shl": "<<", "shr": ">>",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
 
 
 def index_graph(findings: Findings, sites: list[AccessSite]) -> Graph:
@@ -40,7 +41,7 @@ def index_graph(findings: Findings, sites: list[AccessSite]) -> Graph:
         owner = parameter.access.value if parameter.access is not None else None
         _node(graph, parameter.name, kind, text, parameter.loc, None, mine, owner)
     names = {op: f"{op.opcode}{place}" for op, place in index.structure.position.items()}
-    relevant = relevant_ops(index) | {site.op for site in sites}
+    relevant = set(index.deciding) | {site.op for site in sites}
     for op in sorted(relevant, key=index.structure.position.__getitem__):
         if isinstance(op, Constant):
             continue

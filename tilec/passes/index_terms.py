@@ -35,6 +35,7 @@ from tilec.ir.ops import (
 from tilec.ir.types import TileType
 from tilec.passes import terms
 from tilec.passes.ranges import GRID_LIMITS, Range, symbol_ranges, value_ranges
+from tilec.passes.relevance import deciding_ops
 from tilec.passes.structure import Frame, Structure, structure
 from tilec.passes.terms import Atom, Atoms, Formula, Kind, Poly
 
@@ -68,6 +69,7 @@ class IndexTerms:
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])
     symbols: dict[str, Range] = field(default_factory=dict[str, Range])
     structure: Structure = field(default_factory=Structure)
+    deciding: list[Op] = field(default_factory=list[Op])
     grid: tuple[Poly, ...] = ()
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
@@ -78,6 +80,7 @@ class IndexTerms:
         self.ranges = value_ranges(self.function)
         self.symbols = symbol_ranges(self.function)
         self.structure = structure(self.function)
+        self.deciding = deciding_ops(self.function)
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
         self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
 
@@ -289,6 +292,23 @@ class IndexTerms:
                 condition = self.condition(frame.op.operands[0])
                 found.append(terms.negate(condition) if frame.arm else condition)
         return found
+
+    def divided(self, op: Op) -> list[Formula]:
+        """Divisors are positive in the divisions that are executed before `op` whenever `op` is. Each of these has an
+        obligation that says so, proven from those before it."""
+        frames, place = self.structure.frames[op], self.structure.position[op]
+        found: list[Formula] = []
+        for other in self.deciding:
+            if self.structure.position[other] >= place:
+                break
+            around = self.structure.frames[other]
+            if isinstance(other, Binary) and other.kind in ("floordiv", "mod") and not other.result.tile.rank:
+                outer = len(around) <= len(frames) and all(
+                    a.op is b.op and a.arm == b.arm for a, b in zip(around, frames, strict=False)
+                )
+                if outer:
+                    found.append(terms.ge(self.scalar(other.operands[1]), 1))
+        return [formula for formula in dict.fromkeys(found) if formula != terms.TRUE]
 
     def _argument(self, value: Value, body: Block) -> Poly:
         loop = self.structure.loops[body]

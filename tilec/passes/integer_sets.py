@@ -12,9 +12,11 @@ Every query has a budget of isl operations; a query that exceeds it is undecided
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
+from math import gcd
 
 import islpy
 
@@ -22,7 +24,8 @@ from tilec.passes import terms
 from tilec.passes.terms import Atom, Formula, Kind, Monomial, Poly
 
 OPERATIONS = 3_000_000  # isl operations per query, about a second
-CASES = 128  # cases a system with products is split into, at most
+ROUNDS = 3  # times that equalities are learned from a case
+CASES = 64  # cases a system with products is split into, at most
 LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096, 1 << 16, None)  # tried in turn for readable numbers
 PRODUCTS = 160  # products of constraints added per case, at most
 
@@ -102,9 +105,10 @@ class Solver:
             if point is None:
                 continue
             values = [point.get_coordinate_val(islpy.dim_type.set, i).to_python() for i in range(len(names.order))]
-            found = {m[0]: v for m, v in zip(names.order, values, strict=True) if len(m) == 1}
+            found: Assignment = defaultdict(int)
+            found.update({m[0]: v for m, v in zip(names.order, values, strict=True) if len(m) == 1})
             for atom, poly in reversed(case.replaced if case else []):
-                found[atom] = terms.evaluate(poly, lambda a: found.get(a, 0))
+                found[atom] = terms.evaluate(poly, found.__getitem__)
             return found
         return None
 
@@ -120,8 +124,29 @@ class Solver:
     def _case_is_empty(self, case: Case) -> bool:
         if any(_impossible(p, equal=False) for p in case.inequalities) or any(_impossible(p) for p in case.equalities):
             return True
+        for _ in range(ROUNDS):
+            if not self._learn_equalities(case):
+                break
+        _add_products(case)
+        return self._set_is_empty(case_text(case, Names()))
+
+    def _learn_equalities(self, case: Case) -> bool:
+        """Add the equalities that all integer solutions of a case satisfy; they turn products into equal products."""
         names = Names()
-        return self._set_is_empty(case_text(case, names))
+        points = self._read(case_text(case, names))
+        try:
+            with limited(self.context):
+                hull = points.affine_hull()
+        except islpy.Error:
+            return False
+        if hull.is_empty():
+            case.equalities.append(terms.ONE)
+            return False
+        learned = [_constraint_poly(c, names) for c in hull.get_constraints() if c.is_equality()]
+        fresh = [poly for poly in learned if poly not in case.equalities and -poly not in case.equalities]
+        case.equalities += fresh
+        _substitute_equalities(case)
+        return bool(fresh)
 
     def _set_is_empty(self, text: str) -> bool:
         self.queries += 1
@@ -152,6 +177,13 @@ class limited:
     def __exit__(self, *_: object) -> None:
         self.context.set_max_operations(0)
         self.context.reset_operations()
+
+
+def _constraint_poly(constraint: islpy.Constraint, names: Names) -> Poly:
+    found: dict[Monomial, int] = {(): constraint.get_constant_val().to_python()}
+    for place, monomial in enumerate(names.order):
+        found[monomial] = constraint.get_coefficient_val(islpy.dim_type.set, place).to_python()
+    return Poly(found)
 
 
 def near_zero(atom: Atom, limit: int) -> Formula:
@@ -218,7 +250,6 @@ def cases(whole: Formula) -> Iterator[Case]:
             raise Undecided
         case = Case([f.poly for f in literals if f.op == "ge"], [f.poly for f in literals if f.op == "eq"])
         _substitute_equalities(case)
-        _add_products(case)
         yield case
 
 
@@ -251,6 +282,7 @@ def _conjunctions(pending: list[Formula], literals: list[Formula]) -> Iterator[l
 def _substitute_equalities(case: Case) -> None:
     """Use equalities that give one atom as a linear polynomial of others to remove that atom everywhere."""
     while True:
+        _tighten(case)
         found = next(((e, a) for e in case.equalities if (a := _solvable(e)) is not None), None)
         if found is None:
             return
@@ -259,8 +291,29 @@ def _substitute_equalities(case: Case) -> None:
         replacement = (equality - terms.of(atom) * coefficient) * -coefficient
         case.replaced.append((atom, replacement))
         case.equalities = [p for e in case.equalities if e is not equality and (p := _replace(e, atom, replacement)).terms]
-        kept = {_replace(p, atom, replacement): None for p in case.inequalities}
-        case.inequalities = [p for p in kept if p.constant is None or p.offset < 0]
+        case.inequalities = [_replace(p, atom, replacement) for p in case.inequalities]
+
+
+def _tighten(case: Case) -> None:
+    """Divide by common divisors, rounding the constant down, which loses no integer; of parallel inequalities keep the
+    strongest; two that are opposite and tight are an equality."""
+    bounds: dict[Poly, int] = {}
+    for poly in case.inequalities:
+        common = gcd(*(c for m, c in poly.terms.items() if m))
+        if not common:
+            if poly.offset < 0:
+                bounds[terms.ZERO] = poly.offset
+            continue
+        direction = Poly({m: c // common for m, c in poly.terms.items() if m})
+        offset = poly.offset // common
+        bounds[direction] = min(bounds.get(direction, offset), offset)
+    case.inequalities = []
+    for direction, offset in bounds.items():
+        if bounds.get(-direction) == -offset and direction.terms:
+            if direction + offset not in case.equalities and -(direction + offset) not in case.equalities:
+                case.equalities.append(direction + offset)
+        else:
+            case.inequalities.append(direction + offset)
 
 
 def _solvable(equality: Poly) -> Atom | None:
@@ -312,7 +365,7 @@ def _add_products(case: Case) -> None:
 # Text
 
 
-_RESERVED = frozenset(["and", "or", "not", "exists", "min", "max", "floor", "ceil", "mod", "div", "true", "false", "implies", "infty", "NaN", "rat", "floord", "ceild"])
+_RESERVED = frozenset("and or not exists min max floor ceil mod div true false implies infty NaN rat floord ceild".split())  # noqa: SIM905
 
 
 @dataclass(slots=True)

@@ -14,19 +14,21 @@ dropped again, so that the record names exactly what a proof rests on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from time import monotonic
 
 from tilec.ir.core import Access, ValueFact
 from tilec.passes import terms
 from tilec.passes.index_terms import IndexTerms
-from tilec.passes.integer_sets import Assignment, Solver, Undecided
+from tilec.passes.integer_sets import Assignment, Solver, Undecided, evaluator
 from tilec.passes.ranges import GRID_LIMITS
 from tilec.passes.terms import Atom, Formula, Kind
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 MAX_LOADED_PAIRS = 28
+SEARCH_SECONDS = 2.0  # spent on the search for a counterexample where products are involved; proofs have no clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +212,36 @@ class Ladder:
     def _with_fixed_symbols(self, refusal: Refusal, small: tuple[Kind, ...]) -> Assignment | None:
         """Products of a symbol and an unknown are linear once the symbol has a value: try small ones."""
         symbols = [atom for atom in terms.closure(refusal.system) if atom.kind is Kind.SYMBOL]
-        for values in _small_values(len(symbols)):
-            fixed = [terms.eq(terms.of(atom), value) for atom, value in zip(symbols, values, strict=True)]
+        for sizes in self.small_sizes(symbols, refusal.system):
+            fixed = [terms.eq(terms.of(atom), value) for atom, value in sizes.items()]
             found = self.solver.solution((*refusal.system, *fixed), lambda atom: atom.kind in small, (4, None))
             if found is not None:
                 return found
         return None
+
+    def small_sizes(self, symbols: Sequence[Atom], system: Iterable[Formula]) -> Iterator[dict[Atom, int]]:
+        """Small values of symbols that the preconditions admit, for the search for a counterexample; ends after a while."""
+        deadline = monotonic() + SEARCH_SECONDS
+        facts = [fact.formula for fact in self._requires]
+        least = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
+        rounds: list[dict[Atom, int]] = []
+        for values in _small_values(len(symbols)):
+            rounds.append(dict(zip(symbols, values, strict=True)))
+        divisors = [a.args[1].constant or 0 for a in terms.closure(system) if a.kind is Kind.QUOTIENT]
+        for tile in sorted({d for d in divisors if d > 1}, reverse=True)[:2]:
+            for pair in ((1, 1), (2, 1), (1, 2), (3, 2), (2, 3), (9, 2), (2, 9), (9, 9)):
+                rounds.append({atom: tile * pair[place % 2] + 1 for place, atom in enumerate(symbols)})
+        for scale in (1, 2, 3):
+            rounds.append({atom: least.get(atom, 1) * scale for atom in symbols})
+            rounds.append({atom: least.get(atom, 2) * scale for atom in symbols})
+        for sizes in rounds:
+            value = evaluator(sizes)
+            inside = all(atom.low <= size <= atom.high for atom, size in sizes.items())
+            known = all(atom in sizes for atom in terms.closure(facts) if atom.kind is Kind.SYMBOL)
+            if inside and (not known or all(terms.holds(fact, value) for fact in facts)):
+                yield sizes
+            if monotonic() > deadline:
+                return
 
 
 def _shares(formula: Formula, base: list[Formula]) -> bool:

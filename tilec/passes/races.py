@@ -60,7 +60,7 @@ def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Disc
 
 
 def _touching(left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> list[Formula]:
-    found = [*first.runs, *second.runs]
+    found = [*first.holds, *second.holds]
     for a, b in zip(first.axes, second.axes, strict=True):
         found += overlap(a, b, (left.clipped, right.clipped))
     return found

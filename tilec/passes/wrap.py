@@ -6,10 +6,8 @@ about unbounded integers, which this makes exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from tilec.ir.core import Op, Value
-from tilec.ir.ops import AtomicUpdate, Binary, Cast, For, Gather, If, Load, Scatter, Store, Unary
+from tilec.ir.ops import AtomicUpdate, Binary, Cast, For, Gather, Load, Scatter, Store, Unary
 from tilec.ir.types import DType
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis, Instance, rebased, tile_position
@@ -23,7 +21,7 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "a
 
 def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
     """One obligation per operation that may leave its type, one per divisor and loop step."""
-    for op in sorted(relevant_ops(findings.index), key=findings.index.structure.position.__getitem__):
+    for op in findings.index.deciding:
         if isinstance(op, For):
             _positive(findings, op, op.step, "step")
         elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
@@ -33,59 +31,6 @@ def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
     for site in sites:
         if site.clipped and not site.unsafe and not isinstance(site.op, Gather | Scatter):
             _box_fits(findings, site)
-
-
-def relevant_ops(index: IndexTerms) -> set[Op]:
-    """Everything that an index, a loop bound or a branch condition is computed from, loops included."""
-    found: set[Op] = set()
-    pending: list[Value] = []
-    for op in index.function.body.walk():
-        pending += _roots(op)
-        if isinstance(op, For):
-            found.add(op)
-    seen: set[Value] = set()
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        pending += _sources(index, value)
-        if isinstance(value.owner, Op):
-            found.add(value.owner)
-    return found
-
-
-def _roots(op: Op) -> list[Value]:
-    match op:
-        case Load() | Store() | AtomicUpdate():
-            return [] if op.unsafe is not None else op.offsets
-        case Gather() | Scatter():
-            return [] if op.unsafe is not None else op.indices
-        case For():
-            return op.operands[:3]
-        case If():
-            return op.operands[:1]
-        case _:
-            return []
-
-
-def _sources(index: IndexTerms, value: Value) -> Iterator[Value]:
-    """Values that this one is computed from. What a memory access yields does not depend on arithmetic we must check."""
-    owner = value.owner
-    if isinstance(owner, For):
-        place = owner.results.index(value)
-        yield from (owner.initial[place], owner.regions[0].ops[-1].operands[place])
-    elif isinstance(owner, If):
-        yield owner.operands[0]
-        yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
-    elif isinstance(owner, Op):
-        if not isinstance(owner, Load | Gather):
-            yield from (operand for operand in owner.operands if not operand.tile.dtype.is_float)
-    elif owner is not None and owner in index.structure.loops:
-        loop = index.structure.loops[owner]
-        place = owner.arguments.index(value)
-        if place:
-            yield from (loop.initial[place - 1], owner.ops[-1].operands[place - 1])
 
 
 def _may_wrap(op: Op) -> bool:
@@ -106,7 +51,7 @@ def _located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
     axes = tuple(Axis(poly, 1, terms.ONE) for poly in polys)
     blocks = tuple(index.block(axis) for axis in range(len(index.grid)))
     named = tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops)
-    instance = Instance(axes, tuple(index.runs(frames)), blocks, {}, named, ())
+    instance = Instance(axes, tuple(index.runs(frames)), tuple(index.divided(op)), blocks, {}, named, ())
     return rebased(index, op, instance)[0]
 
 
@@ -142,7 +87,7 @@ def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: 
         return
     met: list[Discharge] = []
     for violation in violations:
-        found = findings.prove([*instance.runs, violation], lambda: _wraps(findings, op, instance, dtype, kind))
+        found = findings.prove([*instance.holds, violation], lambda: _wraps(findings, op, instance, dtype, kind))
         if found is None:
             return
         met.append(found)
@@ -171,7 +116,7 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
         _, high = offset.tile.dtype.integer_range()
         violation = terms.lt(terms.const(high), axis.start + (axis.extent - 1))
         found = findings.prove(
-            [*site.instance.runs, violation],
+            [*site.instance.holds, violation],
             lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, "add"),
         )
         if found is None:
@@ -202,6 +147,6 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
             (instance,),
         )
 
-    found = findings.prove([*instance.runs, violation], complain)
+    found = findings.prove([*instance.holds, violation], complain)
     if found is not None:
         findings.met("divisor", role, op, found)
