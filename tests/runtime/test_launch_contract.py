@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -238,3 +240,17 @@ def test_column_major_where_unit_stride_is_declared() -> None:
     spec = tensor("a", "in", "f32", T, H, strides=(sym("S"), const(1)))
     error = refused(manifest((spec,), dims=("T", "H"), strides=("S",)), {"a": view(IDS, "f32", (4, 6), (1, 4))})
     assert (error.code, error.argument, error.required) == ("E0907", "a", "`1` = 1")
+
+
+def test_read_only_tensor_where_the_kernel_writes() -> None:
+    frozen = arguments()
+    loaded(embedding_like()).plan(frozen | {"table": replace(frozen["table"], read_only=True)}, values={"ids": TRUSTED})
+    error = refused(embedding_like(), frozen | {"out": replace(frozen["out"], read_only=True)})
+    assert (error.code, error.argument) == ("E0914", "out")
+
+
+def test_every_code_that_is_raised_has_a_page() -> None:
+    root = Path(__file__).resolve().parents[2]
+    raised = {code for path in (root / "tilec" / "runtime").glob("*.py") for code in re.findall(r"E09\d\d", path.read_text())}
+    pages = {path.stem for path in (root / "tilec" / "explain").glob("E09*.md")}
+    assert raised == pages

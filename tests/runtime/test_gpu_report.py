@@ -1,0 +1,57 @@
+"""The report of a GPU run: floors decide the exit code, the fastest variant counts, and failures are never dropped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "ci" / "bench"))
+import gpu_report
+
+
+def timed(kernel: str, label: str, ratio: float, floor: float | None, variant: str = "a") -> dict[str, Any]:
+    return {
+        "kind": "timed", "kernel": kernel, "label": label, "dtype": "bf16", "variant": variant, "library": "torch",
+        "us": 10 / ratio,
+        "us_low": 9.0, "us_high": 11.0, "library_us": 10.0, "library_low": 9.0, "library_high": 11.0, "bytes": 10**7,
+        "flops": 0, "ratio": ratio, "floor": floor, "sets": 1, "launches": 1,
+    }  # fmt: skip
+
+
+CHECKED = {
+    "kind": "checked", "kernel": "add", "variant": "a", "dtype": "bf16", "sizes": 9, "right": True, "ours": 1e-3, "torch": 1e-3,
+    "ratio": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([timed("add", "2^26", 0.98, 0.97)], 0),
+        ([timed("add", "2^26", 0.96, 0.97)], 1),
+        ([timed("add", "2^26", 0.5, 0.97, "slow"), timed("add", "2^26", 0.99, 0.97, "fast")], 0),
+        ([timed("matmul", "1024^3", 0.3, None)], 0),
+        ([timed("matvec", "a", 1.2, 1.0), timed("matvec", "b", 1.2, 1.0)], 0),
+        ([timed("matvec", "a", 1.1, 1.0), timed("matvec", "b", 1.1, 1.0)], 1),
+        ([timed("matvec", "a", 0.99, 1.0), timed("matvec", "b", 2.0, 1.0)], 1),
+        ([CHECKED], 0),
+        ([{"kind": "problem", "kernel": "add", "text": "hung"}], 1),
+        ([{"kind": "wrong", "kernel": "add", "variant": "a", "dims": {"N": 7}, "text": "bytes beside the tensor"}], 1),
+    ],
+)
+def test_exit_code(records: list[dict[str, Any]], expected: int, tmp_path: Path) -> None:
+    assert gpu_report.write_report(records, tmp_path, 1.0) == expected
+    assert json.loads((tmp_path / "kernels_gpu.json").read_text())["records"] == records
+
+
+def test_a_wrong_kernel_is_named_with_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = {"kind": "wrong", "kernel": "add", "variant": "BLOCK=8", "dims": {"N": 7}, "text": "", "output": "out",
+             "ours": ["nan", "nan"], "torch": ["0.001", "0.002"]}  # fmt: skip
+    gpu_report.write_report([CHECKED, wrong], tmp_path, 1.0)
+    line = next(line for line in capsys.readouterr().out.splitlines() if "WRONG" in line)
+    assert "add (BLOCK=8) at {'N': 7}" in line
+    assert "nan" in line
