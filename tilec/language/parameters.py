@@ -1,0 +1,112 @@
+"""What stands in a kernel's signature: dims, element types, constants and tensor access.
+
+`In[E, T, H]` reads: a tensor that every block may read, of dtype `E`, with axes `T` and `H`. A literal extent is written
+`In[i32, Literal[4]]` where a type checker reads the file; `In[i32, 4]` means the same to the compiler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple
+
+D = TypeVar("D")
+A = TypeVar("A")
+Dims = TypeVarTuple("Dims")
+
+
+class DimType(type):
+    """Makes a `Dim` class usable in integer arithmetic, so that `cdiv(T, 2)` and `T // 2` type-check."""
+
+    def __add__(cls, other: Any) -> int:
+        return 0
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __add__
+
+    def __neg__(cls) -> int:
+        return 0
+
+    def __index__(cls) -> int:
+        return 0
+
+    def __lt__(cls, other: Any) -> bool:
+        return False
+
+    __le__ = __gt__ = __ge__ = __lt__
+
+    if TYPE_CHECKING:
+
+        def __truediv__(cls, other: Any) -> float: ...
+        def __rtruediv__(cls, other: Any) -> float: ...
+
+
+class Dim(metaclass=DimType):
+    """Base of named extents: `class T(Dim)`. Symbolic at launch, or fixed by a `Const` parameter of the same name."""
+
+
+class Element:
+    """Base of named dtypes: `class E(Element)`. Fixed per specialisation by the `Const` parameter of the same name."""
+
+
+class Const(int):
+    """Annotation of a specialisation constant: an int, float, bool, or (for an `Element`) a dtype.
+
+    Constants are keyword-only parameters; `build.toml` gives their values.
+    """
+
+
+class Tensor:
+    """A tensor in global memory; kernels reach its elements with `load`, `store` and the other access words only."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """Extents in elements; symbolic ones are i32 scalars."""
+            ...
+
+        @property
+        def ndim(self) -> int:
+            """Number of axes."""
+            ...
+
+    else:
+
+        def __class_getitem__(cls, items: Any) -> type:
+            return cls
+
+
+class In(Tensor, Generic[D, *Dims]):
+    """`In[dtype, *dims]`: read only; any block may read any element."""
+
+
+class Out(Tensor, Generic[D, *Dims]):
+    """`Out[dtype, *dims]`: never read; the blocks together write every element exactly once."""
+
+
+class InOut(Tensor, Generic[D, *Dims]):
+    """`InOut[dtype, *dims]`: a block reads and writes only elements that no other block touches while one writes them."""
+
+
+class Scratch(Tensor, Generic[D, *Dims]):
+    """`Scratch[dtype, *dims]`: working memory; a block reads only what it has written itself."""
+
+
+class Atomic(Tensor, Generic[D, *Dims]):
+    """`Atomic[dtype, *dims]`: any block may combine into any element with `atomic_add`, `atomic_max`, `atomic_min`."""
+
+
+class Align(Generic[A]):
+    """`Align[64]` after the dims: the base address is a multiple of 64 bytes (16 unless told)."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, items: Any) -> type:
+            return cls
+
+
+class Strides(Generic[*Dims]):
+    """`Strides[S0, 1]` after the dims: strides in elements, one per axis; row-major contiguous unless told."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, items: Any) -> type:
+            return cls

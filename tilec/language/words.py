@@ -1,0 +1,259 @@
+"""The functions of the kernel language: launch contract, memory access, arithmetic, reductions and matrix products.
+
+Every tile shape is static. Offsets and indices count elements, tile indices count tiles. `pad` and `mask` are the only way
+past an edge: without them the compiler must prove that the access stays inside its tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
+
+from tilec.language.parameters import Tensor
+from tilec.language.tiles import DTypeLike, Index, Operand, Scalar, Shape, Tile, not_compiled
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+inf: Final = float("inf")
+"""Positive infinity, for `pad=-inf` and running maxima."""
+
+
+def kernel(function: F) -> F:
+    """Mark the kernel of a file. Its body is one block's work; the file is parsed, the function never called."""
+    return function
+
+
+def function(function: F) -> F:
+    """Mark a tile function: inlined where a kernel calls it, importable from other kernel files."""
+    return function
+
+
+def unsafe(reason: str) -> AbstractContextManager[None]:
+    """`with unsafe("reason"):` accepts the accesses inside without proof; the reason is recorded in the artifact."""
+    not_compiled()
+
+
+def grid(x: Scalar, y: Scalar = 1, z: Scalar = 1, /) -> None:
+    """Number of blocks per axis, from dims, constants and integer scalar parameters. Once, at the top level."""
+    not_compiled()
+
+
+def requires(*conditions: Any) -> None:
+    """Predicates over launch values that the launcher checks before the kernel runs, such as `H % 8 == 0`."""
+    not_compiled()
+
+
+def values(tensor: Tensor, low: Scalar, high: Scalar, /, *, distinct: bool = False) -> None:
+    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. Checked at launch."""
+    not_compiled()
+
+
+def bid(axis: int, /) -> int:
+    """This block's index on a grid axis."""
+    not_compiled()
+
+
+def num_blocks(axis: int, /) -> int:
+    """Extent of a grid axis; the step of a persistent loop."""
+    not_compiled()
+
+
+def cdiv(a: Scalar, b: Scalar, /) -> int:
+    """`ceil(a / b)` of integers, for a positive `b`."""
+    not_compiled()
+
+
+def load(tensor: Tensor, index: Index | None = None, /, *, offset: Index | None = None, shape: Shape | None = None,
+         pad: float | None = None) -> Tile:  # fmt: skip
+    """Read a box of a tensor as a tile.
+
+    `index` counts tiles of `shape` per axis; `offset=` counts elements instead. Without `shape`, one element is read as a
+    scalar. With `pad`, elements outside the tensor read as that value; without, the box must lie inside.
+    """
+    not_compiled()
+
+
+def store(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+          mask: bool = False) -> None:  # fmt: skip
+    """Write a tile over a box of a tensor: `store(out, index, tile)` or `store(out, tile, offset=...)`.
+
+    `index` counts tiles, `offset` elements. With `mask=True`, elements outside the tensor are not written.
+    """
+    not_compiled()
+
+
+def gather(tensor: Tensor, indices: Index, /, *, pad: float | None = None) -> Tile:
+    """Read one element per position of the index tiles, one index per tensor axis, broadcast against each other.
+
+    With `pad`, positions whose index is outside the tensor read as that value.
+    """
+    not_compiled()
+
+
+def scatter(tensor: Tensor, indices: Index, tile: Operand, /, *, mask: bool = False) -> None:
+    """Write one element per position of the index tiles. With `mask=True`, positions outside the tensor are skipped."""
+    not_compiled()
+
+
+def atomic_add(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+               mask: bool = False) -> None:  # fmt: skip
+    """Add a tile into a box of an `Atomic` tensor, atomically per element, in no particular order."""
+    not_compiled()
+
+
+def atomic_max(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+               mask: bool = False) -> None:  # fmt: skip
+    """Keep the larger of tile and memory, atomically per element."""
+    not_compiled()
+
+
+def atomic_min(tensor: Tensor, index: Index | None = None, tile: Operand = 0, /, *, offset: Index | None = None,
+               mask: bool = False) -> None:  # fmt: skip
+    """Keep the smaller of tile and memory, atomically per element."""
+    not_compiled()
+
+
+def arange(n: Scalar, /) -> Tile:
+    """`0, 1, ..., n - 1` as i32 of shape `(n,)`."""
+    not_compiled()
+
+
+def full(shape: Shape, value: Operand, dtype: DTypeLike) -> Tile:
+    """A tile filled with one value."""
+    not_compiled()
+
+
+def zeros(shape: Shape, dtype: DTypeLike) -> Tile:
+    """A tile of zeros."""
+    not_compiled()
+
+
+def where(condition: Tile | bool, on_true: Operand, on_false: Operand, /) -> Tile:
+    """`on_true` where the condition holds, else `on_false`, element-wise."""
+    not_compiled()
+
+
+def maximum(a: Operand, b: Operand, /) -> Tile:
+    """Element-wise larger of two."""
+    not_compiled()
+
+
+def minimum(a: Operand, b: Operand, /) -> Tile:
+    """Element-wise smaller of two."""
+    not_compiled()
+
+
+def exp2(x: Operand, /) -> Tile:
+    """`2 ** x` of floats."""
+    not_compiled()
+
+
+def exp(x: Operand, /) -> Tile:
+    """`e ** x` of floats."""
+    not_compiled()
+
+
+def log2(x: Operand, /) -> Tile:
+    """Logarithm to base 2 of floats."""
+    not_compiled()
+
+
+def log(x: Operand, /) -> Tile:
+    """Natural logarithm of floats."""
+    not_compiled()
+
+
+def sqrt(x: Operand, /) -> Tile:
+    """Square root of floats."""
+    not_compiled()
+
+
+def rsqrt(x: Operand, /) -> Tile:
+    """`1 / sqrt(x)` of floats."""
+    not_compiled()
+
+
+def tanh(x: Operand, /) -> Tile:
+    """Hyperbolic tangent of floats."""
+    not_compiled()
+
+
+def sigmoid(x: Operand, /) -> Tile:
+    """`1 / (1 + exp(-x))` of floats."""
+    not_compiled()
+
+
+def sin(x: Operand, /) -> Tile:
+    """Sine of floats, radians."""
+    not_compiled()
+
+
+def cos(x: Operand, /) -> Tile:
+    """Cosine of floats, radians."""
+    not_compiled()
+
+
+def abs(x: Operand, /) -> Tile:
+    """Absolute value."""
+    not_compiled()
+
+
+def floor(x: Operand, /) -> Tile:
+    """Largest integral float not above x."""
+    not_compiled()
+
+
+def ceil(x: Operand, /) -> Tile:
+    """Smallest integral float not below x."""
+    not_compiled()
+
+
+def sum(x: Tile, /, axis: int | None = None) -> Tile:
+    """Sum over an axis, which is removed; over all axes if none is named. Floats are summed in f32."""
+    not_compiled()
+
+
+def max(x: Tile, /, axis: int | None = None) -> Tile:
+    """Largest element over an axis, which is removed."""
+    not_compiled()
+
+
+def min(x: Tile, /, axis: int | None = None) -> Tile:
+    """Smallest element over an axis, which is removed."""
+    not_compiled()
+
+
+def argmax(x: Tile, /, axis: int | None = None) -> Tile:
+    """Position of the largest element over an axis as i32; the lowest position among equals."""
+    not_compiled()
+
+
+def argmin(x: Tile, /, axis: int | None = None) -> Tile:
+    """Position of the smallest element over an axis as i32; the lowest position among equals."""
+    not_compiled()
+
+
+def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
+    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N)."""
+    not_compiled()
+
+
+def astype(x: Operand, dtype: DTypeLike, /) -> Tile:
+    """`x.astype(dtype)`."""
+    not_compiled()
+
+
+def reshape(x: Tile, shape: Shape, /) -> Tile:
+    """Same elements in row-major order under another shape; one extent may be -1."""
+    not_compiled()
+
+
+def permute(x: Tile, axes: tuple[int, ...], /) -> Tile:
+    """Axis k of the result is axis `axes[k]` of `x`."""
+    not_compiled()
+
+
+def broadcast_to(x: Operand, shape: Shape, /) -> Tile:
+    """Repeat along axes of extent 1, as numpy does."""
+    not_compiled()
