@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tilec.ir.expr import Expr
+from tilec.ir.expr import Expr, from_json
+from tilec.ir.types import DTYPES
 
 MANIFEST_FORMAT: Final = 1
+ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +131,194 @@ def to_json(value: Any) -> Any:
         items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
         return [to_json(item) for item in items]
     return value
+
+
+def manifest_from_json(data: Any) -> Manifest:
+    """Inverse of `to_json` for a manifest. Trusts nothing: ValueError names the first field that is not what it must be."""
+    record = _record(data, Manifest, "manifest")
+    if record["format"] != MANIFEST_FORMAT:
+        raise ValueError(f"manifest format {record['format']!r} is not {MANIFEST_FORMAT}")
+    tensors = tuple(_tensor(item, f"tensors[{i}]") for i, item in enumerate(_list(record["tensors"], "tensors")))
+    scalars = tuple(_scalar(item, f"scalars[{i}]") for i, item in enumerate(_list(record["scalars"], "scalars")))
+    names = [spec.name for spec in (*tensors, *scalars)]
+    if len(set(names)) != len(names):
+        raise ValueError("two parameters have the same name")
+    by_kind = {"pointer": {spec.name for spec in tensors}, "scalar": {spec.name for spec in scalars}}
+    abi = tuple(_slot(item, by_kind, f"abi[{i}]") for i, item in enumerate(_list(record["abi"], "abi")))
+    grid = _expressions(record["grid"], "grid")
+    if not 1 <= len(grid) <= 3:
+        raise ValueError("grid: one to three axes")
+    return Manifest(
+        kernel=_name(record["kernel"], "kernel"),
+        entry=_name(record["entry"], "entry"),
+        arch=_text(record["arch"], "arch"),
+        constants=_constants(record["constants"]),
+        tensors=tensors,
+        scalars=scalars,
+        abi=abi,
+        grid=grid,
+        block=_integer(record["block"], "block", 1, 1024),
+        cluster=_integer(record["cluster"], "cluster", 1, 16),
+        launch_checks=tuple(
+            _launch_check(item, f"launch_checks[{i}]") for i, item in enumerate(_list(record["launch_checks"], "launch_checks"))
+        ),
+        value_checks=tuple(
+            _value_check(item, by_kind["pointer"], f"value_checks[{i}]")
+            for i, item in enumerate(_list(record["value_checks"], "value_checks"))
+        ),
+        no_alias=tuple(_pair(item, by_kind["pointer"]) for item in _list(record["no_alias"], "no_alias")),
+        resources=_resources(record["resources"]),
+        obligations=tuple(
+            _obligation(item, f"obligations[{i}]") for i, item in enumerate(_list(record["obligations"], "obligations"))
+        ),
+        unsafe=_texts(record["unsafe"], "unsafe"),
+        digests=_text_map(record["digests"], "digests"),
+        toolchain=_text_map(record["toolchain"], "toolchain"),
+    )
+
+
+def _record(data: Any, kind: type[Any], where: str) -> dict[str, Any]:
+    wanted = list(kind.__dataclass_fields__)
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: not an object")
+    record: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
+    for name in wanted:
+        if name not in record:
+            raise ValueError(f"{where}: `{name}` is missing")
+    for name in record:
+        if name not in wanted:
+            raise ValueError(f"{where}: unknown field {name!r:.80}")
+    return record
+
+
+def _list(data: Any, where: str) -> list[Any]:
+    if not isinstance(data, list) or len(data) > 100_000:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"{where}: not a list")
+    return data  # pyright: ignore[reportUnknownVariableType]
+
+
+def _text(data: Any, where: str) -> str:
+    if not isinstance(data, str):
+        raise ValueError(f"{where}: not a string")
+    return data
+
+
+def _name(data: Any, where: str) -> str:
+    if not (isinstance(data, str) and data.isidentifier()):
+        raise ValueError(f"{where}: not a name")
+    return data
+
+
+def _integer(data: Any, where: str, low: int, high: int) -> int:
+    if not isinstance(data, int) or isinstance(data, bool) or not low <= data <= high:
+        raise ValueError(f"{where}: not an integer from {low} to {high}")
+    return data
+
+
+def _texts(data: Any, where: str) -> tuple[str, ...]:
+    return tuple(_text(item, where) for item in _list(data, where))
+
+
+def _text_map(data: Any, where: str) -> dict[str, str]:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: not an object")
+    items: dict[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
+    return {_text(key, where): _text(value, where) for key, value in items.items()}
+
+
+def _constants(data: Any) -> dict[str, int | float | bool | str]:
+    if not isinstance(data, dict):
+        raise ValueError("constants: not an object")
+    items: dict[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
+    for name, value in items.items():
+        _name(name, "constants")
+        if not isinstance(value, (int, float, bool, str)):
+            raise ValueError(f"constants: `{name}` is not a number, bool or string")
+    return items
+
+
+def _expression(data: Any, where: str) -> Expr:
+    try:
+        return from_json(data)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _expressions(data: Any, where: str) -> tuple[Expr, ...]:
+    return tuple(_expression(item, where) for item in _list(data, where))
+
+
+def _dtype(data: Any, where: str) -> str:
+    if not isinstance(data, str) or data not in DTYPES:
+        raise ValueError(f"{where}: not a dtype")
+    return data
+
+
+def _tensor(data: Any, where: str) -> TensorSpec:
+    record = _record(data, TensorSpec, where)
+    if record["access"] not in ACCESSES:
+        raise ValueError(f"{where}: access is not one of {', '.join(ACCESSES)}")
+    dims = _expressions(record["dims"], f"{where}.dims")
+    strides = None if record["strides"] is None else _expressions(record["strides"], f"{where}.strides")
+    if strides is not None and len(strides) != len(dims):
+        raise ValueError(f"{where}: {len(strides)} strides for {len(dims)} dims")
+    align = _integer(record["align"], f"{where}.align", 1, 1 << 20)
+    if align & (align - 1):
+        raise ValueError(f"{where}.align: not a power of two")
+    return TensorSpec(
+        _name(record["name"], f"{where}.name"),
+        record["access"],
+        _dtype(record["dtype"], f"{where}.dtype"),
+        dims,
+        strides,
+        align,
+    )
+
+
+def _scalar(data: Any, where: str) -> ScalarSpec:
+    record = _record(data, ScalarSpec, where)
+    return ScalarSpec(_name(record["name"], f"{where}.name"), _dtype(record["dtype"], f"{where}.dtype"))
+
+
+def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
+    record = _record(data, AbiSlot, where)
+    kind, name = record["kind"], _name(record["name"], f"{where}.name")
+    if kind not in ("pointer", "dim", "stride", "scalar"):
+        raise ValueError(f"{where}: unknown kind {kind!r:.80}")
+    if kind in by_kind and name not in by_kind[kind]:
+        raise ValueError(f"{where}: no parameter `{name}`")
+    return AbiSlot(kind, name)
+
+
+def _launch_check(data: Any, where: str) -> LaunchCheck:
+    record = _record(data, LaunchCheck, where)
+    return LaunchCheck(_expression(record["condition"], where), _text(record["text"], where))
+
+
+def _value_check(data: Any, tensors: set[str], where: str) -> ValueCheck:
+    record = _record(data, ValueCheck, where)
+    if record["tensor"] not in tensors:
+        raise ValueError(f"{where}: no tensor {record['tensor']!r:.80}")
+    if not isinstance(record["distinct"], bool):
+        raise ValueError(f"{where}.distinct: not a bool")
+    return ValueCheck(
+        record["tensor"], _expression(record["low"], where), _expression(record["high"], where), record["distinct"]
+    )
+
+
+def _pair(data: Any, tensors: set[str]) -> tuple[str, str]:
+    pair = _list(data, "no_alias")
+    if len(pair) != 2 or not all(isinstance(name, str) and name in tensors for name in pair):
+        raise ValueError("no_alias: not a pair of tensors")
+    return pair[0], pair[1]
+
+
+def _resources(data: Any) -> Resources:
+    record = _record(data, Resources, "resources")
+    return Resources(**{name: _integer(value, f"resources.{name}", 0, 1 << 30) for name, value in record.items()})
+
+
+def _obligation(data: Any, where: str) -> Obligation:
+    record = _record(data, Obligation, where)
+    words = {name: _text(record[name], f"{where}.{name}") for name in ("property", "subject", "location", "rung")}
+    return Obligation(**words, facts=_texts(record["facts"], f"{where}.facts"), sets=_texts(record["sets"], f"{where}.sets"))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.artifact import Manifest, TensorSpec
-from tilec.ir.expr import Expr
-from tilec.runtime.dims import solve_dims
+from tilec.runtime.dims import evaluate, solve_dims
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import check_scalar
 from tilec.runtime.tensors import TensorView, view_tensor
@@ -53,7 +52,7 @@ def check_launch(
             )  # fmt: skip
     _check_aliasing(manifest, views)
     for check in manifest.launch_checks:
-        if not _evaluate(check.condition, env, kernel, "launch check"):
+        if not evaluate(check.condition, env, kernel, "launch check"):
             known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(check.condition.symbols()))
             raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
     return Launch(views, scalars, env, _grid(manifest, env))
@@ -102,7 +101,7 @@ def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], k
             raise refuse("not row-major contiguous", "contiguous memory; copy it, or declare `Strides[...]` in the kernel")
         return
     for axis, (expr, stride, extent) in enumerate(zip(spec.strides, view.strides, view.shape, strict=True)):
-        wanted = _evaluate(expr, env, kernel, "stride")
+        wanted = evaluate(expr, env, kernel, "stride")
         if extent != 1 and wanted != stride:
             raise refuse(f"stride of axis {axis} is {stride}", f"`{expr}` = {wanted}")
     if spec.access == "in":
@@ -126,18 +125,10 @@ def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView]) -> None
             )  # fmt: skip
 
 
-def _evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
-    try:
-        return expr.evaluate(env)
-    except ZeroDivisionError:
-        known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(expr.symbols()))
-        raise LaunchError("E0910", f"{what} `{expr}` divides by zero", kernel=kernel, given=known) from None
-
-
 def _grid(manifest: Manifest, env: Mapping[str, int]) -> tuple[int, int, int]:
     sizes = [1, 1, 1]
     for axis, (expr, limit) in enumerate(zip(manifest.grid, GRID_LIMITS, strict=False)):
-        sizes[axis] = _evaluate(expr, env, manifest.kernel, "grid")
+        sizes[axis] = evaluate(expr, env, manifest.kernel, "grid")
         if not 1 <= sizes[axis] <= limit:
             raise LaunchError(
                 "E0911", f"grid axis {axis} is out of range", kernel=manifest.kernel,

@@ -131,3 +131,17 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
         )  # fmt: skip
     if not 1 <= equation.value <= MAX_DIM:
         _check_range(str(equation.expr), equation.value, kernel, equation.tensor)
+
+
+def evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
+    """Value of a launch expression; `what` says which, E0906 where a symbol has no value, E0910 on a zero divisor."""
+    try:
+        return expr.evaluate(env)
+    except KeyError as missing:
+        message = f"{what} `{expr}` uses `{missing.args[0]}`, which no argument determines"
+        raise LaunchError(
+            "E0906", message, kernel=kernel, argument=str(missing.args[0]), required="a value in `dims`"
+        ) from None
+    except ZeroDivisionError:
+        known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(expr.symbols()))
+        raise LaunchError("E0910", f"{what} `{expr}` divides by zero", kernel=kernel, given=known) from None

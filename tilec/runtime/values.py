@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tilec.artifact import ValueCheck
 from tilec.runtime.device import HOST_STORAGE
+from tilec.runtime.dims import evaluate
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView
@@ -55,7 +56,7 @@ def check_evidence(
     read_back: Callable[[TensorView], NDArray[Any]] | None,
 ) -> None:
     """Raise E0913 unless the evidence shows that the values comply; `read_back` copies a tensor to the host."""
-    low, high = check.low.evaluate(env), check.high.evaluate(env)
+    low, high = evaluate(check.low, env, kernel, "value bound"), evaluate(check.high, env, kernel, "value bound")
     required = f"{low} <= value < {high}" + (", no two equal" if check.distinct else "")
     if check.low.constant is None or check.high.constant is None:
         required += f" (`{check.low}` to `{check.high}`)"

@@ -1,0 +1,84 @@
+"""The manifest parser trusts nothing: what it wrote comes back, anything else is a ValueError, never another exception."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from launch_contracts import T, embedding_like, manifest, tensor
+
+from tilec.artifact import Obligation, manifest_from_json, to_json
+from tilec.ir.expr import const, sym
+
+FULL = replace(
+    embedding_like(),
+    obligations=(Obligation("bounds", "load of `x`", "k.py:3:4", "set", ("H % 8 == 0",), ("{ [i] : i < 0 }",)),),
+    constants={"H": 16, "E": "bf16", "causal": True, "scale": 0.5},
+    digests={"cubin": "00"},
+    unsafe=("because",),
+)
+STRIDED = manifest((tensor("a", "inout", "f32", T, const(8), strides=(sym("S"), const(1))),), strides=("S",))
+
+
+@pytest.mark.parametrize("described", [FULL, STRIDED])
+def test_round_trip(described: Any) -> None:
+    assert manifest_from_json(json.loads(json.dumps(to_json(described)))) == described
+
+
+def paths(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [at]
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        found += paths(value, (*at, key))
+    return found
+
+
+PLAIN = to_json(FULL)
+junk: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.just([]), st.just({}),
+    st.lists(st.integers(), max_size=3), st.just(["+", "T", ["//", "H", 0]]), st.dictionaries(st.text(max_size=3), st.none()),
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(path=st.sampled_from(paths(PLAIN)), value=junk, remove=st.booleans())
+def test_a_damaged_manifest_is_a_value_error_or_a_valid_manifest(path: tuple[Any, ...], value: Any, remove: bool) -> None:
+    data: Any = {"root": copy.deepcopy(PLAIN)}
+    place, key = data, "root"
+    for part in path:
+        place, key = place[key], part
+    if remove and isinstance(place, dict):
+        del place[key]
+    else:
+        place[key] = value
+    try:
+        parsed = manifest_from_json(data.get("root"))
+    except ValueError as error:
+        assert str(error)
+    else:
+        again = to_json(parsed)
+        assert manifest_from_json(again) == parsed or "nan" in repr(again).lower()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("format",), 2, "format"), (("block",), 2048, "block"), (("tensors", 0, "dtype"), "f64", "dtype"),
+        (("tensors", 0, "align"), 24, "power of two"), (("tensors", 1, "name"), "ids", "same name"),
+        (("abi", 0, "name"), "nobody", "no parameter"), (("value_checks", 0, "tensor"), "nobody", "no tensor"),
+        (("no_alias", 0), ["out"], "pair"), (("grid",), [], "axes"), (("surprise",), 1, "unknown field"),
+    ],
+)  # fmt: skip
+def test_the_error_names_the_field(path: tuple[Any, ...], value: Any, message: str) -> None:
+    data = copy.deepcopy(PLAIN)
+    place = data
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    with pytest.raises(ValueError, match=message):
+        manifest_from_json(data)
