@@ -1,0 +1,197 @@
+"""The index maps of the tensor-core path, executed thread by thread against the tables of the PTX ISA."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from thread_machine import Thread
+
+from tilec.codegen import to_ptx
+from tilec.ir import mma_layouts
+from tilec.ir.mma_layouts import WarpGrid
+from tilec.ir.types import SharedType, bf16, f16
+from tilec.lowering import tensor_core
+from tilec.target import TARGETS, Target
+
+GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(4, 1), WarpGrid(1, 4)]
+
+
+def test_fragments_are_those_of_the_instruction() -> None:
+    one = WarpGrid(1, 1)
+    a, b, c = mma_layouts.operand_a(16, 16, one), mma_layouts.operand_b(16, 8, one), mma_layouts.accumulator(16, 8, one)
+    for lane in range(32):
+        group, pair = lane >> 2, lane % 4
+        for i in range(8):  # the PTX ISA's formulas for A: row by i, column by i
+            row = group if i in (0, 1, 4, 5) else group + 8
+            assert a.coordinates(i, lane, 0) == (row, pair * 2 + (i & 1) + (8 if i >= 4 else 0))
+        for i in range(4):
+            assert b.coordinates(i, lane, 0) == (pair * 2 + (i & 1) + (8 if i >= 2 else 0), group)
+            assert c.coordinates(i, lane, 0) == (group + (8 if i >= 2 else 0), pair * 2 + (i & 1))
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_every_element_of_a_tile_is_held(grid: WarpGrid) -> None:
+    rows, columns, depth = 64, 64, 32
+    for layout, shape in (
+        (mma_layouts.operand_a(rows, depth, grid), (rows, depth)),
+        (mma_layouts.operand_b(depth, columns, grid), (depth, columns)),
+        (mma_layouts.accumulator(rows, columns, grid), (rows, columns)),
+    ):
+        held = {
+            layout.coordinates(r, lane, w)
+            for r, lane, w in itertools.product(range(layout.num_registers), range(32), range(grid.count))
+        }
+        assert held == set(itertools.product(range(shape[0]), range(shape[1])))
+
+
+@pytest.mark.parametrize("columns", [8, 16, 32, 64, 128, 256, 24, 48, 80, 96])
+def test_shared_rows_are_free_of_bank_conflicts_and_of_overlap(columns: int) -> None:
+    type = SharedType(bf16, (32, columns), 1)
+    offsets = [type.offset(row, column) for row in range(32) for column in range(columns)]
+    assert len(set(offsets)) == len(offsets)
+    assert max(offsets) + 2 <= type.stage_bytes
+    for row in range(0, 32, 8):
+        for column in range(0, columns, 8):
+            groups = {type.offset(row + i, column) % 128 // 16 for i in range(8)}
+            assert len(groups) == 8
+
+
+def fill(type: SharedType, threads: int, vector: int, row_bytes: int) -> dict[int, int]:
+    """Shared memory after an unpadded copy: byte offset to byte address in the tensor."""
+    memory: dict[int, int] = {}
+    for index in range(threads):
+        thread = Thread()
+        box = tensor_core.Box(thread.bind(0), thread.bind(row_bytes))
+        tensor_core.async_copy(thread, box, type, thread.bind(0), thread.bind(index), threads, vector)
+        for target, source, size in thread.copies:
+            assert target % vector == 0 and size == vector
+            for byte in range(size):
+                assert target + byte not in memory
+                memory[target + byte] = source + byte
+    return memory
+
+
+@pytest.mark.parametrize("vector", [4, 8, 16])
+@pytest.mark.parametrize(("shape", "threads"), [((64, 64), 128), ((32, 32), 64), ((16, 48), 128), ((24, 80), 64), ((8, 8), 32)])
+def test_copy_puts_each_element_where_loads_look(shape: tuple[int, int], threads: int, vector: int) -> None:
+    type = SharedType(bf16, shape, 2)
+    row_bytes = 1000
+    memory = fill(type, threads, vector, row_bytes)
+    assert len(memory) == shape[0] * shape[1] * 2
+    for row, column in itertools.product(range(shape[0]), range(shape[1])):
+        assert memory[type.offset(row, column)] == row * row_bytes + column * 2
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (56, 48), (-8, 0), (60, 96), (3, -16), (0, 64)])
+def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
+    type, extents, threads = SharedType(bf16, (16, 64), 1), (61, 75), 64
+    copied = 0
+    for index in range(threads):
+        thread = Thread()
+        box = tensor_core.Box(
+            pointer=thread.bind((row * 80 + column) * 2),
+            row_stride=thread.bind(160),
+            padded=True,
+            row=thread.bind(row),
+            column=thread.bind(column),
+            row_extent=thread.bind(extents[0]),
+            column_extent=thread.bind(extents[1]),
+        )
+        tensor_core.async_copy(thread, box, type, thread.bind(0), thread.bind(index), threads, 16)
+        for _, source, size in thread.copies:
+            at_row, at_column = source // 160, source % 160 // 2
+            if size:
+                assert 0 <= at_row < extents[0] and at_column + size // 2 <= extents[1]
+            copied += size // 2
+    inside = [
+        (r, c) for r in range(row, row + 16) for c in range(column, column + 64) if 0 <= r < extents[0] and 0 <= c < extents[1]
+    ]
+    assert copied == len(inside)
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("side", ["a", "b"])
+@pytest.mark.parametrize("step", [0, 16])
+def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: WarpGrid, step: int) -> None:
+    tile = (64, 16) if side == "a" else (16, 64)
+    layout = mma_layouts.operand_a(*tile, grid) if side == "a" else mma_layouts.operand_b(*tile, grid)
+    whole = (64, 32) if side == "a" else (32, 64)
+    type = SharedType(bf16, (whole[1], whole[0]) if transposed else whole, 1)
+    where = {type.offset(r, c): (r, c) for r in range(type.shape[0]) for c in range(type.shape[1])}
+    origin = (0, step) if side == "a" else (step, 0)
+    for warp in range(grid.count):
+        lanes: list[Thread] = []
+        for lane in range(32):
+            thread = Thread()
+            stage, lane_name, warp_name = thread.bind(0), thread.bind(lane), thread.bind(warp)
+            tensor_core.load_matrices(thread, type, stage, layout, lane_name, warp_name, origin, transposed)
+            lanes.append(thread)
+        names = {tuple(name for name, _ in thread.matrices) for thread in lanes}
+        assert len(names) == 1
+        register = 0
+        for instruction, (name, _) in enumerate(lanes[0].matrices):
+            width, trans = int(name.split(".x")[1][0]), ".trans" in name
+            for matrix in range(width):
+                rows = [lanes[8 * matrix + i].matrices[instruction][1] for i in range(8)]
+                assert len({address % 128 // 16 for address in rows}) == 8
+                for lane in range(32):
+                    for half in range(2):
+                        r, c = (lane % 4 * 2 + half, lane >> 2) if trans else (lane >> 2, lane % 4 * 2 + half)
+                        # Row r of the matrix is the 16 bytes that lane r of this group of eight points to.
+                        found = where[rows[r]]
+                        found = (found[0], found[1] + c)
+                        expected = layout.coordinates(register + half, lane, warp)
+                        expected = (expected[0] + origin[0], expected[1] + origin[1])
+                        assert found == (expected[::-1] if transposed else expected)
+                register += 2
+        assert register == layout.num_registers
+
+
+class Lines:
+    """A `Writer` that keeps the text."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def value(self, text: str) -> str:
+        name = f"%v{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def effect(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_text_becomes_the_instructions_on_each_target(target: Target, dtype: object) -> None:
+    assert dtype in (bf16, f16)
+    element = bf16 if dtype == bf16 else f16
+    out, grid = Lines(), WarpGrid(1, 1)
+    type = SharedType(element, (16, 64), 2)
+    base = out.value("llvm.mlir.addressof @dynamic_shared : !llvm.ptr<3>")
+    thread = out.value("nvvm.read.ptx.sreg.tid.x : i32")
+    zero = tensor_core.number(out, 0)
+    size = tensor_core.number(out, 128, "i64")
+    padded = tensor_core.Box("%x", size, True, zero, zero, thread, thread)
+    tensor_core.async_copy(out, padded, type, base, thread, 32, 16)
+    tensor_core.async_copy(out, tensor_core.Box("%x", size), type, base, thread, 32, 16)
+    tensor_core.commit_copies(out)
+    tensor_core.wait_copies(out, 0)
+    layouts = mma_layouts.operand_a(16, 16, grid), mma_layouts.operand_b(16, 16, grid)
+    a = tensor_core.load_matrices(out, type, base, layouts[0], thread, zero, (0, 0), False)
+    b = tensor_core.load_matrices(out, type, base, layouts[1], thread, zero, (0, 0), False)
+    a[0] = tensor_core.pack(out, *tensor_core.unpack(out, a[0], element), element)
+    start = out.value("llvm.mlir.constant(0.0 : f32) : f32")
+    for value in tensor_core.multiply(out, a, b[:2], [start] * 4, element):
+        out.effect(f"llvm.store {value}, %y : f32, !llvm.ptr<1>")
+    body = "\n".join(out.lines)
+    mlir = f"""module {{
+      llvm.mlir.global external @dynamic_shared() {{addr_space = 3 : i32, alignment = 128 : i64}} : !llvm.array<0 x i8>
+      llvm.func @k(%x: !llvm.ptr<1>, %y: !llvm.ptr<1>) attributes {{nvvm.kernel}} {{ {body} \n llvm.return }}
+    }}"""
+    ptx = to_ptx(mlir, target)
+    for instruction in ("cp.async.cg.shared.global", "ldmatrix", ".trans", f"mma.sync.aligned.m16n8k16.row.col.f32.{element}"):
+        assert instruction in ptx

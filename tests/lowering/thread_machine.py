@@ -1,0 +1,80 @@
+"""Executes the integer MLIR text that the tensor-core emitters write, for one thread, and records its memory instructions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_BINARY = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "and": lambda a, b: a & b,
+    "xor": lambda a, b: a ^ b,
+    "shl": lambda a, b: a << b,
+    "lshr": lambda a, b: a >> b,
+    "udiv": lambda a, b: a // b,
+    "urem": lambda a, b: a % b,
+}
+_COMPARE = {
+    "slt": lambda a, b: a < b,
+    "sge": lambda a, b: a >= b,
+    "sgt": lambda a, b: a > b,
+    "ult": lambda a, b: a < b,
+}
+
+
+@dataclass
+class Thread:
+    """A `Writer` that computes as it is written to. `copies` are (target, source, bytes), `matrices` (name, address)."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    copies: list[tuple[int, int, int]] = field(default_factory=list)
+    matrices: list[tuple[str, int]] = field(default_factory=list)
+    guards: list[bool] = field(default_factory=list)
+
+    def bind(self, value: int) -> str:
+        name = f"%{len(self.values)}"
+        self.values[name] = value
+        return name
+
+    def value(self, text: str) -> str:
+        return self.bind(self._compute(text))
+
+    def _compute(self, text: str) -> int:
+        name, rest = text.split(" ", 1) if "(" not in text.split(" ")[0] else text.split("(", 1)
+        of = [self.values[n] for n in re.findall(r"%\d+", rest)]
+        short = name.removeprefix("llvm.").removesuffix("")
+        if short.startswith("mlir.constant"):
+            return int(re.search(r"(-?\d+) :", rest)[1])
+        if short in _BINARY:
+            return _BINARY[short](of[0], of[1])
+        if short == "icmp":
+            return int(_COMPARE[re.search(r'"(\w+)"', rest)[1]](of[0], of[1]))
+        if short == "select":
+            return of[1] if of[0] else of[2]
+        if short == "zext":
+            return of[0]
+        if short == "getelementptr":
+            fixed = re.search(r"\[(-?\d+)\]", rest)
+            return of[0] + (int(fixed[1]) if fixed else of[1])
+        if short == "call_intrinsic":
+            instruction = re.search(r'"llvm\.nvvm\.([\w.]+)"', rest)[1]
+            self.matrices.append((instruction, of[0]))
+            return 0
+        if short == "extractvalue":
+            return 0
+        raise AssertionError(text)
+
+    def effect(self, text: str) -> None:
+        if text.startswith("scf.if"):
+            self.guards.append(bool(self.values[re.search(r"%\d+", text)[0]]))
+        elif text == "}":
+            self.guards.pop()
+        elif "cp.async" in text:
+            of = [self.values[n] for n in re.findall(r"%\d+", text)]
+            vector = int(re.search(r"global\.(\d+)", text)[1])
+            if all(self.guards):
+                self.copies.append((of[0], of[1], of[2] if len(of) == 3 else vector))
+        else:
+            raise AssertionError(text)
