@@ -150,7 +150,7 @@ def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
 
 def _never_written(findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment) -> bool:
     """True if no write can reach the element of the example, whatever memory holds: decided at the example's sizes."""
-    fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not atom.varies]
+    fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
         result = findings.ladder.discharge([*fixed, *_cover(findings, site.instance, elements)])
         if isinstance(result, Refusal) and not loaded_or_opaque(_cover(findings, site.instance, elements), set()):

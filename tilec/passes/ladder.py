@@ -231,6 +231,9 @@ class Ladder:
         for tile in sorted({d for d in divisors if d > 1}, reverse=True)[:2]:
             for pair in ((1, 1), (2, 1), (1, 2), (3, 2), (2, 3), (9, 2), (2, 9), (9, 9)):
                 rounds.append({atom: tile * pair[place % 2] + 1 for place, atom in enumerate(symbols)})
+        for size in (46341, 65536):  # whose squares leave i32
+            rounds.append(dict.fromkeys(symbols, size))
+            rounds += [{atom: size if atom is large else 1 for atom in symbols} for large in symbols]
         for scale in (1, 2, 3):
             rounds.append({atom: least.get(atom, 1) * scale for atom in symbols})
             rounds.append({atom: least.get(atom, 2) * scale for atom in symbols})
