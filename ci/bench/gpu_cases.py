@@ -231,9 +231,27 @@ def _add(manifest: Manifest, t: Tensors) -> Tensors:
     return {_out(manifest): x + y}
 
 
+def _argmax(manifest: Manifest, t: Tensors) -> Tensors:
+    """Both steps: one maximum per group of `BLOCK` values (or of all), and its index, the first where several are equal."""
+    ins = [spec for spec in manifest.tensors if spec.access == "in"]
+    outs = [spec for spec in manifest.tensors if spec.access == "out"]
+    values = next(t[spec.name] for spec in ins if spec.dtype[0] in "fb").reshape(-1)
+    numbers = next((t[spec.name].reshape(-1) for spec in ins if spec.dtype[0] == "i"), None)
+    groups = t[outs[0].name].numel()
+    block = manifest.constants.get("BLOCK")
+    size = block if isinstance(block, int) and groups > 1 else -(-values.numel() // groups)
+    padded = functional.pad(values, (0, groups * size - values.numel()), value=-math.inf).view(groups, size)
+    top = padded.amax(1)
+    inside = torch.arange(size, device=values.device)
+    first = torch.where(padded == top[:, None], inside, size).amin(1) + torch.arange(groups, device=values.device) * size
+    chosen = first if numbers is None else numbers[first]
+    return {spec.name: (top if spec.dtype[0] in "fb" else chosen).reshape(t[spec.name].shape) for spec in outs}
+
+
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
-    "gather_row": _gather, "matvec": _matvec, "matmul": _matmul,
+    "gather_row": _gather, "matvec": _matvec, "matmul": _matmul, "argmax": _argmax,
+    "argmax_blocks": _argmax, "argmax_reduce": _argmax,
 }  # fmt: skip
 
 # Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
