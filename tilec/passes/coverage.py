@@ -9,6 +9,7 @@ every cell. Both halves are obligations like any other, so the cells can stand i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from math import gcd
@@ -93,8 +94,9 @@ def _attempt(
     everything = [*universe, *(formula for cover in covers for formula in cover)]
     solver.texts.clear()
     grid = ladder.grid_limits(everything)
-    if uncovered(solver, [*universe, *grid], covers, points_of) is None:
-        return Discharge("set", (), tuple(solver.texts[-1:]))
+    with suppress(Undecided):
+        if uncovered(solver, [*universe, *grid], covers, points_of) is None:
+            return Discharge("set", (), tuple(solver.texts[-1:]))
     facts = ladder.preconditions(everything)
     whole = [*universe, *grid, *(formula for _, formula in facts)]
     found = uncovered(solver, whole, covers, points_of, lambda atom: atom.kind is Kind.SYMBOL)

@@ -8,6 +8,7 @@ are more points to cover), in a cover it may not, so a cover with products of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 
 import islpy
 
@@ -34,7 +35,7 @@ def uncovered(
 ) -> Assignment | None:
     """A point of the universe that no cover covers (with small numbers, if `small` says which), or None if there is none.
     The atoms of `points_of` belong to a point even where the universe does not restrict them. Undecided when the budget is
-    spent."""
+    spent, or the point found is not one because products in it are wrong."""
     universe = list(universe)
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     shared = [a for cover in covers for a in terms.closure(cover) if not a.varies]
@@ -42,7 +43,7 @@ def uncovered(
     names = Names()
     ordered = sorted(universal, key=lambda atom: atom.uid)
     whole = [*universe, *_described(ordered)]
-    body = formula_text(terms.conjunction(whole), names)
+    formula_text(terms.conjunction(whole), names)
     # A product of universal atoms is universal too, wherever it occurs.
     for cover in covers:
         for formula in (*cover, *map(terms.definition, terms.closure(cover))):
@@ -50,6 +51,8 @@ def uncovered(
                 names.of(monomial)
     for atom in ordered:
         names.of((atom,))
+    products = [_above_corner(monomial) for monomial in names.order if len(monomial) == 2]
+    body = formula_text(terms.conjunction((*whole, *products)), names)
     dims = list(names.order)
     pieces = [_cover_text(cover, universal, names.copy()) for cover in covers]
     space = ", ".join(names.of(m) for m in dims)
@@ -67,7 +70,16 @@ def uncovered(
     except islpy.Error as error:
         raise Undecided from error
     values = [point.get_coordinate_val(islpy.dim_type.set, i).to_python() for i in range(len(dims))]
-    return {m[0]: v for m, v in zip(dims, values, strict=True) if len(m) == 1}
+    found = {m[0]: v for m, v in zip(dims, values, strict=True) if len(m) == 1}
+    if any(prod(found[atom] for atom in m) != v for m, v in zip(dims, values, strict=True)):
+        raise Undecided  # a point where products are no products; there may be others
+    return found
+
+
+def _above_corner(monomial: terms.Monomial) -> Formula:
+    """`(x - low) * (y - low) >= 0`: what the smallest values of its factors say of a product."""
+    left, right = (terms.of(atom) - atom.low for atom in monomial)
+    return Formula("ge", left * right)
 
 
 def _smallest(
