@@ -228,11 +228,12 @@ def _pipeline(block: Block, loop: For, products: list[Product], warps: int, targ
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
     shapes = [operand.load.result.tile for operand in operands]
     stage_bytes = sum(SharedType(tile.dtype, (tile.shape[-2], tile.shape[-1]), 1).stage_bytes for tile in shapes)
-    stages = min(max_stages, (target.max_shared_bytes - _epilogue_bytes(products)) // stage_bytes)
+    # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
+    used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
+    stages = _stage_count(target.max_shared_bytes - used, stage_bytes, max_stages)
     if stages < 2:
         return
     before, after = Emitter(), Emitter()
-    used = _shared_in_use(block)
     for operand, tile in zip(operands, shapes, strict=True):
         type = SharedType(tile.dtype, (tile.shape[-2], tile.shape[-1]), stages)
         operand.buffer = before.add(SharedAlloc(offset=used), type)
@@ -244,14 +245,14 @@ def _pipeline(block: Block, loop: For, products: list[Product], warps: int, targ
     block.ops[position : position + 1] = [*before.ops, loop, *after.ops]
 
 
-def _epilogue_bytes(products: list[Product]) -> int:
-    """Room for turning one accumulator at a time into rows for 16-byte stores."""
-    return max(product.mma.result.tile.shape[0] * (product.mma.result.tile.shape[1] + 8) * 2 for product in products)
+def _allocations(loop: For) -> list[SharedAlloc]:
+    return [op for op in loop.regions[0].walk() if isinstance(op, SharedAlloc)]
 
 
-def _shared_in_use(block: Block) -> int:
-    ends = [op.offset + op.result.shared.bytes for op in block.walk() if isinstance(op, SharedAlloc)]
-    return max(ends, default=0)
+def _stage_count(available: int, stage_bytes: int, most: int) -> int:
+    """Three stages or more where two blocks share a multiprocessor with them, else what one block can have."""
+    shared_by_two = available // 2 // stage_bytes
+    return min(most, shared_by_two if shared_by_two >= 3 else available // stage_bytes)
 
 
 def _prologue(out: Emitter, loop: For, operands: list[Operand], stages: int) -> None:
