@@ -52,9 +52,9 @@ def problems(kernel: str) -> list[Problem]:
             for t in (1, 4096, 16384)
         ]
     if kernel == "matvec":
-        found = [Problem(kernel, name, {"B": 1, "N": n, "K": k}, 1.0, "same") for name, (n, k) in QWEN3.items()]
+        found = [Problem(kernel, name, {"B": 1, "M": 1, "N": n, "K": k}, 1.0, "same") for name, (n, k) in QWEN3.items()]
         n, k = QWEN3["4B gate_up"]
-        return found + [Problem(kernel, f"4B gate_up B={b}", {"B": b, "N": n, "K": k}, None, "same") for b in (2, 4, 8)]
+        return found + [Problem(kernel, f"4B gate_up B={b}", {"B": b, "M": b, "N": n, "K": k}, None, "same") for b in (2, 4, 8)]
     if kernel == "embedding":
         return [Problem(kernel, f"{t}x{h}", {"T": t, "H": h, "V": 151936}, None, "same") for h in HIDDEN for t in (1, 4096)]
     if kernel == "gather_row":

@@ -160,7 +160,7 @@ def _time_kernel(bench: Bench, name: str, entries: list[Entry]) -> None:
     for problem in problems(name):
         for dtype in dict.fromkeys(entry.dtype for entry in entries):
             chosen = [entry for entry in entries if entry.dtype == dtype and fits(entry.manifest, problem.dims)]
-            if not chosen or (dtype != "bf16" and problem is not problems(name)[0]):
+            if not chosen or (dtype != "bf16" and problem != problems(name)[0]):
                 continue
             try:
                 _time_problem(bench, problem, dtype, chosen)
