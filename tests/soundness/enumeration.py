@@ -1,0 +1,307 @@
+"""The prover's opponent: runs every block, iteration and element of one concrete launch and reports what goes wrong.
+
+It shares no code with the analyses: plain loops over plain integers. A fault is one of
+bounds (an access leaves its tensor), race (two blocks touch an element and one writes it), once (an `Out` element is
+written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
+block), wrap (index arithmetic leaves its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
+element is read before its block wrote it). Large launches can be sampled: `only` picks blocks and loops keep the ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+
+from tests.soundness.arithmetic import Tile, evaluate, wrapped
+from tests.soundness.memory import Element, Memory
+from tilec.ir import ops
+from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
+
+Place = tuple[int, ...]
+
+
+class OverBudget(Exception):
+    """The launch takes more steps than allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong, with the operation at fault (None for a race or a gap seen only at the end)."""
+
+    kind: str
+    op: Op | None
+    tensor: str = ""
+    element: Element = ()
+    blocks: tuple[Place, ...] = ()
+
+    def __str__(self) -> str:
+        at = f"line {self.op.loc.line}" if self.op is not None and self.op.loc is not None else "the kernel"
+        return f"{self.kind} at {at}: {self.tensor}{list(self.element)} in blocks {list(self.blocks)}"
+
+
+@dataclass(slots=True)
+class _Traffic:
+    """Who touched an element: two blocks per role are enough to tell a race."""
+
+    writers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
+    atomics: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
+    readers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
+
+
+def deciding_values(function: Function) -> set[Value]:
+    """Every value that an index, a loop bound or a condition is computed from (not through memory)."""
+    found: set[Value] = set()
+    for op in function.body.walk():
+        if isinstance(op, ops.Load | ops.Gather) and op.unsafe is None:
+            found.update(op.operands[1:])
+        elif isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) and op.unsafe is None:
+            found.update(op.operands[2:])
+        elif isinstance(op, ops.For):
+            found.update(op.operands[:3])
+        elif isinstance(op, ops.If):
+            found.add(op.operands[0])
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for op in function.body.walk():
+            if isinstance(op, ops.For):
+                body = op.regions[0]
+                for place, result in enumerate(op.results):
+                    inner = body.arguments[place + 1]
+                    if result in found or inner in found:
+                        found.update((op.initial[place], body.ops[-1].operands[place], inner))
+            elif isinstance(op, ops.If):
+                for place, result in enumerate(op.results):
+                    if result in found:
+                        found.update(region.ops[-1].operands[place] for region in op.regions)
+            elif not isinstance(op, ops.Load | ops.Gather) and any(result in found for result in op.results):
+                found.update(op.operands)
+    return found
+
+
+class Launch:
+    """One concrete launch of a kernel. `only` restricts it to some blocks; `visit` makes long loops pass these values."""
+
+    def __init__(
+        self,
+        function: Function,
+        sizes: Mapping[str, int],
+        memory: Memory,
+        budget: int = 400_000,
+        only: Iterable[Place] | None = None,
+        visit: Mapping[str, Iterable[int]] | None = None,
+    ) -> None:
+        self.function = function
+        self.sizes = sizes
+        self.memory = memory
+        self.budget = budget
+        self.only = None if only is None else list(dict.fromkeys(only))
+        self.visit = {name: set(values) for name, values in (visit or {}).items()}
+        self.grid = tuple(extent.evaluate(sizes) for extent in function.grid)
+        self.parameters: dict[Value, Parameter] = {p.value: p for p in function.parameters}
+        self.dims: dict[Value, Place] = {
+            p.value: tuple(d.evaluate(sizes) for d in p.value.tensor.dims) for p in function.parameters if p.access is not None
+        }
+        self.deciding = deciding_values(function)
+        self.faults: dict[tuple[str, Op | None, str], Fault] = {}
+        self.traffic: dict[str, _Traffic] = {p.name: _Traffic() for p in function.parameters if p.access is not None}
+        self.skipped = False
+        self.block: Place = ()
+        self.mine: dict[str, set[Element]] = {}
+        self.values: dict[Value, Tile] = {}
+
+    def run(self) -> list[Fault]:
+        """All faults, at most one per kind and operation."""
+        if self.only is None:
+            self._step(prod(self.grid))
+        blocks = product(*map(range, self.grid)) if self.only is None else iter(self.only)
+        for block in blocks:
+            self.block = block
+            self.mine = {p.name: set() for p in self.function.parameters if p.access is not None}
+            self.values = self._arguments()
+            self._run(self.function.body)
+        self._races()
+        if self.only is None:
+            self._gaps()
+        return list(self.faults.values())
+
+    def _arguments(self) -> dict[Value, Tile]:
+        scalars = {p.value: p for p in self.function.parameters if p.access is None}
+        return {value: [self.sizes.get(p.name)] for value, p in scalars.items()}
+
+    def _fault(self, kind: str, op: Op | None, tensor: str = "", element: Element = (), *others: Place) -> None:
+        blocks = (self.block, *others) if op is not None else others
+        self.faults.setdefault((kind, op, tensor), Fault(kind, op, tensor, element, blocks))
+
+    def _step(self, count: int = 1) -> None:
+        self.budget -= count
+        if self.budget < 0:
+            raise OverBudget
+
+    def _scalar(self, value: Value) -> int:
+        number = self.values[value][0]
+        assert number is not None, "an index or bound depends on a float"
+        return number
+
+    def _run(self, block: Block) -> None:
+        for op in block.ops:
+            self._step()
+            if isinstance(op, ops.For):
+                self._loop(op)
+            elif isinstance(op, ops.If):
+                region = op.regions[0] if self._scalar(op.operands[0]) else op.regions[1]
+                self._run(region)
+                for result, value in zip(op.results, region.ops[-1].operands, strict=True):
+                    self.values[result] = self.values[value]
+            elif isinstance(op, ops.Load | ops.Gather):
+                self.values[op.result] = self._read(op)
+            elif isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate):
+                self._write(op)
+            elif isinstance(op, ops.BlockId):
+                self.values[op.result] = [self.block[op.axis]]
+            elif isinstance(op, ops.NumBlocks):
+                self.values[op.result] = [self.grid[op.axis]]
+            elif isinstance(op, ops.DimValue):
+                self.values[op.result] = [self.sizes[op.symbol]]
+            elif not isinstance(op, ops.Yield):
+                self._compute(op)
+
+    def _compute(self, op: Op) -> None:
+        (result,) = op.results
+        decides = result in self.deciding
+        if decides and isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod"):
+            if any(divisor is not None and divisor <= 0 for divisor in self.values[op.operands[1]]):
+                self._fault("divisor", op)
+        found = evaluate(op, [self.values[value] for value in op.operands])
+        dtype = result.tile.dtype
+        if dtype.is_integer:
+            kept = [None if v is None else wrapped(v, dtype) for v in found]
+            if kept != found and decides:
+                self._fault("wrap", op)
+            found = kept
+        self.values[result] = found
+
+    def _loop(self, op: ops.For) -> None:
+        lower, upper, step = (self._scalar(value) for value in op.operands[:3])
+        body = op.regions[0]
+        carried = [self.values[value] for value in op.initial]
+        if step <= 0:
+            self._fault("divisor", op)
+            step = max(1, -step)
+        for iteration in self._iterations(op, range(lower, upper, step)):
+            self._step()
+            self.values[body.arguments[0]] = [iteration]
+            for argument, value in zip(body.arguments[1:], carried, strict=True):
+                self.values[argument] = value
+            self._run(body)
+            carried = [self.values[value] for value in body.ops[-1].operands]
+        for result, value in zip(op.results, carried, strict=True):
+            self.values[result] = value
+
+    def _iterations(self, op: ops.For, every: range) -> Iterable[int]:
+        if self.only is None or len(every) <= 64:
+            return every
+        self.skipped = True
+        if op.initial:
+            return every[:64]  # carried values forbid skipping; a sample of a sample is still a true run of a prefix
+        wanted = {*every[:3], *every[-3:], *(v for v in self.visit.get(op.variable, ()) if v in every)}
+        return sorted(wanted)
+
+    def _elements(self, op: Op, tensor: Value, places: list[Value], tile: Value, clipped: bool) -> Iterator[Element | None]:
+        """Elements in tile order; None for a position that is clipped away or (a fault) outside."""
+        dims = self.dims[tensor]
+        name = self.parameters[tensor].name
+        shape = tile.tile.shape
+        self._step(tile.tile.size)
+        if isinstance(op, ops.Gather | ops.Scatter):
+            columns = [self.values[place] for place in places]
+            candidates: Iterable[Element] = zip(*columns, strict=True)  # pyright: ignore[reportAssignmentType]
+        else:
+            starts = [self._scalar(place) for place in places]
+            for place, start, extent in zip(places, starts, shape, strict=True):
+                if start + extent - 1 != wrapped(start + extent - 1, place.tile.dtype):
+                    self._fault("wrap", op, name)
+            candidates = product(*(range(s, s + n) for s, n in zip(starts, shape, strict=True)))
+        for element in candidates:
+            if all(0 <= index < extent for index, extent in zip(element, dims, strict=True)):
+                yield element
+            else:
+                if not clipped:
+                    self._fault("bounds", op, name, element)
+                yield None
+
+    def _read(self, op: ops.Load | ops.Gather) -> Tile:
+        tensor, tile = op.source, op.result
+        parameter = self.parameters[tensor]
+        name, traffic, mine = parameter.name, self.traffic[parameter.name], self.mine[parameter.name]
+        integer = not tensor.tensor.dtype.is_float
+        found: Tile = []
+        pad = None if op.pad is None or not integer else int(op.pad)
+        for element in self._elements(op, tensor, op.operands[1:], tile, op.pad is not None or op.unsafe is not None):
+            if element is None:
+                found.append(pad if op.pad is not None else 0 if integer else None)
+                continue
+            if op.unsafe is None:
+                if parameter.access is not Access.IN:
+                    _note(traffic.readers, element, self.block)
+                if parameter.access in (Access.SCRATCH, Access.OUT) and element not in mine and not self.skipped:
+                    self._fault("order", op, name, element)
+            found.append(self.memory.read(name, element) if integer else None)
+        return found
+
+    def _write(self, op: ops.Store | ops.Scatter | ops.AtomicUpdate) -> None:
+        tensor = op.target
+        parameter = self.parameters[tensor]
+        name, traffic, mine = parameter.name, self.traffic[parameter.name], self.mine[parameter.name]
+        integer = not tensor.tensor.dtype.is_float
+        values = self.values[op.tile]
+        role = traffic.atomics if isinstance(op, ops.AtomicUpdate) else traffic.writers
+        seen: set[Element] = set()
+        clipped = op.mask or op.unsafe is not None
+        for element, value in zip(self._elements(op, tensor, op.operands[2:], op.tile, clipped), values, strict=True):
+            if element is None:
+                continue
+            if op.unsafe is None:
+                _note(role, element, self.block)
+                twice = element in mine and parameter.access is Access.OUT
+                if (twice or element in seen) and not isinstance(op, ops.AtomicUpdate):
+                    self._fault("once", op, name, element)
+            else:
+                mine.add(element)
+            seen.add(element)
+            mine.add(element)
+            if integer:
+                self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else value)
+        if op.unsafe is not None:
+            for element in seen:
+                _note(role, element, self.block)
+
+    def _races(self) -> None:
+        for name, traffic in self.traffic.items():
+            for element in {*traffic.writers, *traffic.atomics}:
+                plain = traffic.writers.get(element, set())
+                atomic = traffic.atomics.get(element, set())
+                readers = traffic.readers.get(element, set())
+                clash = len(plain) > 1 or any(len(plain | other) > 1 for other in (atomic, readers) if plain)
+                clash = clash or bool(atomic and readers and len(atomic | readers) > 1)
+                if clash:
+                    self._fault("race", None, name, element, *sorted(plain | atomic | readers)[:3])
+                    break
+
+    def _gaps(self) -> None:
+        for parameter in self.function.parameters:
+            if parameter.access is Access.OUT:
+                written = self.traffic[parameter.name].writers
+                self._step(prod(self.dims[parameter.value]))
+                for element in product(*map(range, self.dims[parameter.value])):
+                    if element not in written:
+                        self._fault("coverage", None, parameter.name, element)
+                        break
+
+
+def _note(role: dict[Element, set[Place]], element: Element, block: Place) -> None:
+    blocks = role.setdefault(element, set())
+    if len(blocks) < 3:
+        blocks.add(block)

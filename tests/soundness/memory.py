@@ -1,0 +1,82 @@
+"""What integer tensors may hold at a launch: drawn at random from what the kernel declares, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from tilec.ir.core import Function
+
+Element = tuple[int, ...]
+
+
+class NoSuchLaunch(Exception):
+    """No memory contents satisfy what the kernel declares at these sizes."""
+
+
+class Memory:
+    """Integer contents by tensor and element, drawn when first asked for; `fixed` overrides single elements."""
+
+    def __init__(
+        self,
+        function: Function,
+        sizes: Mapping[str, int],
+        seed: int,
+        fixed: Mapping[tuple[str, Element], int] | None = None,
+    ) -> None:
+        self._random = random.Random(seed)
+        self._held: dict[tuple[str, Element], int] = dict(fixed or {})
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._distinct: dict[str, list[int]] = {}
+        self._dims: dict[str, tuple[int, ...]] = {}
+        for parameter in function.parameters:
+            if parameter.access is not None and not parameter.value.tensor.dtype.is_float:
+                self._dims[parameter.name] = tuple(d.evaluate(sizes) for d in parameter.value.tensor.dims)
+                self._ranges[parameter.name] = parameter.value.tensor.dtype.integer_range()
+        for fact in function.values:
+            low, high = fact.low.evaluate(sizes), fact.high.evaluate(sizes) - 1
+            least, most = self._ranges[fact.tensor]
+            low, high = max(low, least), min(high, most)
+            count = prod(self._dims[fact.tensor])
+            if high < low or (fact.distinct and high - low + 1 < count):
+                raise NoSuchLaunch(fact.tensor)
+            self._ranges[fact.tensor] = (low, high)
+            if fact.distinct:
+                self._distinct[fact.tensor] = self._drawn(low, high, count)
+
+    def _drawn(self, low: int, high: int, count: int) -> list[int]:
+        if high - low < 4096:
+            return self._random.sample(range(low, high + 1), count)
+        return []
+
+    def read(self, tensor: str, element: Element) -> int:
+        """The integer at an element."""
+        key = (tensor, element)
+        if key not in self._held:
+            self._held[key] = self._draw(tensor, element)
+        return self._held[key]
+
+    def write(self, tensor: str, element: Element, value: int | None) -> None:
+        """Store an integer; None when it is not known, which leaves any value of the dtype behind."""
+        self._held[tensor, element] = self._pick(*self._ranges[tensor]) if value is None else value
+
+    def _draw(self, tensor: str, element: Element) -> int:
+        if tensor in self._distinct:
+            place = _row_major(element, self._dims[tensor])
+            drawn = self._distinct[tensor]
+            return drawn[place] if drawn else self._ranges[tensor][0] + place
+        return self._pick(*self._ranges[tensor])
+
+    def _pick(self, low: int, high: int) -> int:
+        if high - low <= 64:
+            return self._random.randint(low, high)
+        near = [value for value in (low, high, -1, 0, 1, 2, 3, 5) if low <= value <= high]
+        return self._random.choice(near)
+
+
+def _row_major(element: Element, dims: Sequence[int]) -> int:
+    place = 0
+    for index, extent in zip(element, dims, strict=True):
+        place = place * extent + index
+    return place

@@ -1,0 +1,326 @@
+"""Schedules that are right, with random tile sizes and constants: what the mutations start from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tests.soundness.description import Assign, Branch, Description, Expr, LoadIndex, Loop, Move, Pick, Statement, Tensor
+
+SCHEDULES: dict[str, Callable[[random.Random], Description]] = {}
+
+
+def _schedule(make: Callable[[random.Random], Description]) -> Callable[[random.Random], Description]:
+    SCHEDULES[make.__name__] = make
+    return make
+
+
+def _cdiv(left: Expr, right: Expr) -> Expr:
+    return ("cdiv", left, right)
+
+
+def _mul(left: Expr, right: Expr) -> Expr:
+    return ("*", left, right)
+
+
+def _io(*dims: Expr) -> list[Tensor]:
+    return [Tensor("x", "In", list(dims)), Tensor("out", "Out", list(dims))]
+
+
+def _copy(index: list[Expr], shape: list[int], tiled: bool = True, loose: bool = False) -> list[Statement]:
+    return [Move("load", "x", list(index), shape, tiled, loose), Move("store", "out", list(index), list(shape), tiled, loose)]
+
+
+@_schedule
+def elementwise(r: random.Random) -> Description:
+    tile = r.randint(1, 4)
+    if r.random() < 0.5:
+        return Description("elementwise", [_cdiv("N", tile)], _io("N"), _copy(["b0"], [tile], True, True))
+    return Description("elementwise", [_cdiv("N", tile)], _io("N"), _copy([_mul("b0", tile)], [tile], False, True))
+
+
+@_schedule
+def divisible(r: random.Random) -> Description:
+    tile = r.randint(2, 4)
+    kernel = Description("divisible", [("//", "N", tile)], _io("N"), _copy(["b0"], [tile]))
+    kernel.requires.append(("==", ("%", "N", tile), 0))
+    return kernel
+
+
+@_schedule
+def row_loop(r: random.Random) -> Description:
+    tile = r.randint(1, 4)
+    loop = Loop("j", 0, _cdiv("M", tile), 1, _copy(["b0", "j"], [1, tile], True, True))
+    return Description("row_loop", ["N"], _io("N", "M"), [loop])
+
+
+@_schedule
+def row_steps(r: random.Random) -> Description:
+    tile = r.randint(1, 4)
+    loop = Loop("j", 0, "C", tile, _copy(["b0", "j"], [1, tile], False))
+    kernel = Description("row_steps", ["N"], _io("N", "C"), [loop])
+    kernel.constants["C"] = tile * r.randint(1, 3)
+    return kernel
+
+
+@_schedule
+def tiles_2d(r: random.Random) -> Description:
+    t, u = r.randint(1, 3), r.randint(1, 3)
+    return Description("tiles_2d", [_cdiv("N", t), _cdiv("M", u)], _io("N", "M"), _copy(["b0", "b1"], [t, u], True, True))
+
+
+@_schedule
+def flat_tiles(r: random.Random) -> Description:
+    t, u = r.randint(1, 3), r.randint(1, 3)
+    across = _cdiv("M", u)
+    body = _copy([("//", "b0", across), ("%", "b0", across)], [t, u], True, True)
+    kernel = Description("flat_tiles", [_mul(_cdiv("N", t), across)], _io("N", "M"), body)
+    if r.random() < 0.5:
+        kernel.constants["M"] = r.randint(1, 7)
+    return kernel
+
+
+@_schedule
+def group_swizzle(r: random.Random) -> Description:
+    t, u, group = r.randint(1, 2), r.randint(1, 2), r.randint(2, 3)
+    body: list[Statement] = [
+        Assign("rows", _cdiv("N", t)),
+        Assign("columns", _cdiv("M", u)),
+        Assign("width", _mul("columns", group)),
+        Assign("first", _mul(("//", "b0", "width"), group)),
+        Assign("size", ("min", ("-", "rows", "first"), group)),
+        Assign("rest", ("%", "b0", "width")),
+        *_copy([("+", "first", ("%", "rest", "size")), ("//", "rest", "size")], [t, u], True, True),
+    ]
+    kernel = Description("group_swizzle", [_mul(_cdiv("N", t), _cdiv("M", u))], _io("N", "M"), body)
+    if r.random() < 0.6:
+        kernel.constants["M"] = r.randint(1, 6)
+    else:
+        kernel.requires.append(("<=", "M", r.choice([1000, 100000])))
+    return kernel
+
+
+@_schedule
+def head_map(r: random.Random) -> Description:
+    group = r.randint(2, 3)
+    kernel = Description("head_map", ["N", _mul("C", group)], [], [])
+    kernel.constants["C"] = r.randint(1, 3)
+    kernel.tensors = [Tensor("kv", "In", ["N", "C", 4]), Tensor("out", "Out", ["N", _mul("C", group), 4])]
+    kernel.body = [
+        Move("load", "kv", ["b0", ("//", "b1", group), 0], [1, 1, 4]),
+        Move("store", "out", ["b0", "b1", 0], [1, 1, 4]),
+    ]
+    return kernel
+
+
+@_schedule
+def head_permute(r: random.Random) -> Description:
+    symbolic = r.random() < 0.5
+    kernel = Description("head_permute", [_mul("A", "G")], [], [])
+    if not symbolic:
+        kernel.constants["G"] = r.randint(2, 4)
+    else:
+        kernel.constants["A"] = r.randint(2, 4)
+    kernel.tensors = [Tensor("x", "In", [_mul("A", "G"), 2]), Tensor("out", "Out", ["A", "G", 2])]
+    kernel.body = [
+        Move("load", "x", ["b0", 0], [1, 2]),
+        Move("store", "out", [("//", "b0", "G"), ("%", "b0", "G"), 0], [1, 1, 2]),
+    ]
+    return kernel
+
+
+@_schedule
+def transposed(r: random.Random) -> Description:
+    t = r.randint(1, 2)
+    kernel = Description("transposed", [_cdiv("N", t), "M"], [Tensor("x", "In", ["N", "M"]), Tensor("out", "Out", ["M", "N"])], [])
+    kernel.body = [
+        Move("load", "x", ["b0", "b1"], [t, 1], True, True),
+        Move("store", "out", ["b1", "b0"], [1, t], True, True),
+    ]
+    return kernel
+
+
+@_schedule
+def split_partials(r: random.Random) -> Description:
+    splits = r.randint(2, 4)
+    t = r.randint(1, 3)
+    kernel = Description("split_partials", ["N", splits], [Tensor("x", "In", ["N", "K"]), Tensor("out", "Out", [splits, "N", 2])], [])
+    chunk = _cdiv(_cdiv("K", t), splits)
+    kernel.body = [
+        Assign("chunk", chunk),
+        Loop("j", _mul("b1", "chunk"), ("min", _mul(("+", "b1", 1), "chunk"), _cdiv("K", t)), 1, [
+            Move("load", "x", ["b0", "j"], [1, t], True, True),
+        ]),
+        Move("store", "out", ["b1", "b0", 0], [1, 1, 2]),
+    ]  # fmt: skip
+    return kernel
+
+
+@_schedule
+def persistent(r: random.Random) -> Description:
+    t = r.randint(1, 3)
+    blocks: Expr = r.choice([r.randint(1, 4), ("min", "N", 4), "P"])
+    kernel = Description("persistent", [blocks], _io("N", "M"), [])
+    if blocks == "P":
+        kernel.requires.append(("<=", "P", 1000))
+        kernel.tensors.append(Tensor("work", "In", ["P"]))
+    inner: Statement = Loop("j", 0, _cdiv("M", t), 1, _copy(["i", "j"], [1, t], True, True))
+    kernel.body = [Loop("i", "b0", "N", "num_blocks(0)", [inner])]
+    return kernel
+
+
+@_schedule
+def persistent_tiles(r: random.Random) -> Description:
+    t, u = r.randint(1, 2), r.randint(1, 3)
+    kernel = Description("persistent_tiles", [r.randint(1, 4)], _io("N", "C"), [])
+    kernel.constants["C"] = r.randint(1, 6)
+    across = _cdiv("C", u)
+    body = _copy([("//", "i", across), ("%", "i", across)], [t, u], True, True)
+    kernel.requires.append(("<=", "N", 10000))
+    kernel.body = [Loop("i", "b0", _mul(_cdiv("N", t), across), "num_blocks(0)", body)]
+    return kernel
+
+
+@_schedule
+def embedding(r: random.Random) -> Description:
+    tensors = [Tensor("ids", "In", ["N"], True, 0, "V"), Tensor("table", "In", ["V", 4]), Tensor("out", "Out", ["N", 4])]
+    body: list[Statement] = [
+        LoadIndex("token", "ids", ["b0"]),
+        Move("load", "table", ["token", 0], [1, 4]),
+        Move("store", "out", ["b0", 0], [1, 4]),
+    ]
+    return Description("embedding", ["N"], tensors, body)
+
+
+@_schedule
+def slot_store(r: random.Random) -> Description:
+    tensors = [Tensor("slots", "In", ["N"], True, 0, "S", True), Tensor("x", "In", ["N", 2]), Tensor("cache", "InOut", ["S", 2])]
+    body: list[Statement] = [
+        LoadIndex("slot", "slots", ["b0"]),
+        Move("load", "x", ["b0", 0], [1, 2]),
+        Move("store", "cache", ["slot", 0], [1, 2]),
+    ]
+    return Description("slot_store", ["N"], tensors, body)
+
+
+@_schedule
+def permutation(r: random.Random) -> Description:
+    tensors = [Tensor("order", "In", ["N"], True, 0, "N", True), *_io("N", 2)]
+    body: list[Statement] = [LoadIndex("row", "order", ["b0"]), *_copy(["row", 0], [1, 2])]
+    return Description("permutation", ["N"], tensors, body)
+
+
+@_schedule
+def scatter_rows(r: random.Random) -> Description:
+    t = r.randint(2, 4)
+    index: list[Expr] = [("+", _mul("b0", t), "lane")]
+    body: list[Statement] = [Pick("gather", "x", list(index), t, True), Pick("scatter", "out", list(index), t, True)]
+    return Description("scatter_rows", [_cdiv("N", t)], _io("N"), body)
+
+
+@_schedule
+def scatter_box(r: random.Random) -> Description:
+    u = r.randint(2, 3)
+    t = u * r.randint(1, 2)
+    index: list[Expr] = ["b0", ("//", "lane", u), ("%", "lane", u)]
+    body: list[Statement] = [Pick("gather", "x", list(index), t), Pick("scatter", "out", list(index), t)]
+    return Description("scatter_box", ["N"], _io("N", t // u, u), body)
+
+
+@_schedule
+def reversed_order(r: random.Random) -> Description:
+    index: Expr = ("-", ("-", "N", 1), "b0")
+    return Description("reversed_order", ["N"], _io("N", 2), _copy([index, 0], [1, 2]))
+
+
+@_schedule
+def longest_first(r: random.Random) -> Description:
+    kernel = Description("longest_first", [_mul("N", "H")], _io("N", "H", 2), [])
+    kernel.constants["H"] = r.randint(1, 4)
+    t: Expr = ("-", ("-", "N", 1), ("//", "b0", "H"))
+    kernel.body = [Assign("row", t), Assign("head", ("%", "b0", "H")), *_copy(["row", "head", 0], [1, 1, 2])]
+    return kernel
+
+
+@_schedule
+def carried_offset(r: random.Random) -> Description:
+    t = r.randint(1, 3)
+    loop = Loop("j", 0, ("//", "C", t), 1, [*_copy(["b0", "at"], [1, t], False), Assign("at", ("+", "at", t))])
+    kernel = Description("carried_offset", ["N"], _io("N", "C"), [Assign("at", 0), loop])
+    kernel.constants["C"] = t * r.randint(1, 4)
+    return kernel
+
+
+@_schedule
+def edge_branch(r: random.Random) -> Description:
+    t = r.randint(2, 4)
+    whole: Expr = ("<=", _mul(("+", "b0", 1), t), "N")
+    body: list[Statement] = [Branch(whole, _copy(["b0"], [t]), _copy(["b0"], [t], True, True))]
+    return Description("edge_branch", [_cdiv("N", t)], _io("N"), body)
+
+
+@_schedule
+def even_odd(r: random.Random) -> Description:
+    even = _copy([("//", "b0", 2)], [1])
+    odd = _copy([("-", ("-", "N", 1), ("//", "b0", 2))], [1])
+    return Description("even_odd", ["N"], _io("N"), [Branch(("==", ("%", "b0", 2), 0), even, odd)])
+
+
+@_schedule
+def joined_index(r: random.Random) -> Description:
+    cut = r.randint(1, 3)
+    body: list[Statement] = [
+        Assign("at", "b0"),
+        Branch((">=", "b0", cut), [Assign("at", ("-", "b0", cut))]),
+        Move("load", "x", ["at"], [1]),
+        Move("store", "out", ["b0"], [1]),
+    ]
+    return Description("joined_index", ["N"], _io("N"), body)
+
+
+@_schedule
+def neighbours(r: random.Random) -> Description:
+    body: list[Statement] = [
+        Move("load", "x", [("max", ("-", "b0", 1), 0)], [1]),
+        Move("load", "x", [("min", ("+", "b0", 1), ("-", "N", 1))], [1]),
+        Move("store", "out", ["b0"], [1]),
+    ]
+    return Description("neighbours", ["N"], _io("N"), body)
+
+
+@_schedule
+def in_place(r: random.Random) -> Description:
+    t = r.randint(1, 3)
+    body: list[Statement] = [
+        Move("load", "x", ["b0"], [t], True, True),
+        Move("store", "x", ["b0"], [t], True, True),
+        Move("load", "x", ["b0"], [t], True, True),
+    ]
+    return Description("in_place", [_cdiv("N", t)], [Tensor("x", "InOut", ["N"])], body)
+
+
+@_schedule
+def scratch_rows(r: random.Random) -> Description:
+    t = r.randint(1, 3)
+    write: Statement = Loop("j", 0, _cdiv("M", t), 1, [Move("store", "part", ["b0", "j"], [1, t], True, True)])
+    read: Statement = Loop("k", 0, _cdiv("M", t), 1, [
+        Move("load", "part", ["b0", "k"], [1, t], True, True),
+        Move("store", "out", ["b0", "k"], [1, t], True, True),
+    ])  # fmt: skip
+    return Description("scratch_rows", ["N"], [Tensor("part", "Scratch", ["N", "M"]), Tensor("out", "Out", ["N", "M"])], [write, read])
+
+
+@_schedule
+def three_axes(r: random.Random) -> Description:
+    t = r.randint(1, 2)
+    dims: list[Expr] = ["N", "M", "C"]
+    kernel = Description("three_axes", ["N", _cdiv("M", t), "C"], _io(*dims), _copy(["b0", "b1", "b2"], [1, t, 1], True, True))
+    kernel.constants["C"] = r.randint(1, 3)
+    return kernel
+
+
+@_schedule
+def triangular(r: random.Random) -> Description:
+    loop = Loop("j", 0, ("+", "b0", 1), 1, [Move("load", "x", ["j", "b0"], [1, 1])])
+    body: list[Statement] = [loop, Move("store", "out", ["b0"], [1])]
+    return Description("triangular", ["N"], [Tensor("x", "In", ["N", "N"]), Tensor("out", "Out", ["N"])], body)

@@ -1,0 +1,184 @@
+"""One kernel, two opinions: the prover's and that of running every block at many small sizes."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from tests.soundness.assemble_ir import Unbuildable, assemble
+from tests.soundness.description import Description
+from tests.soundness.enumeration import Fault, Launch, OverBudget
+from tests.soundness.memory import Memory, NoSuchLaunch
+from tests.soundness.mutations import mutate
+from tests.soundness.schedules import SCHEDULES
+from tilec.artifact import LaunchCheck
+from tilec.diagnostics import CompileError, Counterexample, Diagnostic
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.types import MAX_DIM
+from tilec.passes.aliasing import launch_checks
+from tilec.passes.prove import prove
+
+LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
+KINDS = {
+    "E0301": "bounds", "E0302": "bounds", "E0303": "bounds", "E0304": "wrap", "E0305": "divisor", "E0401": "race",
+    "E0402": "race", "E0403": "coverage", "E0404": "once", "E0405": "order",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Verdict:
+    """`kind`: accepted, false_accept, refused_confirmed (enumeration shows a fault), refused_harmless (it shows none),
+    vacuous (no launch satisfies the contract), invalid (not a kernel). `wrong_examples`: codes whose counterexample
+    enumeration does not reproduce."""
+
+    kind: str
+    codes: tuple[str, ...] = ()
+    fault: Fault | None = None
+    sizes: dict[str, int] = field(default_factory=dict[str, int])
+    wrong_examples: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    launches: int = 0
+
+
+def generate(seed: int) -> Description:
+    """The kernel of a seed: a right schedule with up to three changes."""
+    r = random.Random(f"kernel {seed}")
+    name = r.choice(sorted(SCHEDULES))
+    kernel = copy.deepcopy(SCHEDULES[name](r))
+    changes = [mutate(r, kernel) for _ in range(r.choice([0, 0, 1, 1, 1, 2, 3]))]
+    kernel.schedule = " + ".join([name, *changes])
+    return kernel
+
+
+def judge(kernel: Description, seed: int = 0, launches: int = 24) -> Verdict:
+    """Both opinions on a kernel."""
+    try:
+        function = assemble(kernel)
+    except (Unbuildable, VerifyError, ZeroDivisionError):
+        return Verdict("invalid")
+    return judge_function(function, seed, launches)
+
+
+def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:
+    """Both opinions on a kernel in tile IR."""
+    checks = launch_checks(function)
+    try:
+        checks = prove(function).launch_checks
+        refused: tuple[Diagnostic, ...] = ()
+    except CompileError as error:
+        refused = error.diagnostics
+    codes = tuple(sorted({d.code for d in refused}))
+    if refused:
+        confirmed, wrong = _confirm(function, refused, checks)
+        if confirmed is not None:
+            return Verdict("refused_confirmed", codes, confirmed, wrong_examples=wrong, diagnostics=refused)
+        fault, sizes, count = search(function, checks, seed, launches)
+        kind = "refused_confirmed" if fault is not None else "refused_harmless" if count else "vacuous"
+        return Verdict(kind, codes, fault, sizes, wrong, refused, count)
+    fault, sizes, count = search(function, checks, seed, launches)
+    if fault is not None:
+        return Verdict("false_accept", (), fault, sizes, launches=count)
+    return Verdict("accepted" if count else "vacuous", launches=count)
+
+
+def search(
+    function: Function, checks: tuple[LaunchCheck, ...], seed: int, launches: int
+) -> tuple[Fault | None, dict[str, int], int]:
+    """The first fault found at some size, the size, and how many launches were run."""
+    r = random.Random(seed)
+    count = 0
+    for sizes, sampled in valuations(function, checks, r, launches):
+        blocks = list(_sample(function, sizes)) if sampled else None
+        try:
+            faults = Launch(function, sizes, Memory(function, sizes, r.getrandbits(32)), 150_000, blocks).run()
+        except (NoSuchLaunch, OverBudget):
+            continue
+        count += 1
+        if faults:
+            return faults[0], sizes, count
+    return None, {}, count
+
+
+def valuations(
+    function: Function, checks: tuple[LaunchCheck, ...], r: random.Random, launches: int
+) -> Iterator[tuple[dict[str, int], bool]]:
+    """Sizes that satisfy the launch contract, small ones to run whole and a few large ones to sample."""
+    symbols = list(function.dims)
+    if not symbols:
+        for _ in range(2):
+            yield {}, False
+        return
+    most = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
+    small = list(product(range(1, most + 1), repeat=len(symbols)))
+    r.shuffle(small)
+    found = 0
+    for numbers in small:
+        sizes = dict(zip(symbols, numbers, strict=True))
+        if found < launches and _allowed(checks, sizes):
+            found += 1
+            yield sizes, False
+    for sizes in [{s: large if s == symbol else 1 for s in symbols} for symbol in symbols for large in LARGE[:3]]:
+        if _allowed(checks, sizes):
+            yield sizes, True
+    for _ in range(8):
+        sizes = {symbol: r.choice([*LARGE, 1, 3, 8]) for symbol in symbols}
+        if _allowed(checks, sizes):
+            yield sizes, True
+
+
+def _allowed(checks: tuple[LaunchCheck, ...], sizes: Mapping[str, int]) -> bool:
+    try:
+        return all(check.condition.evaluate(sizes) for check in checks)
+    except ZeroDivisionError:
+        return False
+
+
+def _sample(function: Function, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
+    extents = [extent.evaluate(sizes) for extent in function.grid]
+    yield from product(*(sorted({0, 1, n // 2, n - 2, n - 1} & set(range(n)) if n < 9 else {0, 1, n // 2, n - 1}) for n in extents))
+
+
+def _confirm(
+    function: Function, refused: tuple[Diagnostic, ...], checks: tuple[LaunchCheck, ...]
+) -> tuple[Fault | None, tuple[str, ...]]:
+    found: Fault | None = None
+    wrong: list[str] = []
+    for diagnostic in refused:
+        example = diagnostic.counterexample
+        if example is None:
+            continue
+        fault = replay(function, example, checks, KINDS.get(diagnostic.code, ""))
+        if fault is None:
+            wrong.append(diagnostic.code)
+        found = found or fault
+    return found, tuple(wrong)
+
+
+def replay(function: Function, example: Counterexample, checks: tuple[LaunchCheck, ...], kind: str) -> Fault | None:
+    """The fault that a counterexample claims, if running its blocks shows it."""
+    missing = [symbol for symbol in function.dims if symbol not in example.dims]
+    choices = (dict(zip(missing, numbers, strict=True)) for numbers in product((1, 2, 3, 4, 6, 12, 64, 1000), repeat=len(missing)))
+    sizes = next((s for s in (free | dict(example.dims) for free in choices) if _allowed(checks, s)), None)
+    if sizes is None:
+        return None
+    fixed = {_place(key): value for key, value in example.values.items()}
+    visit: dict[str, list[int]] = {}
+    for loops in example.iterations:
+        for name, value in loops.items():
+            visit.setdefault(name, []).append(value)
+    blocks = example.blocks or None
+    if kind == "coverage":
+        blocks = None
+    try:
+        faults = Launch(function, sizes, Memory(function, sizes, 0, fixed), 300_000, blocks, visit).run()
+    except (NoSuchLaunch, OverBudget, KeyError):
+        return None
+    return next((fault for fault in faults if fault.kind == kind), None)
+
+
+def _place(key: str) -> tuple[str, tuple[int, ...]]:
+    name, _, rest = key.partition("[")
+    return name, tuple(int(item) for item in rest.rstrip("]").split(",") if item.strip())
