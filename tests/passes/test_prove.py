@@ -243,3 +243,25 @@ def test_an_element_written_in_two_iterations_is_refused():
 
 def test_tiles_of_a_loop_side_by_side_are_proven():
     assert rungs(written_twice(0), "race")
+
+
+def either_way(second: str) -> Kernel:
+    """A store under a condition that memory decides, and one under the opposite."""
+    k = Kernel("T")
+    ids = k.tensor("ids", Access.IN, "T", dtype=i32)
+    out = k.tensor("out", Access.OUT, "T", 64)
+    row = k.bid()
+    token = k.scalar_load(ids, row)
+    with k.when(k.op("lt", token, 0)):
+        k.store(out, row, 0, shape=(1, 64))
+    with k.when(k.op(second, token, 0)):
+        k.store(out, row, 0, shape=(1, 64))
+    return k
+
+
+def test_stores_that_complement_each_other_cover_whatever_memory_holds():
+    assert rungs(either_way("ge"), "coverage") == {"set"}
+
+
+def test_stores_that_leave_a_value_out_are_refused():
+    assert {d.code for d in refused(either_way("gt"))} == {"E0403"}

@@ -15,11 +15,12 @@ from itertools import product
 from math import gcd
 
 from tilec.diagnostics import Label
-from tilec.ir.core import Access, Parameter
+from tilec.ir.core import Access, Op, Parameter
+from tilec.ir.ops import For
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis, Instance
 from tilec.passes.counterexample import counterexample
-from tilec.passes.covering import Cover, loaded_or_opaque, uncovered, usable
+from tilec.passes.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.findings import Complaint, Findings
 from tilec.passes.integer_sets import Assignment, Undecided, evaluator
 from tilec.passes.ladder import Discharge, Refusal, strongest
@@ -51,6 +52,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     covers: list[Cover] = []
     how: list[Discharge] = []
     left_out = False
+    unsure: list[Cover] = []
     for site in writes:
         instance = site.instance
         cover = _cover(findings, instance, elements)
@@ -58,6 +60,8 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
             straight = straightened(findings, site)
             if straight is None:
                 left_out = True
+                if usable(cover, set()):
+                    unsure.append(cover)
                 continue
             instance, proofs = straight
             how += proofs
@@ -69,7 +73,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     subject = f"`{parameter.name}`"
     place = writes[0].op if writes else None
     try:
-        found = _attempt(findings, universe, covers)
+        found = _attempt(findings, universe, covers, (), _uncertain(findings, unsure))
     except Undecided:
         found, left_out = None, True
         example = None
@@ -87,7 +91,11 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
 
 
 def _attempt(
-    findings: Findings, universe: list[Formula], covers: list[Cover], points_of: Sequence[Poly] = ()
+    findings: Findings,
+    universe: list[Formula],
+    covers: list[Cover],
+    points_of: Sequence[Poly] = (),
+    uncertain: Uncertain | None = None,
 ) -> Discharge | Assignment:
     """Climb the rungs; the last one's uncovered element if none of them holds."""
     solver, ladder = findings.ladder.solver, findings.ladder
@@ -95,14 +103,42 @@ def _attempt(
     solver.texts.clear()
     grid = ladder.grid_limits(everything)
     with suppress(Undecided):
-        if uncovered(solver, [*universe, *grid], covers, points_of) is None:
+        if uncovered(solver, [*universe, *grid], covers, points_of, None, uncertain) is None:
             return Discharge("set", (), tuple(solver.texts[-1:]))
     facts = ladder.preconditions(everything)
     whole = [*universe, *grid, *(formula for _, formula in facts)]
-    found = uncovered(solver, whole, covers, points_of, lambda atom: atom.kind is Kind.SYMBOL)
+    found = uncovered(solver, whole, covers, points_of, _is_size, uncertain)
     if found is None:
         return Discharge("launch", tuple(dict.fromkeys(text for text, _ in facts)), tuple(solver.texts[-1:]))
     return found
+
+
+def _is_size(atom: Atom) -> bool:
+    return atom.kind is Kind.SYMBOL
+
+
+def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
+    """The covers that depend on memory, if what they read is a function of block ids and loop variables."""
+    atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
+    contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
+    if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
+        return None
+    indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
+    places = [
+        atom
+        for atom in atoms
+        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind is Kind.ITERATION and atom in indexed)
+    ]
+    return Uncertain(covers, places, contents, [])
+
+
+def _once_per_block(findings: Findings, atom: Atom) -> bool:
+    """True for an unknown that has one value per block: it is computed outside of all loops."""
+    value = findings.index.sources.get(atom)
+    owner = value.owner if value is not None else None
+    if not isinstance(owner, Op) or (value is not None and value.tile.rank):
+        return False
+    return not any(isinstance(frame.op, For) for frame in findings.index.structure.frames[owner])
 
 
 def _cover(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:

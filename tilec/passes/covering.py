@@ -8,6 +8,7 @@ are more points to cover), in a cover it may not, so a cover with products of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from math import prod
 
 import islpy
@@ -17,6 +18,17 @@ from tilec.passes.integer_sets import LIMITS, Assignment, Names, Solver, Undecid
 from tilec.passes.terms import Atom, Formula, Kind, Poly
 
 Cover = list[Formula]
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Covers that depend on memory contents. Together they cover a point if some values of `places` (block ids, loop variables)
+    make one of them hold *whatever* `contents` are, given `facts`; contents are a function of the places."""
+
+    covers: list[Cover]
+    places: list[Atom]
+    contents: list[Atom]
+    facts: list[Formula]
 
 
 def usable(cover: Cover, universal: set[Atom]) -> bool:
@@ -32,20 +44,22 @@ def uncovered(
     covers: list[Cover],
     points_of: Iterable[Poly] = (),
     small: Callable[[Atom], bool] | None = None,
+    uncertain: Uncertain | None = None,
 ) -> Assignment | None:
     """A point of the universe that no cover covers (with small numbers, if `small` says which), or None if there is none.
     The atoms of `points_of` belong to a point even where the universe does not restrict them. Undecided when the budget is
     spent, or the point found is not one because products in it are wrong."""
     universe = list(universe)
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
-    shared = [a for cover in covers for a in terms.closure(cover) if not a.varies]
+    unsure = uncertain.covers if uncertain is not None else []
+    shared = [a for cover in (*covers, *unsure) for a in terms.closure(cover) if not a.varies]
     universal |= set(shared)
     names = Names()
     ordered = sorted(universal, key=lambda atom: atom.uid)
     whole = [*universe, *_described(ordered)]
     formula_text(terms.conjunction(whole), names)
     # A product of universal atoms is universal too, wherever it occurs.
-    for cover in covers:
+    for cover in (*covers, *unsure):
         for formula in (*cover, *map(terms.definition, terms.closure(cover))):
             for monomial in (m for poly in formula.polys() for m in poly.terms if len(m) > 1):
                 names.of(monomial)
@@ -62,6 +76,9 @@ def uncovered(
         with limited(solver.context):
             for piece in written:
                 points = points.subtract(piece)
+            if uncertain is not None and not points.is_empty():
+                points = points.subtract(_whatever(solver, uncertain, universal, names))
+                pieces.append("what is written whatever memory holds")
             solver.queries += 1
             if points.is_empty():
                 solver.texts.append(f"{{ [{space}] : {body} }} - {{ [{space}] : {' or '.join(pieces) or 'false'} }}")
@@ -74,6 +91,26 @@ def uncovered(
     if any(prod(found[atom] for atom in m) != v for m, v in zip(dims, values, strict=True)):
         raise Undecided  # a point where products are no products; there may be others
     return found
+
+
+def _whatever(solver: Solver, uncertain: Uncertain, universal: set[Atom], names: Names) -> islpy.Set:
+    """Points covered for some places whatever the contents: those places that no contents spoil."""
+    known = len(names.order)
+    names = names.copy()
+    own = [*uncertain.places, *uncertain.contents]
+    space = ", ".join([*(names.of(m) for m in names.order), *(names.of((atom,)) for atom in own)])
+    body = formula_text(terms.conjunction((*_described(own), *uncertain.facts)), names)
+    assert len(names.order) == known + len(own), "a fact about contents mentions something else"
+    everything = islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {body} }}")
+    missed = everything
+    for cover in uncertain.covers:
+        text = _cover_text(cover, universal | set(own), names.copy())
+        missed = missed.subtract(islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {text} }}"))
+    first = known + len(uncertain.places)
+    count = len(uncertain.contents)
+    spoiled = missed.project_out(islpy.dim_type.set, first, count)
+    places = everything.project_out(islpy.dim_type.set, first, count).subtract(spoiled)
+    return places.project_out(islpy.dim_type.set, known, len(uncertain.places))
 
 
 def _above_corner(monomial: terms.Monomial) -> Formula:
