@@ -20,7 +20,7 @@ _COMPARE = {
     "slt": lambda a, b: a < b,
     "sge": lambda a, b: a >= b,
     "sgt": lambda a, b: a > b,
-    "ult": lambda a, b: a < b,
+    "ult": lambda a, b: a % 2**32 < b % 2**32,
 }
 
 
@@ -53,7 +53,7 @@ class Thread:
             return int(_COMPARE[re.search(r'"(\w+)"', rest)[1]](of[0], of[1]))
         if short == "select":
             return of[1] if of[0] else of[2]
-        if short == "zext":
+        if short in ("zext", "sext", "trunc"):
             return of[0]
         if short == "getelementptr":
             fixed = re.search(r"\[(-?\d+)\]", rest)

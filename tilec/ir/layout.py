@@ -51,3 +51,24 @@ class Layout:
     def __str__(self) -> str:
         groups = (self.registers, self.lanes, self.warps)
         return "<" + " | ".join(" ".join(map(str, group)) or "1" for group in groups) + ">"
+
+
+def register_map(source: Layout, target: Layout) -> tuple[int, ...] | None:
+    """Where each register of `target` is found among the same thread's registers of `source`; None where a thread would need
+    an element that only another one holds. An accumulator used as the left operand of the next product is the case in mind.
+    """
+    lanes = prod(digit.extent for digit in source.lanes)
+    warps = prod(digit.extent for digit in source.warps)
+    found: tuple[int, ...] | None = None
+    for warp in range(warps):
+        for lane in range(lanes):
+            held = {source.coordinates(register, lane, warp): register for register in range(source.num_registers)}
+            wanted = [target.coordinates(register, lane, warp) for register in range(target.num_registers)]
+            if any(place not in held for place in wanted):
+                return None
+            here = tuple(held[place] for place in wanted)
+            # One register index must do for all threads, as there is no indexing of registers at run time.
+            if found is not None and here != found:
+                return None
+            found = here
+    return found

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.ir.layout import Digit, Layout
+from tilec.ir.ops import Mma
 
 M: Final = 16
 N: Final = 8
@@ -73,3 +74,17 @@ def default_warps(rows: int, columns: int) -> int:
         if choose_warps(rows, columns, count) and rows * columns <= count * 32 * 128:
             return count
     return next((count for count in (4, 2) if choose_warps(rows, columns, count)), 1)
+
+
+def layouts_of(op: Mma, warps: int) -> tuple[Layout, Layout, Layout] | None:
+    """Layouts of both operands and of the accumulator on `warps` warps; None where the instruction does not divide the tile."""
+    rows, columns = op.result.tile.shape
+    depth = op.operands[0].tile.shape[1]
+    grid = choose_warps(rows, columns, warps)
+    if grid is None or depth % K or op.operands[0].tile.dtype.bits != 16:
+        return None
+    return (
+        operand_a(rows, depth, grid),
+        operand_b(depth, columns, grid),
+        accumulator(rows, columns, grid),
+    )

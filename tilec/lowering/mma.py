@@ -9,8 +9,6 @@ from typing import Protocol
 
 from tilec.ir import mma_layouts
 from tilec.ir.core import Value
-from tilec.ir.layout import Layout
-from tilec.ir.mma_layouts import WarpGrid
 from tilec.ir.ops import Mma
 from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, WaitCopies
 from tilec.lowering import tensor_core
@@ -49,20 +47,6 @@ class TileContext(Writer, Protocol):
     def shared_base(self) -> str:
         """Start of the dynamic shared memory."""
         ...
-
-
-def layouts_of(op: Mma, warps: int) -> tuple[Layout, Layout, Layout] | None:
-    """Layouts of both operands and of the accumulator on `warps` warps; None where the instruction does not divide the tile."""
-    rows, columns = op.result.tile.shape
-    depth = op.operands[0].tile.shape[1]
-    grid = mma_layouts.choose_warps(rows, columns, warps)
-    if grid is None or depth % mma_layouts.K or op.operands[0].tile.dtype.bits != 16:
-        return None
-    return (
-        mma_layouts.operand_a(rows, depth, grid),
-        mma_layouts.operand_b(depth, columns, grid),
-        mma_layouts.accumulator(rows, columns, grid),
-    )
 
 
 def lower_shared_alloc(context: TileContext, op: SharedAlloc) -> None:
@@ -149,8 +133,3 @@ def lower_mma(context: TileContext, op: Mma) -> None:
                 fragments = left[first_a : first_a + 4], right[first_b : first_b + 2], result[first_c : first_c + 4]
                 result[first_c : first_c + 4] = tensor_core.multiply(context, *fragments, dtype)
     context.assign(op.result, result)
-
-
-def grid_of(layout: Layout) -> WarpGrid:
-    """The warp grid that a fragment layout was made for."""
-    return WarpGrid(layout.warps[0].extent, layout.warps[1].extent)
