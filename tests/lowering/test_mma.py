@@ -138,7 +138,7 @@ def test_layouts_of_a_product() -> None:
     assert grid == WarpGrid(2, 2)
     a, b, c = mma_layouts.operand_a(128, 32, grid), mma_layouts.operand_b(32, 64, grid), mma_layouts.accumulator(128, 64, grid)
     assert mma_layouts.layouts_of(op, 4) == (a, b, c)
-    assert mma_layouts.layouts_of(op, 64) is None
+    assert mma_layouts.layouts_of(op, 128) is None
 
 
 def test_an_accumulator_is_a_left_operand_in_place() -> None:

@@ -1,10 +1,10 @@
 """How a warp holds the operands of `mma.sync.m16n8k16`, and how warps divide a tile.
 
 Fragments follow the PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". With `group` = lane // 4 and
-`pair` = lane % 4: A (16 x 16) holds rows `group` and `group + 8`, columns `2 pair`, `2 pair + 1` and the same plus 8; B
-(16 x 8) holds the column `group` and rows `2 pair`, `2 pair + 1` and the same plus 8; C (16 x 8) holds rows `group` and `group + 8`,
-columns `2 pair` and `2 pair + 1`. Registers count the elements of one fragment first, then fragments along K (or N for C),
-then along M (or N for B), so one instruction's operands are neighbours.
+`pair` = lane % 4: A (16 x 16) holds rows `group` and `group + 8`, columns `2 pair`, `2 pair + 1` and the same plus 8;
+B (16 x 8) holds the column `group` and rows `2 pair`, `2 pair + 1` and the same plus 8; C (16 x 8) holds rows `group` and
+`group + 8`, columns `2 pair` and `2 pair + 1`. Registers count the elements of one fragment first, then fragments along K
+(or N for C), then along M (or N for B), so one instruction's operands are neighbours.
 """
 
 from __future__ import annotations
