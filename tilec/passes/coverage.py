@@ -22,8 +22,9 @@ from tilec.passes.accesses import AccessSite, Axis, Instance
 from tilec.passes.counterexample import counterexample
 from tilec.passes.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.findings import Complaint, Findings
-from tilec.passes.integer_sets import Assignment, Undecided, evaluator
+from tilec.passes.integer_sets import Assignment, evaluator
 from tilec.passes.ladder import Discharge, Refusal, strongest
+from tilec.passes.products import Undecided
 from tilec.passes.races import moments
 from tilec.passes.terms import Atom, Formula, Kind, Poly
 

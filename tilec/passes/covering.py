@@ -14,7 +14,9 @@ from math import prod
 import islpy
 
 from tilec.passes import terms
-from tilec.passes.integer_sets import LIMITS, Assignment, Names, Solver, Undecided, formula_text, limited, near_zero
+from tilec.passes.integer_sets import LIMITS, Assignment, Solver, limited, near_zero
+from tilec.passes.products import Undecided
+from tilec.passes.set_text import Names, formula_text
 from tilec.passes.terms import Atom, Formula, Kind, Poly
 
 Cover = list[Formula]

@@ -11,8 +11,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field
 
-from tilec.ir.core import Access, Block, Function, Op, Value
-from tilec.ir.expr import COMPARISONS, Expr
+from tilec.ir.core import Access, Block, Op, Value
 from tilec.ir.ops import (
     Binary,
     BlockId,
@@ -34,43 +33,23 @@ from tilec.ir.ops import (
 )
 from tilec.ir.types import TileType
 from tilec.passes import terms
-from tilec.passes.ranges import GRID_LIMITS, Range, symbol_ranges, value_ranges
+from tilec.passes.host_terms import HostTerms, compare
+from tilec.passes.ranges import Range, symbol_ranges, value_ranges
 from tilec.passes.relevance import deciding_ops
 from tilec.passes.structure import Frame, Structure, structure
-from tilec.passes.terms import Atom, Atoms, Formula, Kind, Poly
+from tilec.passes.terms import Atom, Formula, Kind, Poly
 
 Positions = tuple[Poly, ...]
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 
-def compare(operator: str, left: Poly, right: Poly) -> Formula:
-    """`left operator right` for the six comparison operators."""
-    match operator:
-        case "==":
-            return terms.eq(left, right)
-        case "!=":
-            return terms.ne(left, right)
-        case "<":
-            return terms.lt(left, right)
-        case "<=":
-            return terms.ge(right, left)
-        case ">":
-            return terms.lt(right, left)
-        case _:
-            return terms.ge(left, right)
-
-
 @dataclass(slots=True)
-class IndexTerms:
+class IndexTerms(HostTerms):
     """The translation of one kernel; values are translated on demand and remembered."""
 
-    function: Function
-    atoms: Atoms = field(default_factory=Atoms)
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])
-    symbols: dict[str, Range] = field(default_factory=dict[str, Range])
     structure: Structure = field(default_factory=Structure)
     deciding: list[Op] = field(default_factory=list[Op])
-    grid: tuple[Poly, ...] = ()
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
     _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
@@ -83,47 +62,6 @@ class IndexTerms:
         self.deciding = deciding_ops(self.function)
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
         self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
-
-    # Launch values
-
-    def symbol(self, name: str) -> Poly:
-        """A dim, stride or integer scalar parameter."""
-        bounds = self.symbols[name]
-        return terms.of(self.atoms.make(name, Kind.SYMBOL, name, (bounds.low, bounds.high), varies=False))
-
-    def block(self, axis: int) -> Poly:
-        """The block id on a grid axis."""
-        if axis >= len(self.grid) or self.grid[axis] == terms.ONE:
-            return terms.ZERO
-        high = min(terms.interval(self.grid[axis])[1], GRID_LIMITS[axis])
-        args = (self.grid[axis],)
-        return terms.of(self.atoms.make(axis, Kind.BLOCK, f"b{axis}", (0, max(0, high - 1)), args=args, level=axis))
-
-    def expression(self, expr: Expr) -> Poly:
-        """A host expression."""
-        if expr.op == "const":
-            return terms.const(expr.value)
-        if expr.op == "sym":
-            return self.symbol(expr.name)
-        if expr.op not in ("+", "-", "*", "//", "%", "min", "max"):
-            return self.choose(self.predicate(expr), terms.ONE, terms.ZERO)
-        left, right = (self.expression(arg) for arg in expr.args)
-        kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
-        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
-            # The host may divide by a negative number, which a quotient here does not describe.
-            return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (-(2**63), 2**63), varies=False))
-        result = self.arithmetic(kind, left, right)
-        assert result is not None
-        return result
-
-    def predicate(self, expr: Expr) -> Formula:
-        """A host predicate; anything but a comparison or connective is true where it is not zero."""
-        if expr.op in COMPARISONS:
-            return compare(expr.op, self.expression(expr.args[0]), self.expression(expr.args[1]))
-        if expr.op in ("and", "or"):
-            parts = [self.predicate(arg) for arg in expr.args]
-            return terms.conjunction(parts) if expr.op == "and" else terms.disjunction(parts)
-        return terms.ne(self.expression(expr))
 
     # Values
 
@@ -146,40 +84,6 @@ class IndexTerms:
         if found is None:
             found = self._conditions[key] = self._translate_condition(value, positions)
         return found
-
-    def choose(self, condition: Formula, on_true: Poly, on_false: Poly) -> Poly:
-        """One of two by a condition."""
-        return self.atoms.choice(((condition, on_true), (terms.negate(condition), on_false)))
-
-    def arithmetic(self, kind: str, left: Poly, right: Poly) -> Poly | None:
-        """`left kind right` over the integers; None where that is no polynomial or derived atom."""
-        match kind:
-            case "add":
-                return left + right
-            case "sub":
-                return left - right
-            case "mul":
-                return left * right
-            case "floordiv":
-                return self.atoms.quotient(left, right)
-            case "mod":
-                return left - right * self.atoms.quotient(left, right)
-            case "min":
-                return self.atoms.minimum(left, right)
-            case "max":
-                return self.atoms.maximum(left, right)
-            case _:
-                return self._bitwise(kind, left, right.constant)
-
-    def _bitwise(self, kind: str, left: Poly, right: int | None) -> Poly | None:
-        if right is None or right < 0:
-            return None
-        if kind in ("shl", "shr") and right < 63:
-            power = terms.const(1 << right)
-            return left * power if kind == "shl" else self.atoms.quotient(left, power)
-        if kind == "and" and right & (right + 1) == 0:
-            return left - self.atoms.quotient(left, terms.const(right + 1)) * (right + 1)
-        return None
 
     def _translate(self, value: Value, positions: Positions) -> Poly:
         if value.tile.dtype.kind == "b":

@@ -22,7 +22,8 @@ from time import monotonic
 from tilec.ir.core import Access, ValueFact
 from tilec.passes import terms
 from tilec.passes.index_terms import IndexTerms
-from tilec.passes.integer_sets import Assignment, Solver, Undecided, evaluator
+from tilec.passes.integer_sets import Assignment, Solver, evaluator
+from tilec.passes.products import Undecided
 from tilec.passes.ranges import GRID_LIMITS
 from tilec.passes.terms import Atom, Formula, Kind
 
