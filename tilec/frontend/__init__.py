@@ -1,0 +1,12 @@
+"""Front end: kernel files to tile IR.
+
+In: a kernel file and the values of its constants. Out: an `ir.core.Function` whose operations carry exact source spans, or a
+CompileError with every problem found (E01 syntax, E02 types). The file is parsed, never executed.
+
+`module` reads files and imports, `signature` the parameters, `statements` and `expressions` the body, `words` and `memory`
+the vocabulary, `host` what the launcher evaluates, `arithmetic` and `emitter` the typing rules and the operations.
+"""
+
+from tilec.frontend.build import KernelSource, load_kernel, read_kernel
+
+__all__ = ["KernelSource", "load_kernel", "read_kernel"]

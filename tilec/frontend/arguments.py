@@ -1,0 +1,124 @@
+"""Arguments of a call to a word: binding by position and name, and the forms words take them in."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, tile_type, usable
+from tilec.frontend.scope import Scope
+from tilec.ir.core import Access, Parameter, Value
+from tilec.ir.types import DTYPES, DType, TensorType
+
+
+class Missing:
+    """An optional argument that was not given."""
+
+
+MISSING: Final = Missing()
+
+
+@dataclass(slots=True)
+class Call:
+    """A call with its arguments evaluated."""
+
+    scope: Scope
+    node: ast.Call
+    word: str
+    arguments: list[Term]
+    keywords: dict[str, Term]
+
+    @property
+    def at(self) -> At:
+        return self.scope.at(self.node)
+
+    @property
+    def emitter(self) -> Emitter:
+        return self.scope.emitter
+
+    def place(self, position: int) -> At:
+        """Where an argument stands (the call itself if it is not one of the positional ones)."""
+        args = self.node.args
+        return self.scope.at(args[position]) if position < len(args) else self.at
+
+    def bind_optional(self, positional: str, keywords: str = "") -> list[Term | Missing]:
+        """Values in the order named; a name ending in `?` may be missing; E0113."""
+        names = [name.rstrip("?") for name in positional.split()]
+        every = [*names, *(name.rstrip("?") for name in keywords.split())]
+        optional = {name[:-1] for name in (*positional.split(), *keywords.split()) if name.endswith("?")}
+        shown = self.word.removeprefix("builtins.")
+        if len(self.arguments) > len(names):
+            self.at.fail("E0113", f"`{shown}` takes {len(names)} arguments, {len(self.arguments)} given",
+                         hint=f"its parameters: {', '.join(every)}")  # fmt: skip
+        found: dict[str, Term] = dict(zip(names, self.arguments, strict=False))
+        for name, term in self.keywords.items():
+            if name not in every or name in found:
+                wrong = "is given twice" if name in found else "is no parameter"
+                self.at.fail("E0113", f"`{name}` {wrong} of `{shown}`", hint=f"its parameters: {', '.join(every)}")
+            found[name] = term
+        for name in every:
+            if name not in found and name not in optional:
+                self.at.fail("E0113", f"`{shown}` needs an argument for `{name}`", hint=f"its parameters: {', '.join(every)}")
+        return [usable(found[name]) if name in found else MISSING for name in every]
+
+    def bind(self, positional: str) -> list[Term]:
+        """Values of required arguments."""
+        return [term for term in self.bind_optional(positional) if not isinstance(term, Missing)]
+
+    def tensor(self, term: Term, allowed: tuple[Access, ...], verb: str) -> tuple[Value, Parameter]:
+        """A tensor argument whose declared access allows `verb`; E0207, E0217."""
+        if not isinstance(term, Value) or not isinstance(term.type, TensorType):
+            self.place(0).fail("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
+                               hint="pass a parameter declared `In`, `Out`, `InOut`, `Scratch` or `Atomic`")  # fmt: skip
+        parameter = self.scope.function.parameter_of(term)
+        if parameter.access not in allowed:
+            names = [{"INOUT": "InOut"}.get(a.name, a.name.title()) for a in allowed]
+            declared = parameter.access.name if parameter.access else ""
+            shown = {"INOUT": "InOut"}.get(declared, declared.title())
+            self.place(0).fail("E0207", f"`{parameter.name}` is declared `{shown}` and cannot be {verb}",
+                               hint=f"declare it `{'` or `'.join(names)}`")  # fmt: skip
+        return term, parameter
+
+    def dtype(self, term: Term) -> DType:
+        """A dtype argument; E0201."""
+        if isinstance(term, DType):
+            return term
+        if isinstance(term, str) and term in DTYPES:
+            return DTYPES[term]
+        self.at.fail("E0201", f"`{self.word}` takes a dtype, found {describe(term)}", hint="one of " + ", ".join(DTYPES))
+
+    def dims(self, term: Term, what: str = "a shape", *, infer: bool = False) -> tuple[int, ...]:
+        """A shape argument: static positive extents; E0203."""
+        items = term if isinstance(term, tuple) else (term,)
+        size, shape = 1, list[int]()
+        for item in items:
+            item = usable(item)
+            if not isinstance(item, int) or isinstance(item, bool):
+                hint = "tile shapes are constants: make the dim a `Const`, or use a constant block size"
+                self.at.fail("E0203", f"{what} is static, found {describe(item)}", hint=hint)
+            if item < 1 and not (infer and item == -1):
+                self.at.fail("E0203", f"{what} has extent {item}", hint="extents are positive")
+            size *= abs(item)
+            shape.append(item)
+        if size > MAX_TILE:
+            self.at.fail("E0203", f"the tile has {size} elements", hint=f"a tile has at most {MAX_TILE}; use a smaller block")
+        return tuple(shape)
+
+    def axis(self, term: Term, rank: int) -> int:
+        """An axis argument, negative ones counted from the end; E0203."""
+        if not isinstance(term, int) or isinstance(term, bool) or not -rank <= term < rank:
+            self.at.fail("E0203", f"`axis` of a tile with {rank} axes is a constant in -{rank}..{rank}, found {describe(term)}")
+        return term % rank
+
+    def flag(self, term: Term | Missing, name: str) -> bool:
+        """A True or False argument; E0203."""
+        if isinstance(term, Missing):
+            return False
+        if not isinstance(term, bool):
+            self.at.fail("E0203", f"`{name}` is `True` or `False`, found {describe(term)}")
+        return term
+
+    def rank_of(self, term: Term) -> int:
+        """Number of axes of a tile argument."""
+        return tile_type(term, self.place(0)).rank

@@ -1,0 +1,117 @@
+"""From a kernel file to a tile IR function at one specialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.frontend.emitter import Emitter, Term
+from tilec.frontend.liveness import analyse, assigned
+from tilec.frontend.module import ElementName, Module, Routine, read_module
+from tilec.frontend.report import Refused, compile_error
+from tilec.frontend.scope import Scope
+from tilec.frontend.signature import Constant, constant_names, read_signature
+from tilec.frontend.statements import run
+from tilec.ir.core import Function
+from tilec.ir.expr import sym
+from tilec.ir.types import DTYPES
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """What a kernel file declares, before any constant has a value.
+
+    `parameters` are the launch parameters in order with their annotations as written, `constants` the `Const` names,
+    `elements` those of them that name dtypes, `files` every file whose text the kernel depends on.
+    """
+
+    name: str
+    parameters: tuple[tuple[str, str], ...]
+    constants: tuple[str, ...]
+    elements: tuple[str, ...]
+    files: tuple[Path, ...]
+
+
+def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
+    """Read what a kernel file declares; CompileError E0101..E0104, E0107, E0112."""
+    import ast
+
+    module = read_module(Path(path), root)
+    routine = _only_kernel(module)
+    arguments = routine.node.args
+    parameters = tuple(
+        (arg.arg, ast.unparse(arg.annotation) if arg.annotation is not None else "")
+        for arg in (*arguments.posonlyargs, *arguments.args)
+    )
+    constants = tuple(constant_names(routine))
+    elements = tuple(name for name in constants if isinstance(module.names.get(name), ElementName))
+    return KernelSource(routine.name, parameters, constants, elements, tuple(module.files))
+
+
+def load_kernel(path: Path | str, constants: Mapping[str, Constant], *, root: Path | None = None) -> Function:
+    """Compile the only kernel of a file to tile IR with `constants` folded in.
+
+    With `root`, spans name files relative to it. CompileError carries every problem found, in source order.
+    """
+    module = read_module(Path(path), root)
+    return _build(module, _only_kernel(module), constants)
+
+
+def _only_kernel(module: Module) -> Routine:
+    if not module.kernels:
+        hint = "mark the kernel function with `@tilec.kernel`"
+        raise CompileError(Diagnostic("E0103", f"no kernel in `{module.source.file}`", hint=hint))
+    if len(module.kernels) > 1:
+        first, second = module.kernels[:2]
+        span = module.source.span(second.node)
+        secondary = (Label(module.source.span(first.node), "the first kernel"),)
+        raise CompileError(Diagnostic("E0104", f"more than one kernel in `{module.source.file}`", Label(span), secondary,
+                                      hint="keep one kernel per file; share code with `@tilec.function`"))  # fmt: skip
+    return module.kernels[0]
+
+
+def _build(module: Module, routine: Routine, constants: Mapping[str, Constant]) -> Function:
+    signature = read_signature(routine, constants)
+    emitter = Emitter()
+    env: dict[str, Term] = {}
+    for parameter in signature.parameters:
+        parameter.value.owner = emitter.body
+        emitter.body.arguments.append(parameter.value)
+        env[parameter.name] = parameter.value
+        if parameter.access is None and parameter.value.tile.dtype.is_integer:
+            emitter.know(parameter.value, sym(parameter.name))
+    for name, value in signature.constants.items():
+        env[name] = DTYPES[value] if isinstance(value, str) else value
+    function = Function(routine.name, signature.parameters, emitter.body, dims=tuple(signature.dims),
+                        strides=tuple(signature.strides), constants=dict(signature.constants),
+                        loc=module.source.span(routine.node))  # fmt: skip
+    body = routine.node.body
+    scope = Scope(module, function, signature, emitter, env, frozenset(assigned(body)) | frozenset(env), analyse(body), [],
+                  (routine,))  # fmt: skip
+    try:
+        run(scope, body)
+        _check_grid(scope, routine)
+    except Refused as refused:
+        scope.problems.extend([refused.diagnostic] if refused.diagnostic else [])
+    except RecursionError:
+        raise CompileError(Diagnostic("E0101", f"kernel `{routine.name}` is nested too deeply", Label(function.loc)
+                                      if function.loc else None, hint="split long expressions over lines")) from None  # fmt: skip
+    if scope.problems:
+        raise compile_error(scope.problems)
+    for op in function.body.walk():
+        op.verify()
+    return function
+
+
+def _check_grid(scope: Scope, routine: Routine) -> None:
+    function = scope.function
+    if not function.grid and not scope.problems:
+        module = scope.module
+        module.source.fail("E0110", f"kernel `{routine.name}` has no grid", routine.node,
+                           hint="say how many blocks run: `grid(T)`")  # fmt: skip
+    for axis, at in scope.grid_axes.items():
+        if function.grid and axis >= len(function.grid):
+            at.fail("E0110", f"the grid has {len(function.grid)} axes, axis {axis} is used",
+                    hint="give `grid` another extent, or use a smaller axis")  # fmt: skip

@@ -1,0 +1,134 @@
+"""Calls: finding the callee, binding arguments, inlining tile functions."""
+
+from __future__ import annotations
+
+import ast
+
+from tilec.frontend import arithmetic, words
+from tilec.frontend.arguments import Call
+from tilec.frontend.emitter import Term, describe, number_of, usable
+from tilec.frontend.expressions import expression, package_of
+from tilec.frontend.liveness import analyse, assigned
+from tilec.frontend.module import DIRECTIVES, Package, Routine, Word, dtype_word, is_word, word_of
+from tilec.frontend.report import Refused
+from tilec.frontend.scope import Scope
+from tilec.frontend.signature import dtype_named
+from tilec.ir.types import DType
+
+MAX_CALL_DEPTH = 32
+
+
+def call(scope: Scope, node: ast.Call) -> Term:
+    """Evaluate a call."""
+    at = scope.at(node)
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            scope.at(argument).fail("E0113", "arguments cannot be unpacked with `*`", hint="pass them one by one")
+    for keyword in node.keywords:
+        if keyword.arg is None:
+            scope.at(keyword.value).fail("E0113", "arguments cannot be unpacked with `**`", hint="pass them one by one")
+    if isinstance(node.func, ast.Attribute) and package_of(scope, node.func.value) is None:
+        return _method(scope, node, node.func)
+    callee = _callee(scope, node.func)
+    if isinstance(callee, Routine):
+        return _inline(scope, callee, node)
+    given = Call(scope, node, "", [expression(scope, a) for a in node.args],
+                 {str(k.arg): expression(scope, k.value) for k in node.keywords})  # fmt: skip
+    if isinstance(callee, DType):
+        given.word = callee.name
+        (value,) = given.bind("value")
+        return scope.emitter.cast(value, callee, at)
+    given.word = callee
+    build = words.WORDS.get(callee)
+    if build is None:
+        if callee in DIRECTIVES:
+            at.fail("E0109", f"`{callee}` has no value", hint="call it on a line of its own, at the top level of the kernel")
+        at.fail("E0106", f"`{callee.removeprefix('builtins.')}` cannot be called here",
+                hint="loops run over `range(...)`" if callee == "builtins.range" else "")  # fmt: skip
+    return build(given)
+
+
+def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
+    """What a call calls: a word (by name), a tile function or a dtype."""
+    at = scope.at(node)
+    if isinstance(node, ast.Name):
+        entry = scope.name(node)
+        if isinstance(entry, Word):
+            return entry.name
+        if isinstance(entry, Routine | DType):
+            return entry
+        at.fail("E0106", f"`{node.id}` cannot be called", hint="kernels call words of `tilec` and tile functions")
+    if isinstance(node, ast.Attribute):
+        package = package_of(scope, node.value)
+        if isinstance(package, Package) and package.name == "math":
+            return f"math.{node.attr}"
+        word = word_of(scope.module, node)
+        if word is not None:
+            return dtype_named(word) if dtype_word(word) else word
+        hint = f"`tilec` has no word `{node.attr}`" if not is_word(node.attr) else ""
+        at.fail("E0108", f"`{ast.unparse(node)}` is not defined", hint=hint)
+    at.fail("E0106", "this cannot be called", hint="kernels call words of `tilec` and tile functions")
+
+
+def _method(scope: Scope, node: ast.Call, func: ast.Attribute) -> Term:
+    receiver = expression(scope, func.value)
+    if func.attr not in words.METHODS:
+        scope.at(func).fail("E0106", f"{describe(receiver)} has no method `{func.attr}`",
+                            hint="tiles have " + ", ".join(f"`{name}`" for name in words.METHODS))  # fmt: skip
+    arguments = [expression(scope, a) for a in node.args]
+    if func.attr != "astype" and len(arguments) != 1:
+        # `x.reshape(2, 3)` is `x.reshape((2, 3))`.
+        arguments = [tuple(arguments)]
+    keywords = {str(k.arg): expression(scope, k.value) for k in node.keywords}
+    return words.WORDS[func.attr](Call(scope, node, func.attr, [receiver, *arguments], keywords))
+
+
+def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
+    at = scope.at(node)
+    if routine in scope.callers or len(scope.callers) > MAX_CALL_DEPTH:
+        at.fail("E0114", f"tile function `{routine.name}` calls itself", hint="write a loop")
+    from tilec.frontend.statements import run
+
+    problems = len(scope.problems)
+    env = _bind(scope, routine, node)
+    inner = Scope(routine.module, scope.function, scope.signature, scope.emitter, env,
+                  frozenset(assigned(routine.node.body)) | frozenset(env), analyse(routine.node.body), scope.problems,
+                  (*scope.callers, routine), grid_axes=scope.grid_axes)  # fmt: skip
+    returned = run(inner, routine.node.body)
+    if len(scope.problems) > problems:
+        raise Refused(None)
+    return returned.value if returned is not None else None
+
+
+def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
+    """Arguments by parameter name; E0114."""
+    at, parameters = scope.at(node), routine.node.args
+    if parameters.vararg is not None or parameters.kwarg is not None:
+        at.fail("E0114", f"`{routine.name}` takes `*` or `**` arguments", hint="give it a fixed list of parameters")
+    positional = [*parameters.posonlyargs, *parameters.args]
+    if len(node.args) > len(positional):
+        at.fail("E0114", f"`{routine.name}` takes {len(positional)} arguments, {len(node.args)} given")
+    env = {parameter.arg: usable(expression(scope, a)) for parameter, a in zip(positional, node.args, strict=False)}
+    names = {parameter.arg for parameter in (*parameters.args, *parameters.kwonlyargs)}
+    for keyword in node.keywords:
+        name = str(keyword.arg)
+        if name not in names or name in env:
+            wrong = "is given twice" if name in env else "is no parameter"
+            scope.at(keyword.value).fail("E0114", f"`{name}` {wrong} of `{routine.name}`")
+        env[name] = usable(expression(scope, keyword.value))
+    defaults = dict(zip([p.arg for p in positional[len(positional) - len(parameters.defaults) :]], parameters.defaults,
+                        strict=True))  # fmt: skip
+    defaults |= {p.arg: d for p, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d is not None}
+    for parameter in (*positional, *parameters.kwonlyargs):
+        name = parameter.arg
+        if name not in env:
+            if name not in defaults:
+                at.fail("E0114", f"`{routine.name}` needs an argument for `{name}`")
+            default = defaults[name]
+            if not isinstance(default, ast.Constant):
+                at.fail("E0114", f"the default of `{name}` is no literal", hint="pass the argument")
+            env[name] = number_of(expression(scope, default), at)
+        if word_of(routine.module, parameter.annotation or ast.Constant(None)) == "Const":
+            if not arithmetic.is_number(env[name]) and not isinstance(env[name], DType):
+                at.fail("E0203", f"`{name}` of `{routine.name}` is a constant, found {describe(env[name])}")
+    return env

@@ -1,0 +1,257 @@
+"""Emit tile IR: constants, casts, broadcasts and the bookkeeping of what the host also knows.
+
+A term is what an expression evaluates to: a Python number, dtype, string or tuple while compiling, or an IR value at run
+time. Numbers are weak: they take a dtype only when they meet a value. Integer scalars made of dims, integer parameters and
+constants are remembered as host expressions, so that `grid` and `requires` can use names that the kernel computed.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from tilec.diagnostics import Diagnostic, Span
+from tilec.frontend.report import Refused, Source
+from tilec.ir import ops
+from tilec.ir.core import Block, Op, Value
+from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
+from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32
+
+MAX_TILE: Final = 1 << 20
+"""Most elements a tile may have: far above what one block's registers and shared memory hold."""
+
+_LARGEST: Final = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f8e4m3": 448.0,
+                   "f8e5m2": 57344.0}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A name without a usable value. `diagnostic` says why; None where that was reported already."""
+
+    diagnostic: Diagnostic | None
+
+
+Number = bool | int | float
+Term = Value | bool | int | float | str | DType | tuple["Term", ...] | Poison | None
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The source text an operation or error belongs to."""
+
+    source: Source
+    node: ast.AST
+
+    @property
+    def span(self) -> Span:
+        return self.source.span(self.node)
+
+    def fail(self, code: str, message: str, *, label: str = "", hint: str = "") -> NoReturn:
+        """Raise Refused here."""
+        self.source.fail(code, message, self.node, label=label, hint=hint)
+
+
+class Emitter:
+    """Appends operations to the current block."""
+
+    def __init__(self) -> None:
+        self.body = Block()
+        self.block = self.body
+        self.unsafe: int | None = None
+        self._host: dict[Value, Expr] = {}
+        self._dims: dict[str, Value] = {}
+
+    def emit(self, op: Op, at: At, *types: TileType) -> list[Value]:
+        """Append an operation with results of these types."""
+        op.loc = at.span
+        op.define(*types)
+        self.block.ops.append(op)
+        return op.results
+
+    @contextmanager
+    def into(self, block: Block) -> Iterator[None]:
+        """Append to another block for a while."""
+        outer, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = outer
+
+    def know(self, value: Value, expr: Expr) -> None:
+        """Remember that the host knows `value`."""
+        self._host[value] = expr
+
+    def host(self, term: Term) -> Expr | None:
+        """The host expression of an integer term, if there is one."""
+        if isinstance(term, int):
+            return const(int(term))
+        return self._host.get(term) if isinstance(term, Value) else None
+
+    def dim(self, symbol: str, at: At) -> Value:
+        """Value of a symbolic dim, read once at the start of the kernel."""
+        if symbol not in self._dims:
+            op = ops.DimValue(symbol=symbol, loc=at.span)
+            op.define(TileType(i32), names=(symbol,))
+            self.body.ops.insert(len(self._dims), op)
+            self._dims[symbol] = op.result
+            self.know(op.result, sym(symbol))
+        return self._dims[symbol]
+
+    def constant(self, value: Number, type: TileType, at: At) -> Value:
+        """A tile filled with a number, checked to fit the dtype; E0204, E0205."""
+        dtype = type.dtype
+        if dtype.kind == "b" or isinstance(value, bool):
+            if dtype.kind != "b" or not isinstance(value, bool):
+                at.fail("E0204", f"`{value}` cannot be used as {dtype}", hint="use `where(condition, 1, 0)` or a comparison")
+            return self.emit(ops.Constant(value=value), at, type)[0]
+        if dtype.is_float:
+            number = as_float(value, at)
+            if math.isfinite(number) and abs(number) > _LARGEST[dtype.name]:
+                at.fail("E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {_LARGEST[dtype.name]}")
+            return self.emit(ops.Constant(value=number), at, type)[0]
+        if isinstance(value, float):
+            at.fail("E0204", f"the float {value} cannot be used as {dtype}", hint="convert the tile with `.astype(f32)` first")
+        low, high = dtype.integer_range()
+        if not low <= value <= high:
+            at.fail("E0205", f"{value} does not fit {dtype}", hint="widen with `i64(...)`")
+        return self.emit(ops.Constant(value=value), at, type)[0]
+
+    def value(self, term: Term, at: At) -> Value:
+        """The term as a tile value; a lone number becomes i32, f32 or bool."""
+        if isinstance(term, Value):
+            tile_type(term, at)
+            return term
+        return self.constant(number_of(term, at), TileType(default_dtype(number_of(term, at))), at)
+
+    def cast(self, term: Term, dtype: DType, at: At) -> Value:
+        """Convert the dtype."""
+        if not isinstance(term, Value):
+            number = number_of(term, at)
+            if dtype.is_integer and isinstance(number, float) and math.isfinite(number):
+                number = int(number)
+            if dtype.kind == "b" or isinstance(number, bool):
+                number = bool(number) if dtype.kind == "b" else int(number)
+            return self.constant(number, TileType(dtype), at)
+        source = tile_type(term, at)
+        if source.dtype == dtype:
+            return term
+        result = self.emit(ops.Cast(operands=[term]), at, TileType(dtype, source.shape))[0]
+        known = self.host(term)
+        if known is not None and dtype.is_integer and dtype.bits >= source.dtype.bits and dtype.kind == "i":
+            self.know(result, known)
+        return result
+
+    def reshape(self, value: Value, shape: tuple[int, ...], at: At) -> Value:
+        """Same elements, another shape."""
+        if value.tile.shape == shape:
+            return value
+        return self.emit(ops.Reshape(operands=[value]), at, TileType(value.tile.dtype, shape))[0]
+
+    def broadcast(self, value: Value, shape: tuple[int, ...], at: At) -> Value:
+        """Numpy broadcasting of one tile to `shape`; E0202."""
+        source = value.tile.shape
+        if source == shape:
+            return value
+        missing = len(shape) - len(source)
+        if missing < 0 or any(a not in (1, b) for a, b in zip(source, shape[missing:], strict=True)):
+            at.fail("E0202", f"shape {shape_text(source)} does not broadcast to {shape_text(shape)}",
+                    hint="insert axes of extent 1 with `[:, None]` or `[None, :]`")  # fmt: skip
+        if source:
+            value = self.reshape(value, (1,) * missing + source, at)
+        if value.tile.shape == shape:
+            return value
+        return self.emit(ops.Broadcast(operands=[value]), at, TileType(value.tile.dtype, shape))[0]
+
+    def binary_op(self, kind: str, left: Value, right: Value, at: At) -> Value:
+        """An element-wise operation of two values of one type."""
+        result = self.emit(ops.Binary(kind=kind, operands=[left, right]), at, left.tile)[0]
+        symbol = _HOST_KINDS.get(kind)
+        a, b = self._exact(left), self._exact(right)
+        if symbol in ARITHMETIC and a is not None and b is not None and left.tile == TileType(left.tile.dtype):
+            self.know(result, binary(symbol, a, b))
+        return result
+
+    def _exact(self, value: Value) -> Expr | None:
+        """Host expression of a value, integer constants included."""
+        if isinstance(value.owner, ops.Constant) and value.tile.dtype.is_integer:
+            return const(int(value.owner.value))
+        return self._host.get(value)
+
+    def materialize(self, expr: Expr, at: At) -> Term:
+        """Compute a host expression in the kernel."""
+        if expr.constant is not None:
+            return expr.constant
+        if expr.op == "sym":
+            return self.dim(expr.name, at)
+        left, right = (self.value(self.materialize(arg, at), at) for arg in expr.args)
+        return self.binary_op({v: k for k, v in _HOST_KINDS.items()}[expr.op], left, right, at)
+
+
+_HOST_KINDS: Final = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "min": "min", "max": "max"}
+
+
+def default_dtype(number: Number) -> DType:
+    """Dtype of a number that meets no value."""
+    return boolean if isinstance(number, bool) else i32 if isinstance(number, int) else f32
+
+
+def as_float(number: Number, at: At) -> float:
+    """A number as float; E0205 where it is too large."""
+    try:
+        return float(number)
+    except OverflowError:
+        at.fail("E0205", "the number is too large for a float")
+
+
+def number_of(term: Term, at: At) -> Number:
+    """The term, known to be a compile-time number; E0217."""
+    if isinstance(term, bool | int | float):
+        return term
+    at.fail("E0217", f"expected a tile or a number, found {describe(term)}", hint=_instead(term))
+
+
+def tile_type(term: Term, at: At) -> TileType:
+    """Type of a term that must be a tile value; E0217."""
+    if isinstance(term, Value) and isinstance(term.type, TileType):
+        return term.type
+    at.fail("E0217", f"expected a tile, found {describe(term)}", hint=_instead(term))
+
+
+def _instead(term: Term) -> str:
+    if isinstance(term, Value):
+        return f"read it first: `load({term.name}, ...)`"
+    return "use its elements one by one" if isinstance(term, tuple) else ""
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as Python writes it."""
+    return f"({shape[0]},)" if len(shape) == 1 else f"({', '.join(map(str, shape))})"
+
+
+def describe(term: Term) -> str:
+    """A term in the kernel author's words."""
+    if isinstance(term, Value):
+        if isinstance(term.type, TensorType):
+            return f"the tensor `{term.name}`"
+        kind = f"a tile of {term.tile.dtype}" if term.tile.shape else f"a scalar of {term.tile.dtype}"
+        return f"{kind} of shape {shape_text(term.tile.shape)}" if term.tile.shape else kind
+    if isinstance(term, bool | int | float):
+        return f"`{term}`"
+    if isinstance(term, DType):
+        return f"the dtype {term}"
+    if isinstance(term, tuple):
+        return f"a tuple of {len(term)}"
+    if isinstance(term, str):
+        return "a string"
+    return "nothing" if term is None else "an unusable value"
+
+
+def usable(term: Term) -> Term:
+    """The term, unless it is poisoned."""
+    if isinstance(term, Poison):
+        raise Refused(term.diagnostic)
+    return term

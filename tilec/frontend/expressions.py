@@ -1,0 +1,315 @@
+"""Expressions: from a Python expression to a term, emitting operations as it goes."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable
+from typing import Final
+
+from tilec.frontend import arithmetic
+from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
+from tilec.frontend.module import DimName, ElementName, Foreign, ModuleConstant, Package, Routine, Word, dtype_word, is_word
+from tilec.frontend.scope import Scope
+from tilec.frontend.signature import dtype_named
+from tilec.ir import ops
+from tilec.ir.core import Block, Value
+from tilec.ir.types import DType, TensorType, TileType
+
+_MATH_CONSTANTS: Final = {"inf": math.inf, "pi": math.pi, "e": math.e, "tau": math.tau}
+_MATH_FUNCTIONS: Final = frozenset({"sqrt", "exp", "log", "log2", "sin", "cos", "tanh", "floor", "ceil", "exp2"})
+Callee = Word | Routine | DType
+
+
+def expression(scope: Scope, node: ast.expr) -> Term:
+    """Evaluate an expression; Refused with E0106 where Python allows what kernels do not."""
+    build = _BUILD.get(type(node))
+    if build is None:
+        words = _UNSUPPORTED.get(type(node), "this expression")
+        scope.at(node).fail("E0106", f"{words} cannot be used in a kernel", hint=_HINTS.get(type(node), "use tile operations"))
+    return build(scope, node)
+
+
+def _constant(scope: Scope, node: ast.Constant) -> Term:
+    if isinstance(node.value, bool | int | float | str):
+        return node.value
+    if node.value is None:
+        return None
+    scope.at(node).fail("E0106", f"`{ast.unparse(node)}` cannot be used in a kernel", hint="use an int, a float or a bool")
+
+
+def _name(scope: Scope, node: ast.Name) -> Term:
+    entry = scope.name(node)
+    if isinstance(entry, ModuleConstant):
+        return _module_constant(scope, entry, node)
+    return _as_term(scope, entry, node)
+
+
+def _as_term(scope: Scope, entry: object, node: ast.expr) -> Term:
+    if isinstance(entry, Word | Package | Routine | Foreign | DimName | ElementName | ModuleConstant):
+        what = entry.name.removeprefix("builtins.") if isinstance(entry, Word | Package | Routine) else ast.unparse(node)
+        scope.at(node).fail("E0106", f"`{what}` is used as a value", hint=f"call it: `{what}(...)`")
+    return entry  # type: ignore[return-value]
+
+
+def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Term:
+    """Module constants are arithmetic on literals and other module constants."""
+
+    def evaluate(item: ast.expr, depth: int) -> Term:
+        at = scope.at(node)
+        if isinstance(item, ast.Constant) and isinstance(item.value, bool | int | float):
+            return item.value
+        if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub):
+            return -number_of(evaluate(item.operand, depth), at)
+        if isinstance(item, ast.BinOp) and type(item.op) in arithmetic.BINARY:
+            left, right = number_of(evaluate(item.left, depth), at), number_of(evaluate(item.right, depth), at)
+            return arithmetic.fold(arithmetic.BINARY[type(item.op)], left, right, at)
+        if isinstance(item, ast.Name) and depth < 32:
+            other = entry.module.names.get(item.id)
+            if isinstance(other, ModuleConstant):
+                return evaluate(other.node, depth + 1)
+            if isinstance(other, Word) and dtype_word(other.name):
+                return dtype_named(other.name)
+            if isinstance(other, Word) and other.name == "inf":
+                return math.inf
+        if isinstance(item, ast.Attribute) and isinstance(item.value, ast.Name):
+            package = entry.module.names.get(item.value.id)
+            if isinstance(package, Package) and package.name == "math" and item.attr in _MATH_CONSTANTS:
+                return _MATH_CONSTANTS[item.attr]
+        at.fail("E0108", f"`{ast.unparse(node)}` is no constant that the compiler can evaluate",
+                hint="module constants are literals and arithmetic on them")  # fmt: skip
+
+    return evaluate(entry.node, 0)
+
+
+def _tuple(scope: Scope, node: ast.Tuple | ast.List) -> Term:
+    return tuple(expression(scope, item) for item in node.elts)
+
+
+def _binary(scope: Scope, node: ast.BinOp) -> Term:
+    left, right = expression(scope, node.left), expression(scope, node.right)
+    if isinstance(node.op, ast.MatMult):
+        return matmul(scope, left, right, node)
+    return arithmetic.binary(scope.emitter, arithmetic.BINARY[type(node.op)], left, right, scope.at(node))
+
+
+def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = None) -> Term:
+    """`left @ right + acc` on the tensor cores; E0201, E0202, E0206."""
+    at = scope.at(node)
+    a, b = tile_type(left, at), tile_type(right, at)
+    if a.rank != 2 or b.rank != 2:
+        at.fail("E0206", f"a matrix product takes two matrices, found {describe(left)} and {describe(right)}",
+                hint="give each operand two axes, for example with `[None, :]`")  # fmt: skip
+    if a.dtype != b.dtype or not a.dtype.is_float or a.dtype.bits > 16:
+        at.fail("E0201", f"a matrix product takes two bf16, f16 or f8 tiles of one dtype, found {a.dtype} and {b.dtype}",
+                hint="convert the operands with `.astype(bf16)`")  # fmt: skip
+    if a.shape[1] != b.shape[0]:
+        at.fail("E0202", f"inner extents differ: {a.shape[1]} and {b.shape[0]}", hint="a is (M, K), b is (K, N); use `.T`")
+    result = TileType(dtype_named("f32"), (a.shape[0], b.shape[1]))
+    if acc is None:
+        acc = scope.emitter.constant(0.0, result, at)
+    if tile_type(acc, at) != result:
+        at.fail("E0201", f"the accumulator is {result.dtype} of shape {result.shape}, found {describe(acc)}",
+                hint=f"start from `zeros({result.shape}, f32)`")  # fmt: skip
+    operands = [scope.emitter.value(term, at) for term in (left, right, acc)]
+    return scope.emitter.emit(ops.Mma(operands=operands), at, result)[0]
+
+
+def _unary(scope: Scope, node: ast.UnaryOp) -> Term:
+    term, at = expression(scope, node.operand), scope.at(node)
+    if isinstance(node.op, ast.USub):
+        return arithmetic.negate(scope.emitter, term, at)
+    if isinstance(node.op, ast.Not):
+        return arithmetic.logical_not(scope.emitter, term, at)
+    if isinstance(node.op, ast.Invert):
+        return arithmetic.invert(scope.emitter, term, at)
+    if not arithmetic.is_number(term):
+        tile_type(term, at)
+    return term
+
+
+def _compare(scope: Scope, node: ast.Compare) -> Term:
+    for op in node.ops:
+        if type(op) not in arithmetic.COMPARE:
+            scope.at(node).fail("E0106", "`is` and `in` cannot be used in a kernel", hint="compare numbers with `==`")
+    terms = [expression(scope, side) for side in (node.left, *node.comparators)]
+    at = scope.at(node)
+    parts = [arithmetic.compare(scope.emitter, arithmetic.COMPARE[type(op)], terms[i], terms[i + 1], at)
+             for i, op in enumerate(node.ops)]  # fmt: skip
+    return parts[0] if len(parts) == 1 else arithmetic.connect(scope.emitter, "and", parts, [at] * len(parts))
+
+
+def _connective(scope: Scope, node: ast.BoolOp) -> Term:
+    kind = "and" if isinstance(node.op, ast.And) else "or"
+    terms: list[Term] = []
+    for value in node.values:
+        term = expression(scope, value)
+        terms.append(term)
+        # As in Python, what follows a deciding constant is not evaluated.
+        if isinstance(term, bool | int | float) and bool(term) == (kind == "or"):
+            break
+    return arithmetic.connect(scope.emitter, kind, terms, [scope.at(value) for value in node.values[: len(terms)]])
+
+
+def _choice(scope: Scope, node: ast.IfExp) -> Term:
+    test, at = expression(scope, node.test), scope.at(node)
+    if isinstance(test, bool | int | float):
+        return expression(scope, node.body if test else node.orelse)
+    condition = arithmetic.condition(scope.emitter, test, scope.at(node.test))
+    then, other = Block(), Block()
+    with scope.emitter.into(then):
+        on_true = expression(scope, node.body)
+    with scope.emitter.into(other):
+        on_false = expression(scope, node.orelse)
+    if not then.ops and not other.ops:
+        a, b = arithmetic.unify(scope.emitter, on_true, on_false, at)
+        mask = scope.emitter.broadcast(condition, a.tile.shape, at)
+        return scope.emitter.emit(ops.Select(operands=[mask, a, b]), at, a.tile)[0]
+    return join(scope, ops.If(operands=[condition], regions=[then, other]), [(on_true, on_false)], at)[0]
+
+
+def join(scope: Scope, branch: ops.If, pairs: list[tuple[Term, Term]], at: object) -> list[Term]:
+    """Finish an `if`: yield one value per pair, which must agree in type; E0209."""
+    from tilec.frontend.emitter import At
+
+    assert isinstance(at, At)
+    types = [joined_type(pair, at) for pair in pairs]
+    for side, region in enumerate(branch.regions):
+        with scope.emitter.into(region):
+            yielded = [term if isinstance(term := pair[side], Value) else scope.emitter.constant(number_of(term, at), type, at)
+                       if not type.dtype.is_float else scope.emitter.constant(arithmetic.as_float(number_of(term, at), at),
+                                                                              type, at)
+                       for pair, type in zip(pairs, types, strict=True)]  # fmt: skip
+            scope.emitter.emit(ops.Yield(operands=yielded), at)
+    return list(scope.emitter.emit(branch, at, *types))
+
+
+def joined_type(pair: tuple[Term, Term], at: object) -> TileType:
+    """The one type of what two branches give; a number takes the other side's dtype; E0209."""
+    from tilec.frontend.emitter import At, default_dtype
+
+    assert isinstance(at, At)
+    left, right = (usable(term) for term in pair)
+    if isinstance(left, Value) and isinstance(right, Value):
+        if left.type == right.type and isinstance(left.type, TileType):
+            return left.type
+    elif isinstance(left, Value) or isinstance(right, Value):
+        value, number = (left, right) if isinstance(left, Value) else (right, left)
+        if (
+            isinstance(value, Value)
+            and isinstance(number, bool | int | float)
+            and value.type == TileType(tile_type(value, at).dtype)
+        ):
+            fits = value.tile.dtype.is_float or isinstance(number, int)
+            if fits and (value.tile.dtype.kind == "b") == isinstance(number, bool):
+                return value.tile
+    elif isinstance(left, bool | int | float) and isinstance(right, bool | int | float):
+        if isinstance(left, bool) == isinstance(right, bool):
+            return TileType(default_dtype(left if isinstance(left, float) else right))
+    at.fail("E0209", f"the branches give different types: {describe(left)} and {describe(right)}",
+            hint="make both sides agree in dtype and shape")  # fmt: skip
+
+
+def _attribute(scope: Scope, node: ast.Attribute) -> Term:
+    at = scope.at(node)
+    package = package_of(scope, node.value)
+    if package is not None:
+        if package.name == "math" and node.attr in _MATH_CONSTANTS:
+            return _MATH_CONSTANTS[node.attr]
+        if package.name == "tilec" and dtype_word(node.attr):
+            return dtype_named(node.attr)
+        if package.name == "tilec" and node.attr == "inf":
+            return math.inf
+        if package.name == "tilec" and is_word(node.attr):
+            at.fail("E0106", f"`{node.attr}` is used as a value", hint=f"call it: `tilec.{node.attr}(...)`")
+        at.fail("E0108", f"`{package.name}` has no `{node.attr}` for kernels", hint="check the spelling")
+    term = expression(scope, node.value)
+    if isinstance(term, Value) and isinstance(term.type, TensorType):
+        if node.attr == "shape":
+            return tuple(scope.emitter.materialize(dim, at) for dim in term.tensor.dims)
+        if node.attr == "ndim":
+            return term.tensor.rank
+        if node.attr == "dtype":
+            return term.tensor.dtype
+        at.fail("E0106", f"a tensor has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`; `load` gives a tile")
+    if not isinstance(term, Value):
+        at.fail("E0106", f"{describe(term)} has no `{node.attr}`", hint="attributes belong to tiles and tensors")
+    if node.attr == "shape":
+        return term.tile.shape
+    if node.attr == "ndim":
+        return term.tile.rank
+    if node.attr == "dtype":
+        return term.tile.dtype
+    if node.attr == "T":
+        return permute(scope, term, tuple(reversed(range(term.tile.rank))), node)
+    at.fail("E0106", f"a tile has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`, `T`, `astype`, `reshape`, "
+            "`permute`, `broadcast_to`")  # fmt: skip
+
+
+def permute(scope: Scope, value: Value, axes: tuple[int, ...], node: ast.expr) -> Value:
+    """Reorder axes; nothing to do for the identity."""
+    if axes == tuple(range(len(axes))):
+        return value
+    type = TileType(value.tile.dtype, tuple(value.tile.shape[axis] for axis in axes))
+    return scope.emitter.emit(ops.Permute(axes=axes, operands=[value]), scope.at(node), type)[0]
+
+
+def package_of(scope: Scope, node: ast.expr) -> Package | None:
+    """The package a name stands for."""
+    if isinstance(node, ast.Name) and node.id not in scope.env and node.id not in scope.locals:
+        entry = scope.module.names.get(node.id)
+        return entry if isinstance(entry, Package) else None
+    return None
+
+
+def _subscript(scope: Scope, node: ast.Subscript) -> Term:
+    term, at = expression(scope, node.value), scope.at(node)
+    if isinstance(term, tuple):
+        index = expression(scope, node.slice)
+        if not isinstance(index, int) or not -len(term) <= index < len(term):
+            at.fail("E0203", f"the index into {describe(term)} must be a constant in range",
+                    hint=f"use -{len(term)}..{len(term)}")  # fmt: skip
+        return usable(term[index])
+    if isinstance(term, Value) and isinstance(term.type, TensorType):
+        at.fail("E0106", "a tensor is not subscripted", hint=f"read it with `load({term.name}, index, shape=...)`")
+    type = tile_type(term, at)
+    items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    shape: list[int] = []
+    remaining = list(type.shape)
+    for item in items:
+        if isinstance(item, ast.Constant) and item.value is None:
+            shape.append(1)
+        elif isinstance(item, ast.Constant) and item.value is Ellipsis:
+            keep = len(remaining) - sum(isinstance(i, ast.Slice) for i in items[items.index(item) + 1 :])
+            shape, remaining = [*shape, *remaining[:keep]], remaining[max(keep, 0) :]
+        elif isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None:
+            if not remaining:
+                at.fail("E0206", f"too many axes for {describe(term)}", hint=f"the tile has {type.rank}")
+            shape.append(remaining.pop(0))
+        else:
+            scope.at(item).fail("E0106", "elements cannot be picked out of a tile",
+                                hint="subscripts are `:` and `None`; load the part you need, or use `where` and `sum`")  # fmt: skip
+    return scope.emitter.reshape(scope.emitter.value(term, at), (*shape, *remaining), at)
+
+
+def _call(scope: Scope, node: ast.Call) -> Term:
+    from tilec.frontend.calls import call
+
+    return call(scope, node)
+
+
+_BUILD: Final[dict[type[ast.expr], Callable[[Scope, ast.expr], Term]]] = {
+    ast.Constant: _constant, ast.Name: _name, ast.Tuple: _tuple, ast.List: _tuple, ast.BinOp: _binary, ast.UnaryOp: _unary,
+    ast.Compare: _compare, ast.BoolOp: _connective, ast.IfExp: _choice, ast.Attribute: _attribute,
+    ast.Subscript: _subscript, ast.Call: _call,
+}  # type: ignore[dict-item] # fmt: skip
+_UNSUPPORTED: Final[dict[type[ast.expr], str]] = {
+    ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
+    ast.GeneratorExp: "a generator", ast.Lambda: "a lambda", ast.Dict: "a dict", ast.Set: "a set",
+    ast.JoinedStr: "an f-string", ast.NamedExpr: "an assignment inside an expression", ast.Await: "await",
+    ast.Yield: "yield", ast.YieldFrom: "yield", ast.Starred: "a starred expression", ast.Slice: "a slice",
+}  # fmt: skip
+_HINTS: Final[dict[type[ast.expr], str]] = {
+    ast.ListComp: "write a `for` loop over `range(...)`", ast.GeneratorExp: "write a `for` loop over `range(...)`",
+    ast.Lambda: "define a `@tilec.function`", ast.NamedExpr: "assign on a line of its own",
+}  # fmt: skip

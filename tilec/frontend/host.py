@@ -1,0 +1,96 @@
+"""Host expressions: what `grid`, `requires` and `values` say about launch values.
+
+They may use dims, constants, integer scalar parameters, and names the kernel computed from those alone.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from tilec.frontend.arithmetic import COMPARE
+from tilec.frontend.expressions import expression
+from tilec.frontend.module import DimName, word_of
+from tilec.frontend.scope import Scope
+from tilec.ir.core import Block
+from tilec.ir.expr import COMPARISONS, Expr, binary, cdiv, const, sym
+
+_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+_SYMBOL = dict(zip(("eq", "ne", "lt", "le", "gt", "ge"), COMPARISONS, strict=True))
+_INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_CALLS = {"min": "min", "max": "max", "minimum": "min", "maximum": "max"}
+
+
+def host_expr(scope: Scope, node: ast.expr) -> Expr:
+    """An integer expression over launch values; E0215."""
+    at = scope.at(node)
+    if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        left, right = host_expr(scope, node.left), host_expr(scope, node.right)
+        symbol = _ARITHMETIC[type(node.op)]
+        if symbol in ("//", "%") and right.constant == 0:
+            at.fail("E0205", "division by zero", hint="the divisor is 0 for these constants")
+        return binary(symbol, left, right)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return binary("-", const(0), host_expr(scope, node.operand))
+    if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 2:
+        name = _called(scope, node.func)
+        if name == "cdiv":
+            divisor = host_expr(scope, node.args[1])
+            if divisor.constant is not None and divisor.constant < 1:
+                at.fail("E0205", f"`cdiv` by {divisor.constant}", hint="the divisor is positive")
+            return cdiv(host_expr(scope, node.args[0]), divisor)
+        if name in _CALLS:
+            return binary(_CALLS[name], host_expr(scope, node.args[0]), host_expr(scope, node.args[1]))
+    dim = scope.module.names.get(node.id) if isinstance(node, ast.Name) and node.id not in scope.locals else None
+    if isinstance(dim, DimName) and isinstance(node, ast.Name) and node.id not in scope.env:
+        symbolic = dim.name in scope.signature.dims
+        return sym(dim.name) if symbolic else scope.emitter.host(scope.dim(dim.name, at)) or const(0)
+    # Everything else is a name or a constant expression; operations it emits are thrown away.
+    with scope.emitter.into(Block()):
+        term = expression(scope, node)
+    known = scope.emitter.host(term)
+    if known is None:
+        at.fail("E0215", "the host does not know this value at launch",
+                hint="use dims, constants and integer parameters with `+ - * // % min max cdiv`")  # fmt: skip
+    return known
+
+
+def predicate(scope: Scope, node: ast.expr) -> Expr:
+    """A predicate over launch values; E0215."""
+    if isinstance(node, ast.BoolOp):
+        name = "and" if isinstance(node.op, ast.And) else "or"
+        result = predicate(scope, node.values[0])
+        for value in node.values[1:]:
+            result = binary(name, result, predicate(scope, value))
+        return result
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _inverted(predicate(scope, node.operand))
+    if isinstance(node, ast.Compare) and all(type(op) in COMPARE for op in node.ops):
+        sides = [host_expr(scope, side) for side in (node.left, *node.comparators)]
+        parts = [binary(_SYMBOL[COMPARE[type(op)]], sides[i], sides[i + 1]) for i, op in enumerate(node.ops)]
+        result = parts[0]
+        for part in parts[1:]:
+            result = binary("and", result, part)
+        return result
+    term = expression(scope, node) if isinstance(node, ast.Name | ast.Constant) else None
+    if isinstance(term, bool):
+        return const(int(term))
+    scope.at(node).fail("E0215", "the condition is no predicate over launch values",
+                        hint="compare integers, such as `N % 8 == 0`; join with `and`, `or`")  # fmt: skip
+
+
+def _inverted(condition: Expr) -> Expr:
+    if condition.constant is not None:
+        return const(int(not condition.constant))
+    if condition.op in _INVERSE:
+        return binary(_INVERSE[condition.op], *condition.args)
+    return binary("or" if condition.op == "and" else "and", *(_inverted(arg) for arg in condition.args))
+
+
+def _called(scope: Scope, node: ast.expr) -> str:
+    """Name of the vocabulary word or builtin a call names, without its module."""
+    if isinstance(node, ast.Name) and node.id in scope.env:
+        return ""
+    word = word_of(scope.module, node)
+    if word is None and isinstance(node, ast.Name) and node.id in ("min", "max") and node.id not in scope.module.names:
+        return node.id
+    return word or ""

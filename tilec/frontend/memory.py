@@ -1,0 +1,168 @@
+"""Access words: `load`, `store`, `gather`, `scatter`, atomics. Tile indices become element offsets here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.frontend import arithmetic
+from tilec.frontend.arguments import Call, Missing
+from tilec.frontend.emitter import Term, as_float, describe, number_of, usable
+from tilec.ir import ops
+from tilec.ir.core import Access, Value
+from tilec.ir.types import DType, TileType
+
+_READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH)
+_WRITABLE: Final = (Access.OUT, Access.INOUT, Access.SCRATCH)
+_ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
+
+
+def load(call: Call) -> Term:
+    """Read a box, or one element where no shape is given."""
+    tensor_term, index, offset, shape, pad = call.bind_optional("tensor index?", "offset? shape? pad?")
+    assert not isinstance(tensor_term, Missing)
+    tensor, _ = call.tensor(tensor_term, _READABLE, "read")
+    rank = tensor.tensor.rank
+    extents = (1,) * rank if isinstance(shape, Missing) else call.dims(shape)
+    if len(extents) != rank:
+        call.at.fail("E0206", f"`{tensor.name}` has {rank} axes, the shape has {len(extents)}",
+                     hint="give one extent per axis; use 1 for axes you index")  # fmt: skip
+    offsets = _offsets(call, tensor, index, offset, extents)
+    op = ops.Load(pad=_pad(call, pad, tensor.tensor.dtype), unsafe=call.emitter.unsafe, operands=[tensor, *offsets])
+    tile = call.emitter.emit(op, call.at, TileType(tensor.tensor.dtype, extents))[0]
+    return call.emitter.reshape(tile, (), call.at) if isinstance(shape, Missing) else tile
+
+
+def store(call: Call) -> Term:
+    """Write a tile over a box."""
+    tensor, tile, offsets, mask = _write(call, _WRITABLE, "written")
+    op = ops.Store(mask=mask, unsafe=call.emitter.unsafe, operands=[tensor, tile, *offsets])
+    call.emitter.emit(op, call.at)
+    return None
+
+
+def atomic(call: Call) -> Term:
+    """Combine a tile into a box of an `Atomic` tensor."""
+    tensor, tile, offsets, mask = _write(call, (Access.ATOMIC,), "updated atomically")
+    if tensor.tensor.dtype.name not in _ATOMIC_DTYPES:
+        call.place(0).fail("E0201", f"atomics of {tensor.tensor.dtype} do not exist", hint="use f32, i32, u32 or i64")
+    op = ops.AtomicUpdate(kind=call.word.removeprefix("atomic_"), mask=mask, unsafe=call.emitter.unsafe,
+                          operands=[tensor, tile, *offsets])  # fmt: skip
+    call.emitter.emit(op, call.at)
+    return None
+
+
+def _write(call: Call, allowed: tuple[Access, ...], verb: str) -> tuple[Value, Value, list[Value], bool]:
+    tensor_term, index, tile_term, offset, mask = call.bind_optional("tensor index? tile?", "offset? mask?")
+    assert not isinstance(tensor_term, Missing)
+    tensor, _ = call.tensor(tensor_term, allowed, verb)
+    if isinstance(tile_term, Missing) and not isinstance(offset, Missing):
+        # `store(out, tile, offset=...)`: the second argument is the tile.
+        index, tile_term = tile_term, index
+    if isinstance(tile_term, Missing):
+        call.at.fail("E0113", f"`{call.word}` needs a tile to write", hint=f"write `{call.word}(tensor, index, tile)`")
+    tile = _tile_for(call, tensor, tile_term)
+    return tensor, tile, _offsets(call, tensor, index, offset, tile.tile.shape), call.flag(mask, "mask")
+
+
+def _tile_for(call: Call, tensor: Value, term: Term) -> Value:
+    """The tile to write, of the tensor's dtype and rank; a scalar writes one element; E0201, E0206."""
+    dtype, rank = tensor.tensor.dtype, tensor.tensor.rank
+    ones = (1,) * rank
+    if not isinstance(term, Value):
+        return call.emitter.constant(number_of(term, call.at), TileType(dtype, ones), call.at)
+    value = _as_dtype(call, tensor, term)
+    if not value.tile.shape:
+        return call.emitter.reshape(value, ones, call.at)
+    if value.tile.rank != rank:
+        call.at.fail("E0206", f"`{tensor.name}` has {rank} axes, the tile has {value.tile.rank}",
+                     hint="insert axes of extent 1 with `[None, :]`, or `reshape`")  # fmt: skip
+    return value
+
+
+def _as_dtype(call: Call, tensor: Value, term: Value) -> Value:
+    dtype = tensor.tensor.dtype
+    value = call.emitter.value(term, call.at)
+    if value.tile.dtype == dtype:
+        return value
+    if call.emitter.host(value) is not None and (dtype.is_float or (dtype.kind == "i" and dtype.bits >= 32)):
+        return call.emitter.cast(value, dtype, call.at)
+    call.at.fail("E0201", f"`{tensor.name}` holds {dtype}, the tile is {value.tile.dtype}",
+                 label=f"{value.tile.dtype} written to {dtype}", hint=f"convert it with `.astype({dtype})`")  # fmt: skip
+
+
+def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Missing, extents: tuple[int, ...]) -> list[Value]:
+    """Element offsets of a box, from a tile index or given directly; E0113, E0206."""
+    in_tiles = isinstance(offset, Missing)
+    given = index if in_tiles else offset
+    if isinstance(given, Missing) or (not in_tiles and not isinstance(index, Missing)):
+        call.at.fail("E0113", f"`{call.word}` takes either an index or `offset=`",
+                     hint="an index counts tiles, an offset elements")  # fmt: skip
+    items = given if isinstance(given, tuple) else (given,)
+    what = "an index" if in_tiles else "an offset"
+    if len(items) != len(extents):
+        call.at.fail("E0206", f"`{tensor.name}` has {len(extents)} axes, {len(items)} given",
+                     hint=f"give {what} per axis")  # fmt: skip
+    offsets: list[Value] = []
+    for item, extent in zip(items, extents, strict=True):
+        term = usable(item)
+        arithmetic.check_integer_scalar(term, call.at, what)
+        if in_tiles and extent != 1:
+            term = arithmetic.binary(call.emitter, "mul", term, extent, call.at)
+        offsets.append(arithmetic.integer_scalar(call.emitter, term, call.at, what))
+    return offsets
+
+
+def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
+    if isinstance(pad, Missing) or pad is None:
+        return None
+    number = number_of(pad, call.at)
+    if dtype.is_integer:
+        low, high = dtype.integer_range()
+        if (isinstance(number, float) and not number.is_integer()) or not low <= number <= high or abs(number) > 1 << 53:
+            call.at.fail("E0205", f"`pad={number}` does not fit {dtype}", hint="pad with a small integer")
+    return as_float(number, call.at)
+
+
+def gather(call: Call) -> Term:
+    """Read one element per position of the index tiles."""
+    tensor_term, indices, pad = call.bind_optional("tensor indices", "pad?")
+    assert not isinstance(tensor_term, Missing) and not isinstance(indices, Missing)
+    tensor, _ = call.tensor(tensor_term, _READABLE, "read")
+    tiles = _indices(call, tensor, indices, ())
+    op = ops.Gather(pad=_pad(call, pad, tensor.tensor.dtype), unsafe=call.emitter.unsafe, operands=[tensor, *tiles])
+    return call.emitter.emit(op, call.at, TileType(tensor.tensor.dtype, tiles[0].tile.shape))[0]
+
+
+def scatter(call: Call) -> Term:
+    """Write one element per position of the index tiles."""
+    tensor_term, indices, tile, mask = call.bind_optional("tensor indices tile", "mask?")
+    assert not isinstance(tensor_term, Missing) and not isinstance(indices, Missing) and not isinstance(tile, Missing)
+    tensor, _ = call.tensor(tensor_term, _WRITABLE, "written")
+    shape: tuple[int, ...] = ()
+    if isinstance(tile, Value):
+        shape = _as_dtype(call, tensor, tile).tile.shape
+    tiles = _indices(call, tensor, indices, shape)
+    shape = tiles[0].tile.shape
+    if isinstance(tile, Value):
+        value = call.emitter.broadcast(_as_dtype(call, tensor, tile), shape, call.at)
+    else:
+        value = call.emitter.constant(number_of(tile, call.at), TileType(tensor.tensor.dtype, shape), call.at)
+    op = ops.Scatter(mask=call.flag(mask, "mask"), unsafe=call.emitter.unsafe, operands=[tensor, value, *tiles])
+    call.emitter.emit(op, call.at)
+    return None
+
+
+def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -> list[Value]:
+    """One integer tile per tensor axis, broadcast against each other and `shape`; E0204, E0206."""
+    items = indices if isinstance(indices, tuple) else (indices,)
+    rank = tensor.tensor.rank
+    if len(items) != rank:
+        call.at.fail("E0206", f"`{tensor.name}` has {rank} axes, {len(items)} indices given", hint="give one index per axis")
+    tiles: list[Value] = []
+    for item in items:
+        tile = call.emitter.value(usable(item), call.at)
+        if not tile.tile.dtype.is_integer:
+            call.at.fail("E0204", f"an index is an integer, found {describe(tile)}", hint="convert it with `.astype(i32)`")
+        shape = arithmetic.common_shape(shape, tile.tile.shape, call.at)
+        tiles.append(tile)
+    return [call.emitter.broadcast(tile, shape, call.at) for tile in tiles]

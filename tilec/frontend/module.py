@@ -1,0 +1,272 @@
+"""Read kernel files: imports, `Dim` and `Element` classes, constants, kernels and tile functions; nothing is executed.
+
+A module is a table from name to what the name stands for. Names that stand for something a kernel cannot use are kept as
+`Foreign`, so that the error appears where a kernel uses them.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.frontend.report import Refused, Source, compile_error
+from tilec.ir.types import DTYPES
+
+PARAMETER_WORDS = frozenset({"In", "Out", "InOut", "Scratch", "Atomic", "Align", "Strides", "Const", "Dim", "Element", "Tile",
+                             "Tensor"})  # fmt: skip
+DIRECTIVES = frozenset({"grid", "requires", "values"})
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of the vocabulary, by its name in `tilec`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """`tilec` itself or the standard `math` module, reached by attribute."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DimName:
+    """A `Dim` class."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ElementName:
+    """An `Element` class."""
+
+    name: str
+
+
+@dataclass(eq=False, slots=True)
+class Routine:
+    """A kernel or tile function with the module it was written in."""
+
+    name: str
+    node: ast.FunctionDef
+    module: Module
+
+
+@dataclass(eq=False, slots=True)
+class ModuleConstant:
+    """`NAME = expression` at module level, evaluated where a kernel uses it."""
+
+    node: ast.expr
+    module: Module
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A name the compiler gives no meaning; `why` completes "`name` is ..."."""
+
+    why: str
+
+
+Entry = Word | Package | DimName | ElementName | Routine | ModuleConstant | Foreign
+
+
+@dataclass(eq=False, slots=True)
+class Module:
+    """One parsed file."""
+
+    path: Path
+    source: Source
+    names: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    kernels: list[Routine] = field(default_factory=list[Routine])
+    files: list[Path] = field(default_factory=list[Path])
+
+
+def read_module(path: Path, root: Path | None) -> Module:
+    """Parse a kernel file and, through its imports, the tile functions it can call; CompileError E0101, E0102, E0112."""
+    return _Reader(root).read(path)
+
+
+class _Reader:
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+        self.modules: dict[str, Module] = {}
+        self.files: list[Path] = []
+
+    def read(self, path: Path) -> Module:
+        key = os.path.realpath(path)
+        if key in self.modules:
+            return self.modules[key]
+        module = Module(path, Source(self._shown(path), read_text(path)), files=self.files)
+        self.modules[key] = module
+        self.files.append(path)
+        problems: list[Diagnostic] = []
+        for node in parse(module.source).body:
+            try:
+                self._statement(module, node)
+            except Refused as refused:
+                problems.extend([refused.diagnostic] if refused.diagnostic else [])
+        if problems:
+            raise compile_error(problems)
+        return module
+
+    def _shown(self, path: Path) -> str:
+        """Spans name files relative to the project root, so that products do not depend on where it lies."""
+        if self.root is not None and path.resolve().is_relative_to(self.root.resolve()):
+            return path.resolve().relative_to(self.root.resolve()).as_posix()
+        return str(path)
+
+    def _statement(self, module: Module, node: ast.stmt) -> None:
+        names = module.names
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                bound = alias.asname or alias.name.split(".")[0]
+                known = alias.name in ("tilec", "math")
+                names[bound] = Package(alias.name) if known else Foreign(f"the Python module `{alias.name}`")
+        elif isinstance(node, ast.ImportFrom):
+            self._import_from(module, node)
+        elif isinstance(node, ast.ClassDef):
+            names[node.name] = _class(module, node)
+        elif isinstance(node, ast.FunctionDef):
+            self._function(module, node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    names[target.id] = ModuleConstant(node.value, module)
+
+    def _import_from(self, module: Module, node: ast.ImportFrom) -> None:
+        if node.level == 0 and node.module in ("tilec", "tilec.language"):
+            for alias in node.names:
+                if not is_word(alias.name):
+                    module.source.fail("E0112", f"`tilec` has no word `{alias.name}`", node, hint=_closest(alias.name))
+                module.names[alias.asname or alias.name] = Word(alias.name)
+            return
+        path = self._resolve(module, node)
+        other = self.read(path) if path is not None else None
+        for alias in node.names:
+            bound = alias.asname or alias.name
+            if other is None:
+                where = "." * node.level + (node.module or "")
+                module.names[bound] = Foreign(f"imported from `{where}`, which is no kernel file")
+            elif alias.name not in other.names:
+                module.source.fail("E0112", f"`{other.source.file}` defines no `{alias.name}`", node,
+                                   hint="import a `@tilec.function`, a `Dim`, an `Element` or a constant")  # fmt: skip
+            else:
+                module.names[bound] = other.names[alias.name]
+
+    def _resolve(self, module: Module, node: ast.ImportFrom) -> Path | None:
+        parts = (node.module or "").split(".") if node.module else []
+        here = module.path.parent
+        if node.level:
+            starts = [here.joinpath(*[".."] * (node.level - 1))]
+        else:
+            starts = [here, here.parent] if self.root is None else [here, self.root, here.parent]
+        for start in starts:
+            candidate = start.joinpath(*parts).with_suffix(".py") if parts else None
+            if candidate is not None and candidate.is_file():
+                return candidate
+        if node.level or (parts and parts[0] == here.resolve().name):
+            module.source.fail("E0112", f"no file for the import of `{node.module or '.'}`", node,
+                               hint="name a kernel file beside this one")  # fmt: skip
+        return None
+
+    def _function(self, module: Module, node: ast.FunctionDef) -> None:
+        routine = Routine(node.name, node, module)
+        kinds = [kind for kind in (_decoration(module, item) for item in node.decorator_list) if kind]
+        if not kinds:
+            module.names[node.name] = Foreign("a plain Python function; mark it `@tilec.function` to call it from a kernel")
+            return
+        if len(node.decorator_list) > 1:
+            module.source.fail("E0107", f"`{node.name}` has more than one decorator", node.decorator_list[1],
+                               hint="keep `@tilec.kernel` or `@tilec.function` alone")  # fmt: skip
+        if kinds == ["kernel"]:
+            module.kernels.append(routine)
+            module.names[node.name] = Foreign("a kernel; kernels cannot be called from kernels")
+        else:
+            module.names[node.name] = routine
+
+
+def is_word(name: str) -> bool:
+    """True for a word of the kernel language."""
+    import tilec.language
+
+    return name in tilec.language.__all__
+
+
+def _closest(name: str) -> str:
+    import difflib
+
+    import tilec.language
+
+    found = difflib.get_close_matches(name, tilec.language.__all__, 1)
+    return f"did you mean `{found[0]}`?" if found else "`help(tilec)` lists the vocabulary"
+
+
+def _class(module: Module, node: ast.ClassDef) -> Entry:
+    for base in node.bases:
+        word = word_of(module, base)
+        if word == "Dim":
+            return DimName(node.name)
+        if word == "Element":
+            return ElementName(node.name)
+    return Foreign("a Python class; kernels know classes that derive from `Dim` or `Element`")
+
+
+def word_of(module: Module, node: ast.expr) -> str | None:
+    """The vocabulary word that a name or `tilec.<word>` stands for."""
+    if isinstance(node, ast.Name):
+        entry = module.names.get(node.id)
+        return entry.name if isinstance(entry, Word) else None
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        entry = module.names.get(node.value.id)
+        if isinstance(entry, Package) and entry.name == "tilec" and is_word(node.attr):
+            return node.attr
+    return None
+
+
+def _decoration(module: Module, node: ast.expr) -> str | None:
+    word = word_of(module, node)
+    if isinstance(node, ast.Call) and word_of(module, node.func) in ("kernel", "function"):
+        module.source.fail("E0107", "the decorator takes no arguments", node, hint="write `@tilec.kernel`")
+    return word if word in ("kernel", "function") else None
+
+
+def dtype_word(word: str | None) -> bool:
+    """True for the name of a dtype."""
+    return word in DTYPES or word == "boolean"
+
+
+def read_text(path: Path) -> str:
+    """Text of a kernel file; CompileError E0102 if it cannot be read as UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        reason, hint = error.strerror or str(error), "check the path and its permissions"
+    except UnicodeDecodeError as error:
+        reason, hint = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
+    raise CompileError(Diagnostic("E0102", f"cannot read kernel file `{path}`: {reason}", hint=hint))
+
+
+def parse(source: Source) -> ast.Module:
+    """Python's syntax tree; CompileError E0101 where Python itself refuses the text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source.text)
+    except SyntaxError as error:
+        line = max(error.lineno or 1, 1)
+        column = max((error.offset or 1) - 1, 0)
+        same_line = error.end_lineno == line and (error.end_offset or 0) - 1 > column
+        end = (error.end_offset or 0) - 1 if same_line else column + 1
+        message = f"not valid Python: {error.msg}"
+        span = Span(source.file, line, column, line, end)
+    except (ValueError, RecursionError, MemoryError) as error:
+        message = "nested too deeply" if not isinstance(error, ValueError) else f"not valid Python: {error}"
+        span = Span(source.file, 1, 0, 1, 1)
+    hint = "kernel files are plain Python; run `python -m py_compile` on the file"
+    raise CompileError(Diagnostic("E0101", message, Label(span), hint=hint))

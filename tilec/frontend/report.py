@@ -1,0 +1,55 @@
+"""How the front end refuses: one error with a span and a hint at a time, collected per kernel."""
+
+from __future__ import annotations
+
+import ast
+from typing import NoReturn
+
+from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+
+
+class Refused(Exception):
+    """A statement was refused. `diagnostic` is None where the cause was reported before (a poisoned name)."""
+
+    def __init__(self, diagnostic: Diagnostic | None) -> None:
+        super().__init__(diagnostic.message if diagnostic else "")
+        self.diagnostic = diagnostic
+
+
+class Source:
+    """One kernel file: its name in spans, text, and the conversion of `ast` positions to spans."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file = file
+        self.text = text
+        # `ast` counts lines as the tokenizer does: only these three end one.
+        self._lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+    def _column(self, line: int, byte: int) -> int:
+        """`ast` counts columns in UTF-8 bytes, spans in characters."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        return len(text.encode("utf-8", "replace")[:byte].decode("utf-8", "ignore"))
+
+    def span(self, node: ast.AST) -> Span:
+        """The text of a node; for a definition, its name line."""
+        line, byte = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        end_line, end_byte = getattr(node, "end_lineno", None) or line, getattr(node, "end_col_offset", None) or byte + 1
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or isinstance(
+            node, ast.For | ast.While | ast.If | ast.With | ast.Try
+        ):
+            end_line, end_byte = line, len(self._lines[line - 1].encode("utf-8", "replace"))
+        return Span(self.file, line, self._column(line, byte), end_line, self._column(end_line, end_byte))
+
+    def fail(
+        self, code: str, message: str, node: ast.AST, *, label: str = "", hint: str = "", notes: tuple[str, ...] = ()
+    ) -> NoReturn:
+        """Raise Refused at `node`."""
+        raise Refused(Diagnostic(code, message, Label(self.span(node), label), notes=notes, hint=hint))
+
+
+def compile_error(diagnostics: list[Diagnostic]) -> CompileError:
+    """All diagnostics of a kernel, without repeats, in source order."""
+    unique = list(dict.fromkeys((d.code, d.message, d.primary) for d in diagnostics))
+    first = {(d.code, d.message, d.primary): d for d in reversed(diagnostics)}
+    ordered = sorted(unique, key=lambda key: (key[2].span.file, key[2].span.line, key[2].span.column) if key[2] else ("", 0, 0))
+    return CompileError([first[key] for key in ordered])

@@ -1,0 +1,95 @@
+"""What the statements of one function see: names, module, emitter and the kernel being built."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from tilec.diagnostics import Diagnostic
+from tilec.frontend.emitter import At, Emitter, Poison, Term, usable
+from tilec.frontend.liveness import Liveness
+from tilec.frontend.module import DimName, ElementName, Entry, Foreign, Module, Routine, Word, dtype_word, is_word
+from tilec.frontend.signature import Signature, dtype_named
+from tilec.ir.core import Function
+from tilec.ir.types import DTYPES
+
+BUILTINS = frozenset({"range", "min", "max", "abs", "float", "int", "bool", "len"})
+
+
+@dataclass(eq=False, slots=True)
+class Scope:
+    """One function being built: the kernel, or a tile function inlined into it."""
+
+    module: Module
+    function: Function
+    signature: Signature
+    emitter: Emitter
+    env: dict[str, Term]
+    locals: frozenset[str]
+    liveness: Liveness
+    problems: list[Diagnostic]
+    callers: tuple[Routine, ...] = ()
+    depth: int = 0
+    """Nesting inside `if`, `for` and `with`; launch directives stand at depth 0 of the kernel."""
+
+    def at(self, node: ast.AST) -> At:
+        """The place of a node."""
+        return At(self.module.source, node)
+
+    grid_axes: dict[int, At] = field(default_factory=dict[int, At])
+    """First use of each grid axis."""
+
+    @property
+    def is_kernel(self) -> bool:
+        return len(self.callers) == 1
+
+    def name(self, node: ast.Name) -> Term | Entry:
+        """What a name stands for; E0108."""
+        at = self.at(node)
+        if node.id in self.env:
+            return usable(self.env[node.id])
+        if node.id in self.locals:
+            at.fail("E0108", f"`{node.id}` is used before it is set", hint="set it before this line")
+        return self.entry(node, at)
+
+    def entry(self, node: ast.Name, at: At) -> Term | Entry:
+        """What a module-level name stands for."""
+        entry = self.module.names.get(node.id)
+        if entry is None:
+            if node.id in BUILTINS:
+                return Word(f"builtins.{node.id}")
+            hint = f"import it: `from tilec import {node.id}`" if is_word(node.id) else "check the spelling"
+            at.fail("E0108", f"`{node.id}` is not defined", hint=hint)
+        if isinstance(entry, Foreign):
+            at.fail("E0108", f"`{node.id}` is {entry.why}", hint="kernels use the words of `tilec` and tile functions")
+        if isinstance(entry, DimName):
+            return self.dim(entry.name, at)
+        if isinstance(entry, ElementName):
+            value = self.signature.constants.get(entry.name)
+            if not isinstance(value, str):
+                at.fail("E0214", f"Element `{entry.name}` has no constant of its name",
+                        hint=f"add `{entry.name}: Const` to the kernel, after the `*`")  # fmt: skip
+            return DTYPES[value]
+        if isinstance(entry, Word) and dtype_word(entry.name):
+            return dtype_named(entry.name)
+        if isinstance(entry, Word) and entry.name == "inf":
+            return float("inf")
+        return entry
+
+    def dim(self, name: str, at: At) -> Term:
+        """Value of a dim: its constant, the integer parameter, or the symbolic value; E0214."""
+        value = self.signature.constants.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+        for parameter in self.function.parameters:
+            if parameter.name == name and parameter.access is None:
+                return parameter.value
+        if name not in self.signature.dims:
+            at.fail("E0214", f"dim `{name}` is in no tensor of the kernel, so a launch cannot know it",
+                    hint=f"use it in a tensor's type, or make it a constant: `{name}: Const`")  # fmt: skip
+        return self.emitter.dim(name, at)
+
+    def poison(self, names: list[str], diagnostic: Diagnostic | None = None) -> None:
+        """Make names unusable; later uses are silent, or report `diagnostic`."""
+        for name in names:
+            self.env[name] = Poison(diagnostic)

@@ -1,0 +1,268 @@
+"""Kernel signatures: tensor and scalar parameters, dims, strides, alignment, specialisation constants.
+
+A dim is a constant where a `Const` of its name exists, an integer parameter where one of its name exists, and otherwise
+symbolic: measured from the tensors at launch. Every symbolic dim must therefore be an extent or a stride of some tensor by
+itself.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tilec.diagnostics import Diagnostic, Label
+from tilec.frontend.module import DimName, ElementName, Module, Routine, dtype_word, word_of
+from tilec.frontend.report import Refused, compile_error
+from tilec.ir.core import Access, Parameter, Value
+from tilec.ir.expr import Expr, binary, const, sym
+from tilec.ir.types import DTYPES, DType, TensorType, TileType
+
+Constant = int | float | bool | str
+_ACCESS = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}
+_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
+MAX_EXTENT = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Signature:
+    """Parameters in order; symbolic launch values in order of first appearance; dtypes of the `Element` constants."""
+
+    parameters: list[Parameter] = field(default_factory=list[Parameter])
+    dims: list[str] = field(default_factory=list[str])
+    strides: list[str] = field(default_factory=list[str])
+    constants: dict[str, Constant] = field(default_factory=dict[str, Constant])
+
+
+def dtype_named(name: str) -> DType:
+    """The dtype of a word (`boolean` is `bool`)."""
+    return DTYPES["bool" if name == "boolean" else name]
+
+
+def constant_names(routine: Routine) -> list[str]:
+    """Names of the `Const` parameters."""
+    return [arg.arg for arg in routine.node.args.kwonlyargs]
+
+
+def read_signature(routine: Routine, constants: Mapping[str, Constant]) -> Signature:
+    """Parse the parameters at one specialisation; CompileError E0107, E0211..E0214."""
+    reader = _Reader(routine, constants)
+    reader.read()
+    if reader.problems:
+        raise compile_error(reader.problems)
+    return reader.signature
+
+
+class _Reader:
+    def __init__(self, routine: Routine, constants: Mapping[str, Constant]) -> None:
+        self.routine = routine
+        self.module: Module = routine.module
+        self.source = routine.module.source
+        self.given = constants
+        self.signature = Signature()
+        self.problems: list[Diagnostic] = []
+        self.integers: set[str] = set()
+        self.bare: set[str] = set()
+
+    def read(self) -> None:
+        arguments = self.routine.node.args
+        for extra in (arguments.vararg, arguments.kwarg):
+            if extra is not None:
+                self._try(lambda extra=extra: self.source.fail("E0107", "kernels take a fixed list of parameters", extra,
+                                                               hint="name every tensor and scalar"))  # fmt: skip
+        for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)):
+            self._try(lambda default=default: self.source.fail("E0107", "kernel parameters have no defaults", default,
+                                                               hint="give the value in build.toml or at launch"))  # fmt: skip
+        self._constants(arguments.kwonlyargs)
+        if self.problems:
+            return
+        positional = [*arguments.posonlyargs, *arguments.args]
+        self.integers = {arg.arg for arg in positional if dtype_word(word := _word(self.module, arg.annotation))
+                         and word is not None and dtype_named(word).is_integer}  # fmt: skip
+        for arg in positional:
+            self._try(lambda arg=arg: self._parameter(arg))
+        for name in self.signature.dims:
+            if name not in self.bare:
+                self._try(lambda name=name: self.source.fail(
+                    "E0214", f"dim `{name}` is not the whole extent of any axis, so a launch cannot measure it",
+                    self.routine.node, hint=f"declare a tensor with `{name}` as an axis, or pass `{name}: i32`"))  # fmt: skip
+
+    def _try(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Refused as refused:
+            self.problems.extend([refused.diagnostic] if refused.diagnostic else [])
+
+    def _constants(self, arguments: list[ast.arg]) -> None:
+        known = {arg.arg for arg in arguments}
+        for arg in arguments:
+            self._try(lambda arg=arg: self._constant(arg))
+        for name in self.given:
+            if name not in known:
+                listed = ", ".join(f"`{n}`" for n in known) or "none"
+                label = Label(self.source.span(self.routine.node))
+                message = f"kernel `{self.routine.name}` has no constant `{name}`"
+                self.problems.append(Diagnostic("E0212", message, label, hint=f"its constants: {listed}"))
+
+    def _constant(self, arg: ast.arg) -> None:
+        name = arg.arg
+        if _word(self.module, arg.annotation) != "Const":
+            self.source.fail("E0107", f"keyword-only parameter `{name}` must be annotated `Const`", arg,
+                             hint=f"write `{name}: Const`, or move it before the `*`")  # fmt: skip
+        if name not in self.given:
+            self.source.fail("E0211", f"constant `{name}` has no value", arg,
+                             hint=f"give it in build.toml: `constants = {{ {name} = ... }}`")  # fmt: skip
+        value: object = self.given[name]
+        entry = self.module.names.get(name)
+        if isinstance(entry, ElementName):
+            if not isinstance(value, str) or value not in DTYPES:
+                self.source.fail("E0213", f"`{name}` is an Element: its value names a dtype, not {value!r}", arg,
+                                 hint="one of " + ", ".join(DTYPES))  # fmt: skip
+        elif isinstance(entry, DimName):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_EXTENT:
+                self.source.fail("E0213", f"`{name}` is a Dim: its value is a positive integer, not {value!r}", arg,
+                                 hint="give an integer in build.toml")  # fmt: skip
+        elif not isinstance(value, int | float | bool):
+            hint = f"for a dtype, declare `class {name}(Element)`" if isinstance(value, str) else "give a number"
+            self.source.fail("E0213", f"constant `{name}` is a number or a bool, not {value!r}", arg, hint=hint)
+        self.signature.constants[name] = self.given[name]
+
+    def _parameter(self, arg: ast.arg) -> None:
+        note = arg.annotation
+        if note is None:
+            self.source.fail("E0107", f"parameter `{arg.arg}` has no annotation", arg,
+                             hint=f"write `{arg.arg}: In[bf16, N]` for a tensor, `{arg.arg}: f32` for a scalar")  # fmt: skip
+        note = _unquoted(note)
+        span = self.source.span(arg)
+        word = _word(self.module, note)
+        if dtype_word(word) and word is not None:
+            value = Value(TileType(dtype_named(word)), arg.arg)
+            self.signature.parameters.append(Parameter(arg.arg, value, None, span))
+            return
+        base = _word(self.module, note.value) if isinstance(note, ast.Subscript) else None
+        if isinstance(note, ast.Subscript) and base in _ACCESS:
+            value = Value(self._tensor(note), arg.arg)
+            self.signature.parameters.append(Parameter(arg.arg, value, _ACCESS[base], span))
+            return
+        if word == "Const":
+            self.source.fail("E0107", f"constant `{arg.arg}` must be keyword-only", arg, hint="put it after a bare `*`")
+        self.source.fail("E0107", f"parameter `{arg.arg}` has an annotation that is no kernel type", note,
+                         hint="use `In/Out/InOut/Scratch/Atomic[dtype, dims...]`, or a dtype for a scalar")  # fmt: skip
+
+    def _tensor(self, note: ast.Subscript) -> TensorType:
+        items = list(note.slice.elts) if isinstance(note.slice, ast.Tuple) else [note.slice]
+        dtype = self._dtype(items[0]) if items else self.source.fail("E0107", "the tensor type names no dtype", note)
+        dims: list[Expr] = []
+        strides: tuple[Expr, ...] | None = None
+        align = 16
+        for item in items[1:]:
+            base = _word(self.module, item.value) if isinstance(item, ast.Subscript) else None
+            if isinstance(item, ast.Subscript) and base == "Align":
+                align = self._align(item)
+            elif isinstance(item, ast.Subscript) and base == "Strides":
+                parts = item.slice.elts if isinstance(item.slice, ast.Tuple) else [item.slice]
+                strides = tuple(self._extent(part, stride=True) for part in parts)
+            elif strides is not None:
+                self.source.fail("E0107", "dims come before `Strides[...]`", item, hint="list the dims first")
+            else:
+                dims.append(self._extent(item, stride=False))
+        if not dims:
+            self.source.fail("E0107", "the tensor has no dims", note, hint="write `In[f32, N]`, or pass a scalar as `x: f32`")
+        if strides is not None and len(strides) != len(dims):
+            self.source.fail("E0107", f"{len(dims)} dims but {len(strides)} strides", note, hint="give one stride per dim")
+        return TensorType(dtype, tuple(dims), strides, align)
+
+    def _dtype(self, node: ast.expr) -> DType:
+        word = _word(self.module, node)
+        if word is not None and dtype_word(word):
+            return dtype_named(word)
+        entry = self.module.names.get(node.id) if isinstance(node, ast.Name) else None
+        if isinstance(entry, ElementName):
+            value = self.signature.constants.get(entry.name)
+            if not isinstance(value, str):
+                self.source.fail("E0214", f"Element `{entry.name}` has no constant of its name", node,
+                                 hint=f"add `{entry.name}: Const` after the `*`")  # fmt: skip
+            return DTYPES[value]
+        self.source.fail("E0107", "the first item of a tensor type is its dtype", node,
+                         hint="use a dtype such as `bf16`, or a class that derives from `Element`")  # fmt: skip
+
+    def _align(self, item: ast.Subscript) -> int:
+        bytes_ = _integer(_unliteral(item.slice))
+        if bytes_ is None or bytes_ < 1 or bytes_ & (bytes_ - 1) or bytes_ > 4096:
+            self.source.fail("E0107", "alignment is a power of two in bytes", item, hint="write `Align[64]`")
+        return bytes_
+
+    def _extent(self, node: ast.expr, *, stride: bool) -> Expr:
+        node = _unliteral(_unquoted(node))
+        expr = self._expr(node, stride=stride)
+        if expr.op == "sym":
+            self.bare.add(expr.name)
+        if expr.constant is not None and not (0 if stride else 1) <= expr.constant <= MAX_EXTENT:
+            self.source.fail("E0213", f"the {'stride' if stride else 'extent'} is {expr.constant}", node,
+                             hint="extents are positive" if not stride else "strides are not negative")  # fmt: skip
+        return expr
+
+    def _expr(self, node: ast.expr, *, stride: bool) -> Expr:
+        number = _integer(node)
+        if number is not None:
+            return const(number)
+        if isinstance(node, ast.Name):
+            return self._symbol(node, stride=stride)
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            left, right = self._expr(node.left, stride=stride), self._expr(node.right, stride=stride)
+            symbol = _ARITHMETIC[type(node.op)]
+            if symbol in ("//", "%") and right.constant == 0:
+                self.source.fail("E0205", "division by zero in a dim", node, hint="the divisor is 0 for these constants")
+            return binary(symbol, left, right)
+        self.source.fail("E0107", "a dim is a `Dim` class, a literal, or integer arithmetic on them", node,
+                         hint="declare `class N(Dim)` and write `N`")  # fmt: skip
+
+    def _symbol(self, node: ast.Name, *, stride: bool) -> Expr:
+        entry = self.module.names.get(node.id)
+        if not isinstance(entry, DimName):
+            self.source.fail("E0107", f"`{node.id}` is no dim", node, hint=f"declare `class {node.id}(Dim)`")
+        value = self.signature.constants.get(entry.name)
+        if value is not None:
+            return const(int(value))
+        if entry.name in self.integers:
+            self.bare.add(entry.name)
+        elif entry.name not in self.signature.dims:
+            self.signature.dims.append(entry.name)
+            if stride:
+                self.signature.strides.append(entry.name)
+        elif stride != (entry.name in self.signature.strides):
+            self.source.fail("E0214", f"`{entry.name}` is used both as an extent and as a stride", node,
+                             hint="declare two `Dim` classes")  # fmt: skip
+        return sym(entry.name)
+
+
+def _word(module: Module, node: ast.expr | None) -> str | None:
+    return None if node is None else word_of(module, _unquoted(node))
+
+
+def _unquoted(node: ast.expr) -> ast.expr:
+    """A quoted annotation as the expression it quotes; positions stay those of the string."""
+    if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+        return node
+    try:
+        parsed = ast.parse(node.value, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return node
+    for child in ast.walk(parsed):
+        ast.copy_location(child, node)
+    return parsed
+
+
+def _unliteral(node: ast.expr) -> ast.expr:
+    """`Literal[4]` as `4`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
+        return node.slice
+    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "Literal":
+        return node.slice
+    return node
+
+
+def _integer(node: ast.expr) -> int | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool):
+        return node.value
+    return None

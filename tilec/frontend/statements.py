@@ -1,0 +1,445 @@
+"""Statements: assignments, loops, branches, launch directives and the inlining of tile functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.diagnostics import Diagnostic, Label
+from tilec.frontend import arithmetic
+from tilec.frontend.emitter import At, Poison, Term, describe, usable
+from tilec.frontend.expressions import expression, join, joined_type
+from tilec.frontend.host import host_expr, predicate
+from tilec.frontend.liveness import assigned
+from tilec.frontend.module import DIRECTIVES, word_of
+from tilec.frontend.report import Refused
+from tilec.frontend.scope import Scope
+from tilec.ir import ops
+from tilec.ir.core import Block, Precondition, UnsafeBlock, Value, ValueFact
+from tilec.ir.types import TensorType, TileType, i32
+
+MAX_GRID: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The function ended with this value."""
+
+    value: Term
+
+
+def run(scope: Scope, body: list[ast.stmt]) -> Returned | None:
+    """Build statements in order; Returned once a `return` was met. A refused statement is recorded and skipped."""
+    for position, node in enumerate(body):
+        rest = body[position + 1 :]
+        try:
+            if isinstance(node, ast.Return):
+                return _return(scope, node)
+            if isinstance(node, ast.If) and any(isinstance(n, ast.Return) for n in ast.walk(node)):
+                return _returning_if(scope, node, rest)
+            statement(scope, node)
+        except Refused as refused:
+            scope.problems.extend([refused.diagnostic] if refused.diagnostic else [])
+            scope.poison(assigned([node]))
+    return None
+
+
+def statement(scope: Scope, node: ast.stmt) -> None:
+    """Build one statement; E0105 where Python allows what kernels do not."""
+    build = _BUILD.get(type(node))
+    if build is None:
+        words, hint = _UNSUPPORTED.get(type(node), ("this statement", "kernels are assignments, calls, `if`, `for` and `with`"))
+        scope.at(node).fail("E0105", f"{words} cannot be used in a kernel", hint=hint)
+    build(scope, node)
+
+
+def _return(scope: Scope, node: ast.Return) -> Returned:
+    at = scope.at(node)
+    if scope.depth and not scope.is_kernel:
+        at.fail("E0115", "`return` inside a loop or `with`", hint="return once, at the end")
+    if scope.is_kernel and (node.value is not None or scope.depth):
+        at.fail("E0115", "a kernel returns nothing and runs to its end", hint="write results with `store(...)`")
+    return Returned(expression(scope, node.value) if node.value is not None else None)
+
+
+def _always_returns(body: list[ast.stmt]) -> bool:
+    if not body:
+        return False
+    last = body[-1]
+    if isinstance(last, ast.If):
+        return _always_returns(last.body) and _always_returns(last.orelse)
+    return isinstance(last, ast.Return)
+
+
+def _returning_if(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Returned | None:
+    """`if c: return a` followed by more is `if c: return a; else: more`."""
+    test = expression(scope, node.test)
+    if isinstance(test, bool | int | float):
+        chosen = node.body if test else node.orelse
+        return run(scope, chosen if _always_returns(chosen) else [*chosen, *rest])
+    at = scope.at(node.test)
+    condition = arithmetic.condition(scope.emitter, test, at)
+    first, second = _always_returns(node.body), _always_returns(node.orelse)
+    if not first and not second:
+        at.fail("E0115", "`return` on only some paths of both branches", hint="end one branch with `return`")
+    outer = scope.env
+    sides: list[tuple[Block, Returned | None]] = []
+    for branch, returns in ((node.body, first), (node.orelse, second)):
+        block = Block()
+        scope.env = dict(outer)
+        with scope.emitter.into(block):
+            sides.append((block, run(scope, branch if returns else [*branch, *rest])))
+    scope.env = outer
+    left, right = (Returned(None) if side is None else side for _, side in sides)
+    branch_op = ops.If(operands=[condition], regions=[block for block, _ in sides])
+    return Returned(_joined(scope, branch_op, left.value, right.value, scope.at(node)))
+
+
+def _joined(scope: Scope, branch: ops.If, left: Term, right: Term, at: At) -> Term:
+    """Close an `if` whose branches return."""
+    if left is None and right is None:
+        join(scope, branch, [], at)
+        return None
+    if isinstance(left, tuple) and isinstance(right, tuple) and len(left) == len(right):
+        return tuple(join(scope, branch, list(zip(left, right, strict=True)), at))
+    return join(scope, branch, [(left, right)], at)[0]
+
+
+def _expression(scope: Scope, node: ast.Expr) -> None:
+    call = node.value
+    if isinstance(call, ast.Constant):
+        return
+    if isinstance(call, ast.Call):
+        word = word_of(scope.module, call.func)
+        if word in DIRECTIVES and not (isinstance(call.func, ast.Name) and call.func.id in scope.env):
+            _directive(scope, call, word or "")
+            return
+    expression(scope, call)
+
+
+def _directive(scope: Scope, node: ast.Call, word: str) -> None:
+    at = scope.at(node)
+    if not scope.is_kernel or scope.depth:
+        where = "inside a block" if scope.is_kernel else "in a tile function"
+        at.fail("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
+    if word != "values" and node.keywords:
+        at.fail("E0113", f"`{word}` takes no keywords")
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            at.fail("E0113", f"`{word}` takes its arguments one by one")
+    {"grid": _grid, "requires": _requires, "values": _values}[word](scope, node)
+
+
+def _grid(scope: Scope, node: ast.Call) -> None:
+    at = scope.at(node)
+    if scope.function.grid:
+        at.fail("E0110", "the kernel has two grids", hint="call `grid(...)` once")
+    if not 1 <= len(node.args) <= MAX_GRID:
+        at.fail("E0113", "`grid` takes 1 to 3 extents", hint="write `grid(T)` or `grid(x, y, z)`")
+    extents = tuple(host_expr(scope, argument) for argument in node.args)
+    for extent, argument in zip(extents, node.args, strict=True):
+        if extent.constant is not None and extent.constant < 1:
+            scope.at(argument).fail("E0205", f"the grid extent is {extent.constant}", hint="a grid has at least one block")
+    scope.function.grid = extents
+
+
+def _requires(scope: Scope, node: ast.Call) -> None:
+    if not node.args:
+        scope.at(node).fail("E0113", "`requires` takes at least one condition")
+    for argument in node.args:
+        condition = predicate(scope, argument)
+        if condition.constant == 0:
+            scope.at(argument).fail("E0216", "this requirement is false for the given constants",
+                                    hint="change the constants in build.toml")  # fmt: skip
+        if condition.constant is None:
+            scope.function.requires += (Precondition(condition, scope.at(argument).span),)
+
+
+def _values(scope: Scope, node: ast.Call) -> None:
+    at = scope.at(node)
+    distinct = False
+    for keyword in node.keywords:
+        given = expression(scope, keyword.value)
+        if keyword.arg != "distinct" or not isinstance(given, bool):
+            at.fail("E0113", "`values` takes `distinct=True` or `distinct=False`")
+        distinct = given
+    if len(node.args) != 3:
+        at.fail("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
+    tensor = expression(scope, node.args[0])
+    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
+        at.fail("E0217", f"`values` describes an integer tensor, found {describe(tensor)}")
+    low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
+    scope.function.values += (ValueFact(tensor.name, low, high, distinct, at.span),)
+
+
+def _assign(scope: Scope, node: ast.Assign) -> None:
+    term = expression(scope, node.value)
+    for target in node.targets:
+        bind(scope, target, term)
+
+
+def _annotated(scope: Scope, node: ast.AnnAssign) -> None:
+    if node.value is None:
+        scope.at(node).fail("E0105", "a declaration without a value", hint="assign a value")
+    bind(scope, node.target, expression(scope, node.value))
+
+
+def _augmented(scope: Scope, node: ast.AugAssign) -> None:
+    if not isinstance(node.target, ast.Name):
+        bind(scope, node.target, None)
+        return
+    name = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+    value = ast.copy_location(ast.BinOp(name, node.op, node.value), node)
+    bind(scope, node.target, expression(scope, value))
+
+
+def bind(scope: Scope, target: ast.expr, term: Term) -> None:
+    """Bind names to a term; E0105 for targets that are no names."""
+    at = scope.at(target)
+    if isinstance(target, ast.Name):
+        if term is None:
+            at.fail("E0217", "the right side has no value", hint="call it on a line of its own")
+        scope.env[target.id] = term
+        if isinstance(term, Value) and not term.name and not isinstance(term.owner, Block):
+            term.name = target.id
+        return
+    if isinstance(target, ast.Tuple | ast.List):
+        if not isinstance(term, tuple) or len(term) != len(target.elts):
+            at.fail("E0217", f"cannot unpack {describe(term)} into {len(target.elts)} names")
+        for element, part in zip(target.elts, term, strict=True):
+            bind(scope, element, part)
+        return
+    hint = "write with `store(out, index, tile)`" if isinstance(target, ast.Subscript) else "assign to a plain name"
+    at.fail("E0105", "only names can be assigned", hint=hint)
+
+
+def _if(scope: Scope, node: ast.If) -> None:
+    test = expression(scope, node.test)
+    if isinstance(test, bool | int | float):
+        _nested(scope, node.body if test else node.orelse)
+        return
+    condition = arithmetic.condition(scope.emitter, test, scope.at(node.test))
+    before = scope.env
+    environments: list[dict[str, Term]] = []
+    regions: list[Block] = []
+    for branch in (node.body, node.orelse):
+        block = Block()
+        scope.env = dict(before)
+        with scope.emitter.into(block):
+            _nested(scope, branch)
+        environments.append(scope.env)
+        regions.append(block)
+    scope.env = before
+    names = [name for name in assigned([*node.body, *node.orelse]) if name in scope.liveness.after.get(node, frozenset())]
+    merged = {name: (environments[0].get(name, _unset(scope, node, name)), environments[1].get(name, _unset(scope, node, name)))
+              for name in names}  # fmt: skip
+    dynamic = [name for name in names if not _settled(scope, name, merged[name], scope.at(node))]
+    branch_op = ops.If(operands=[condition], regions=regions)
+    results = join(scope, branch_op, [merged[name] for name in dynamic], scope.at(node))
+    for name, result in zip(dynamic, results, strict=True):
+        assert isinstance(result, Value)
+        result.name = name
+        scope.env[name] = result
+
+
+def _settled(scope: Scope, name: str, pair: tuple[Term, Term], at: At) -> bool:
+    """Bind what needs no merge at run time: equal terms, and names that one branch leaves unusable."""
+    left, right = pair
+    if left is right or (type(left) is type(right) and not isinstance(left, Value | tuple) and left == right):
+        scope.env[name] = left
+        return True
+    for term in pair:
+        if isinstance(term, Poison):
+            scope.env[name] = term
+            return True
+    try:
+        joined_type(pair, at)
+    except Refused as refused:
+        diagnostic = refused.diagnostic
+        if diagnostic is not None:
+            first, second = describe(left), describe(right)
+            message = f"`{name}` is {first} after one branch and {second} after the other"
+            diagnostic = Diagnostic("E0209", message, diagnostic.primary, hint=diagnostic.hint)
+        scope.env[name] = Poison(diagnostic)
+        return True
+    return False
+
+
+def _unset(scope: Scope, node: ast.If | ast.For, name: str) -> Poison:
+    where = "only one branch sets it" if isinstance(node, ast.If) else "only the loop sets it, which may run zero times"
+    label = Label(scope.at(node).span, where)
+    return Poison(Diagnostic("E0209", f"`{name}` may be unset after this", label, hint=f"set `{name}` before"))
+
+
+def _nested(scope: Scope, body: list[ast.stmt]) -> None:
+    scope.depth += 1
+    try:
+        run(scope, body)
+    finally:
+        scope.depth -= 1
+
+
+def _for(scope: Scope, node: ast.For) -> None:
+    if node.orelse:
+        scope.at(node.orelse[0]).fail("E0111", "`else` after a loop", hint="put the statements after the loop")
+    if not isinstance(node.target, ast.Name):
+        scope.at(node.target).fail("E0111", "a loop has one variable", hint="write `for i in range(n):`")
+    bounds = _range(scope, node.iter)
+    header, at = scope.liveness.header.get(node, frozenset()), scope.at(node)
+    variable = node.target.id
+    changed = [name for name in assigned(node.body) if name != variable]
+    carried = [name for name in changed if name in header and not isinstance(scope.env.get(name, Poison(None)), Poison)]
+    initial = [_initial(scope, name, at) for name in carried]
+    block = Block()
+    outer = scope.env
+    scope.env = dict(outer)
+    scope.env[variable] = block.add_argument(TileType(i32), variable)
+    for name, value in zip(carried, initial, strict=True):
+        scope.env[name] = block.add_argument(value.type, name)
+    for name in changed:
+        if name not in carried and name in outer:
+            scope.env[name] = outer[name]
+    with scope.emitter.into(block):
+        _nested(scope, node.body)
+        yielded = [_next(scope, name, value, node) for name, value in zip(carried, initial, strict=True)]
+        scope.emitter.emit(ops.Yield(operands=yielded), at)
+    scope.env = outer
+    loop = ops.For(variable=variable, operands=[*bounds, *initial], regions=[block])
+    results = scope.emitter.emit(loop, at, *(value.tile for value in initial))
+    for name, result in zip(carried, results, strict=True):
+        result.name = name
+        scope.env[name] = result
+    for name in (variable, *changed):
+        if name not in carried:
+            scope.env[name] = _unset(scope, node, name)
+
+
+def _initial(scope: Scope, name: str, at: At) -> Value:
+    term = usable(scope.env[name])
+    if isinstance(term, bool | int | float) or (isinstance(term, Value) and isinstance(term.type, TileType)):
+        return scope.emitter.value(term, at)
+    at.fail("E0208", f"the loop changes `{name}`, which is {describe(term)}", hint="a loop carries tiles and scalars only")
+
+
+def _next(scope: Scope, name: str, initial: Value, node: ast.For) -> Value:
+    """The value of a carried name at the end of an iteration, of the type it had before; E0208."""
+    term, at = scope.env[name], scope.at(node)
+    if isinstance(term, Poison):
+        # Its cause is reported where it arose, or will be if the name is used.
+        if term.diagnostic is not None:
+            scope.problems.append(term.diagnostic)
+        return initial
+    if isinstance(term, Value) and term.type == initial.type:
+        return term
+    scalar = initial.type == TileType(initial.tile.dtype)
+    if isinstance(term, bool | int | float) and scalar and isinstance(term, bool) == (initial.tile.dtype.kind == "b"):
+        if initial.tile.dtype.is_float or isinstance(term, int):
+            return scope.emitter.constant(term, initial.tile, at)
+    became = tile_hint(term)
+    hint = f"start with `{became}` before the loop, or use another name in the loop"
+    message = f"the loop changes the type of `{name}` from {describe(initial)} to {describe(term)}"
+    problem = Diagnostic("E0208", message, Label(at.span), hint=hint)
+    scope.problems.append(problem)
+    return initial
+
+
+def tile_hint(term: Term) -> str:
+    """An initial value of the type of `term`."""
+    if isinstance(term, Value) and isinstance(term.type, TileType):
+        if term.tile.shape:
+            return f"zeros({term.tile.shape}, {term.tile.dtype})"
+        return f"{term.tile.dtype}(0)"
+    return "0.0" if isinstance(term, float) else "0"
+
+
+def _range(scope: Scope, node: ast.expr) -> list[Value]:
+    at = scope.at(node)
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    if not isinstance(node, ast.Call) or name != "range" or name in scope.env or name in scope.module.names:
+        at.fail("E0111", "a loop runs over `range(...)`", hint="write `for i in range(n):`")
+    if node.keywords or not 1 <= len(node.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.args):
+        at.fail("E0111", "`range` takes 1 to 3 integers", hint="write `range(stop)` or `range(start, stop, step)`")
+    terms = [expression(scope, argument) for argument in node.args]
+    places = [scope.at(argument) for argument in node.args]
+    if len(terms) == 1:
+        terms, places = [0, *terms], [at, *places]
+    if len(terms) == 2:
+        terms, places = [*terms, 1], [*places, at]
+    step = terms[2]
+    if isinstance(step, int | float) and step <= 0:
+        places[2].fail("E0111", f"the step is {step}", hint="loops count up: use a positive step")
+    values: list[Value] = []
+    for term, place in zip(terms, places, strict=True):
+        value = arithmetic.integer_scalar(scope.emitter, term, place, "a loop bound")
+        if value.tile.dtype != i32:
+            place.fail("E0111", f"a loop bound is i32, found {value.tile.dtype}", hint="convert with `i32(...)`")
+        values.append(value)
+    if isinstance(step, Value) and not _positive(step):
+        places[2].fail("E0111", "the step may be zero or negative",
+                       hint="step by a constant, a dim, or `num_blocks(axis)`")  # fmt: skip
+    return values
+
+
+def _positive(value: Value) -> bool:
+    owner = value.owner
+    if isinstance(owner, ops.NumBlocks | ops.DimValue):
+        return True
+    if isinstance(owner, ops.Constant):
+        return owner.value > 0
+    return isinstance(owner, ops.Binary) and owner.kind == "mul" and all(_positive(v) for v in owner.operands)
+
+
+def _with(scope: Scope, node: ast.With) -> None:
+    at = scope.at(node)
+    item = node.items[0]
+    call = item.context_expr
+    if len(node.items) != 1 or item.optional_vars is not None or not isinstance(call, ast.Call) or (
+        word_of(scope.module, call.func) != "unsafe"
+    ):  # fmt: skip
+        at.fail("E0105", "`with` takes only `unsafe(...)`", hint='write `with unsafe("reason"):`')
+    reason = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    if not isinstance(reason, ast.Constant) or not isinstance(reason.value, str) or not reason.value.strip():
+        at.fail("E0113", "`unsafe` takes its reason as a string", hint='write `with unsafe("reason"):`')
+    outer = scope.emitter.unsafe
+    scope.emitter.unsafe = len(scope.function.unsafe)
+    scope.function.unsafe += (UnsafeBlock(reason.value, at.span),)
+    try:
+        _nested(scope, node.body)
+    finally:
+        scope.emitter.unsafe = outer
+
+
+def _assert(scope: Scope, node: ast.Assert) -> None:
+    term = expression(scope, node.test)
+    at = scope.at(node)
+    if not isinstance(term, bool | int | float):
+        at.fail("E0216", "an assertion must be decided by the constants", hint="state launch facts with `requires(...)`")
+    if not term:
+        note = node.msg.value if isinstance(node.msg, ast.Constant) and isinstance(node.msg.value, str) else ""
+        at.fail("E0216", f"the assertion is false for the given constants{': ' + note if note else ''}",
+                hint="change the constants in build.toml")  # fmt: skip
+
+
+def _pass(scope: Scope, node: ast.Pass) -> None:
+    del scope, node
+
+
+_BUILD: Final[dict[type[ast.stmt], Callable[[Scope, ast.stmt], None]]] = {
+    ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.If: _if,
+    ast.For: _for, ast.With: _with, ast.Assert: _assert, ast.Pass: _pass,
+}  # type: ignore[dict-item] # fmt: skip
+_UNSUPPORTED: Final[dict[type[ast.stmt], tuple[str, str]]] = {
+    ast.While: ("`while`", "write `for i in range(...)`; every loop of a kernel is bounded"),
+    ast.Try: ("`try`", "tile operations raise nothing"),
+    ast.Break: ("`break`", "guard the rest of the body with `if`, or tighten the loop's bounds"),
+    ast.Continue: ("`continue`", "guard the rest of the body with `if`"),
+    ast.FunctionDef: ("a nested function", "define a `@tilec.function` at module level"),
+    ast.ClassDef: ("a class", "define dims at module level"),
+    ast.Import: ("an import", "import at module level"), ast.ImportFrom: ("an import", "import at module level"),
+    ast.Delete: ("`del`", "names end with their function"), ast.Global: ("`global`", "return values instead"),
+    ast.Nonlocal: ("`nonlocal`", "return values instead"), ast.Raise: ("`raise`", "state what must hold with `requires(...)`"),
+    ast.Match: ("`match`", "write `if` and `elif`"), ast.AsyncFor: ("`async`", "write `for i in range(...)`"),
+    ast.AsyncWith: ("`async`", "kernels are sequential"),
+}  # fmt: skip

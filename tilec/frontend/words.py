@@ -1,0 +1,236 @@
+"""The words of the kernel language: one function each, from arguments to a term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Final
+
+from tilec.frontend import arithmetic, memory
+from tilec.frontend.arguments import Call, Missing
+from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
+from tilec.frontend.expressions import matmul, permute
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.types import TileType, boolean, i32
+
+WORDS: Final[dict[str, Callable[[Call], Term]]] = {
+    "load": memory.load, "store": memory.store, "gather": memory.gather, "scatter": memory.scatter,
+    "atomic_add": memory.atomic, "atomic_max": memory.atomic, "atomic_min": memory.atomic,
+}  # fmt: skip
+METHODS: Final = ("astype", "reshape", "permute", "broadcast_to")
+
+
+def word(*names: str) -> Callable[[Callable[[Call], Term]], Callable[[Call], Term]]:
+    """Enter a function in the table."""
+
+    def enter(build: Callable[[Call], Term]) -> Callable[[Call], Term]:
+        for name in names:
+            WORDS[name] = build
+        return build
+
+    return enter
+
+
+@word("bid", "num_blocks")
+def grid_position(call: Call) -> Term:
+    """Block index or grid extent on an axis."""
+    (axis,) = call.bind("axis")
+    if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < 3:
+        call.at.fail("E0203", f"`{call.word}` takes a grid axis 0, 1 or 2, found {describe(axis)}")
+    op = ops.BlockId(axis=axis) if call.word == "bid" else ops.NumBlocks(axis=axis)
+    call.scope.grid_axes.setdefault(axis, call.at)
+    return call.emitter.emit(op, call.at, TileType(i32))[0]
+
+
+@word("cdiv")
+def cdiv(call: Call) -> Term:
+    """`(a + (b - 1)) // b`."""
+    a, b = call.bind("a b")
+    for term in (a, b):
+        if isinstance(term, float) or (isinstance(term, Value) and not tile_type(term, call.at).dtype.is_integer):
+            call.at.fail("E0204", f"`cdiv` takes integers, found {describe(term)}")
+    if isinstance(b, int) and b < 1:
+        call.place(1).fail("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
+    less_one = arithmetic.binary(call.emitter, "sub", b, 1, call.at)
+    return arithmetic.binary(call.emitter, "floordiv", arithmetic.binary(call.emitter, "add", a, less_one, call.at), b, call.at)
+
+
+@word("arange")
+def arange(call: Call) -> Term:
+    """Positions 0, 1, ... as i32."""
+    (n,) = call.bind("n")
+    shape = call.dims(n, "`arange`")
+    if len(shape) != 1:
+        call.at.fail("E0203", "`arange` takes one extent")
+    return call.emitter.emit(ops.Iota(), call.at, TileType(i32, shape))[0]
+
+
+@word("full")
+def full(call: Call) -> Term:
+    """A tile of one value."""
+    shape, value, dtype = call.bind("shape value dtype")
+    extents, element = call.dims(shape), call.dtype(dtype)
+    if isinstance(value, Value):
+        if tile_type(value, call.at).shape:
+            call.place(1).fail("E0206", f"`full` takes a scalar, found {describe(value)}", hint="use `broadcast_to`")
+        return call.emitter.broadcast(call.emitter.cast(value, element, call.at), extents, call.at)
+    number = number_of(value, call.place(1))
+    return call.emitter.constant(number, TileType(element, extents), call.at)
+
+
+@word("zeros")
+def zeros(call: Call) -> Term:
+    """A tile of zeros."""
+    shape, dtype = call.bind("shape dtype")
+    element = call.dtype(dtype)
+    return call.emitter.constant(ops.convert(element, 0), TileType(element, call.dims(shape)), call.at)
+
+
+@word("where")
+def where(call: Call) -> Term:
+    """Element-wise choice."""
+    condition, on_true, on_false = call.bind("condition on_true on_false")
+    mask = call.emitter.value(condition, call.place(0))
+    if mask.tile.dtype != boolean:
+        call.place(0).fail("E0210", f"the condition of `where` is a bool tile, found {describe(condition)}",
+                           hint="compare it: `x != 0`")  # fmt: skip
+    a, b = arithmetic.unify(call.emitter, on_true, on_false, call.at)
+    shape = arithmetic.common_shape(mask.tile.shape, a.tile.shape, call.at)
+    operands = [call.emitter.broadcast(value, shape, call.at) for value in (mask, a, b)]
+    return call.emitter.emit(ops.Select(operands=operands), call.at, operands[1].tile)[0]
+
+
+@word("maximum", "minimum")
+def extremum(call: Call) -> Term:
+    """Element-wise larger or smaller."""
+    a, b = call.bind("a b")
+    return arithmetic.binary(call.emitter, call.word[:3], a, b, call.at)
+
+
+@word("builtins.min", "builtins.max")
+def builtin_extremum(call: Call) -> Term:
+    """Python's `min` and `max` of scalars."""
+    if len(call.arguments) < 2 or call.keywords:
+        call.at.fail("E0113", f"`{call.word[9:]}` takes two or more scalars here",
+                     hint=f"to reduce a tile, import it: `from tilec import {call.word[9:]}`")  # fmt: skip
+    result = usable(call.arguments[0])
+    for term in call.arguments[1:]:
+        for side in (result, term):
+            if isinstance(side, Value) and tile_type(side, call.at).shape:
+                call.at.fail("E0206", f"`{call.word[9:]}` takes scalars here, found {describe(side)}",
+                             hint=f"use `{call.word[9:]}imum(a, b)` on tiles")  # fmt: skip
+        result = arithmetic.binary(call.emitter, call.word[9:], result, usable(term), call.at)
+    return result
+
+
+@word("builtins.float", "builtins.int", "builtins.bool")
+def conversion(call: Call) -> Term:
+    """Python's conversions of constants; `float("inf")` is one."""
+    (term,) = call.bind("value")
+    name = call.word[9:]
+    if name == "float" and isinstance(term, str) and term.lower() in ("inf", "-inf", "+inf", "infinity", "-infinity"):
+        return float(term)
+    if not isinstance(term, bool | int | float):
+        call.at.fail("E0203", f"`{name}` converts constants, found {describe(term)}", hint="use `.astype(...)` or `i32(...)`")
+    try:
+        return {"float": float, "int": int, "bool": bool}[name](term)
+    except (OverflowError, ValueError):
+        call.at.fail("E0205", f"`{name}({term})` has no value")
+
+
+@word("builtins.len")
+def length(call: Call) -> Term:
+    """Length of a tuple."""
+    (term,) = call.bind("value")
+    if not isinstance(term, tuple):
+        call.at.fail("E0217", f"`len` takes a tuple, found {describe(term)}", hint="use `x.shape[0]`")
+    return len(term)
+
+
+@word("abs", "builtins.abs", *arithmetic.FUNCTIONS, *(f"math.{name}" for name in arithmetic.FUNCTIONS))
+def elementwise(call: Call) -> Term:
+    """A function of each element."""
+    (term,) = call.bind("x")
+    name = call.word.removeprefix("builtins.").removeprefix("math.")
+    if call.word.startswith("math.") and isinstance(term, Value):
+        call.at.fail("E0203", f"`{call.word}` takes constants", hint=f"use `tilec.{name}` on tiles")
+    return arithmetic.function(call.emitter, name, term, call.place(0))
+
+
+@word("sum", "max", "min", "argmax", "argmin")
+def reduction(call: Call) -> Term:
+    """Reduce one axis, or all of them."""
+    if len(call.arguments) == 2 and call.word in ("max", "min") and isinstance(call.arguments[0], int | float):
+        call.at.fail("E0113", f"`{call.word}` reduces a tile here", hint=f"use `{call.word}imum(a, b)` on scalars")
+    term, axis = call.bind_optional("x axis?")
+    assert not isinstance(term, Missing)
+    type = tile_type(term, call.place(0))
+    if not type.rank:
+        call.place(0).fail("E0206", f"`{call.word}` reduces a tile, found a scalar",
+                           hint=f"use `{call.word}imum(a, b)`" if call.word in ("max", "min") else "")  # fmt: skip
+    if type.dtype.kind == "b":
+        call.place(0).fail("E0204", f"`{call.word}` takes numbers", hint="use `where(condition, 1, 0)`")
+    value = call.emitter.value(term, call.at)
+    if not isinstance(axis, Missing):
+        return _reduce(call, value, call.axis(axis, type.rank))
+    if call.word.startswith("arg") and type.rank > 1:
+        call.at.fail("E0113", f"`{call.word}` of a tile with {type.rank} axes needs `axis=`")
+    while value.tile.rank:
+        value = _reduce(call, value, value.tile.rank - 1)
+    return value
+
+
+def _reduce(call: Call, value: Value, axis: int) -> Value:
+    shape = value.tile.shape[:axis] + value.tile.shape[axis + 1 :]
+    type = TileType(i32 if call.word.startswith("arg") else value.tile.dtype, shape)
+    return call.emitter.emit(ops.Reduce(kind=call.word, axis=axis, operands=[value]), call.at, type)[0]
+
+
+@word("mma")
+def mma(call: Call) -> Term:
+    """Matrix product with an accumulator."""
+    a, b, acc = call.bind("a b acc")
+    return matmul(call.scope, a, b, call.node, acc)
+
+
+@word("astype")
+def astype(call: Call) -> Term:
+    """Convert the dtype."""
+    term, dtype = call.bind("x dtype")
+    return call.emitter.cast(term, call.dtype(dtype), call.at)
+
+
+@word("reshape")
+def reshape(call: Call) -> Term:
+    """Another shape, one extent inferred."""
+    term, shape = call.bind("x shape")
+    value = call.emitter.value(term, call.at)
+    extents = call.dims(shape, infer=True)
+    if extents.count(-1) > 1:
+        call.at.fail("E0203", "only one extent can be -1")
+    if -1 in extents:
+        known = prod(e for e in extents if e != -1)
+        extents = tuple(value.tile.size // known if e == -1 else e for e in extents)
+    if prod(extents) != value.tile.size:
+        call.at.fail("E0202", f"{describe(value)} does not reshape to {extents}", hint="the number of elements stays the same")
+    return call.emitter.reshape(value, extents, call.at)
+
+
+@word("permute")
+def permutation(call: Call) -> Term:
+    """Reorder axes."""
+    term, axes = call.bind("x axes")
+    value = call.emitter.value(term, call.at)
+    items = axes if isinstance(axes, tuple) else (axes,)
+    order = tuple(call.axis(item, value.tile.rank) for item in items)
+    if sorted(order) != list(range(value.tile.rank)):
+        call.at.fail("E0202", f"`permute` names each of the {value.tile.rank} axes once", hint="for example `(1, 0)`")
+    return permute(call.scope, value, order, call.node)
+
+
+@word("broadcast_to")
+def broadcast_to(call: Call) -> Term:
+    """Repeat along axes of extent 1."""
+    term, shape = call.bind("x shape")
+    return call.emitter.broadcast(call.emitter.value(term, call.at), call.dims(shape), call.at)
