@@ -297,8 +297,8 @@ def _launch_check(data: Any, where: str) -> LaunchCheck:
 
 def _value_check(data: Any, tensors: set[str], where: str) -> ValueCheck:
     record = _record(data, ValueCheck, where)
-    if record["tensor"] not in tensors:
-        raise ValueError(f"{where}: no tensor {record['tensor']!r:.80}")
+    if _name(record["tensor"], f"{where}.tensor") not in tensors:
+        raise ValueError(f"{where}: no tensor `{record['tensor']}`")
     if not isinstance(record["distinct"], bool):
         raise ValueError(f"{where}.distinct: not a bool")
     return ValueCheck(
