@@ -152,6 +152,8 @@ class Atoms:
 
 def _split(dividend: Poly, divisor: Poly) -> tuple[Poly, Poly]:
     """(whole, rest) with `dividend == whole * divisor + rest`, taking what divides term by term."""
+    if not divisor.terms:
+        return ZERO, dividend
     if len(divisor.terms) != 1:
         scale = _multiple(dividend, divisor)
         return (const(scale), dividend - divisor * scale) if scale else (ZERO, dividend)

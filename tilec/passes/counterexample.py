@@ -23,6 +23,8 @@ def counterexample(
     """The launch of an assignment; the block ids, loop variables and loaded values of each instance."""
     value = evaluator(found)
     dims = {atom.name: number for atom, number in found.items() if atom.kind is Kind.SYMBOL}
+    # A dim that plays no part may have any size.
+    dims = {name: 1 for name in index.function.dims if name not in index.function.strides} | dims
     order = [*index.function.dims, *(p.name for p in index.function.parameters)]
     dims = dict(sorted(dims.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     blocks = tuple(tuple(terms.evaluate(block, value) for block in instance.blocks) for instance in instances)

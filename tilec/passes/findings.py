@@ -64,7 +64,9 @@ class Findings:
 
     def refuse(self, refusal: Refusal, complaint: Complaint) -> None:
         """Add a diagnostic, with a counterexample if there is one; "could not be decided" if there is none."""
-        found = self.ladder.witness(refusal)
+        shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
+        shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
+        found = self.ladder.witness(refusal, shown)
         self.report(complaint, self._example(complaint, found) if found is not None else None)
 
     def report(self, complaint: Complaint, example: Counterexample | None) -> None:

@@ -82,8 +82,8 @@ class Ladder:
             parts = formula.parts if formula.op == "and" else (formula,)
             text = f"requires({precondition.condition})"
             self._requires.extend(_Fact(text, part) for part in parts)
-        limits = zip(self.index.grid, GRID_LIMITS, strict=False)
-        self._grid = [terms.ge(terms.const(limit), extent) for extent, limit in limits]
+        for extent, limit in zip(self.index.grid, GRID_LIMITS, strict=False):
+            self._grid += [terms.ge(terms.const(limit), extent), terms.ge(extent, 1)]
 
     def discharge(self, violation: Iterable[Formula]) -> Discharge | Refusal:
         """Prove that `violation` has no solution in any launch the contract admits."""
@@ -96,7 +96,7 @@ class Ladder:
         return self._known[key]
 
     def grid_limits(self, formulas: Iterable[Formula]) -> list[Formula]:
-        """Limits on the grid that CUDA sets, where they say something about the formulas."""
+        """Limits on the grid that CUDA sets (and every launch is checked for), where they bear on the formulas."""
         given = list(formulas)
         return [limit for limit in self._grid if _shares(limit, given)]
 
@@ -204,9 +204,16 @@ class Ladder:
             found.append(terms.disjunction((*differs, terms.eq(terms.of(left), terms.of(right)))))
         return found
 
-    def witness(self, refusal: Refusal) -> Assignment | None:
-        """A violation in small numbers, checked by evaluation; None if none was found."""
+    def witness(self, refusal: Refusal, shown: Iterable[terms.Poly] = ()) -> Assignment | None:
+        """A violation in small numbers, checked by evaluation; None if none was found. `shown` are values to be printed."""
         small = (Kind.SYMBOL, Kind.LOADED, Kind.OPAQUE)
+        # Formulas that always hold bring everything that is printed into the system, and with it all facts about it.
+        mentions = [Formula("ge", poly - terms.interval(poly)[0]) for poly in shown]
+        whole = [*refusal.system, *mentions, *(fact.formula for fact in self._requires)]
+        whole += [*self._consistency(whole), *(fact.formula for fact in self._value_facts(whole)), *self.grid_limits(whole)]
+        found = self.solver.solution(whole, lambda atom: atom.kind in small)
+        if found is not None:
+            return found
         found = self.solver.solution(refusal.system, lambda atom: atom.kind in small)
         return found if found is not None else self._with_fixed_symbols(refusal, small)
 

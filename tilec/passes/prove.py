@@ -40,6 +40,9 @@ def prove(function: Function) -> Proofs:
     findings = Findings(index, Ladder(index))
     sites = access_sites(index)
     prove_arithmetic(findings, sites)
+    if any(diagnostic.code == "E0305" for diagnostic in findings.diagnostics):
+        # Everything else rests on divisors and steps being positive.
+        raise CompileError(sorted(findings.diagnostics, key=_source_order))
     prove_bounds(findings, sites)
     prove_races(findings, sites)
     prove_written_once(findings, sites)
