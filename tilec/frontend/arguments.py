@@ -49,17 +49,19 @@ class Call:
         optional = {name[:-1] for name in (*positional.split(), *keywords.split()) if name.endswith("?")}
         shown = self.word.removeprefix("builtins.")
         if len(self.arguments) > len(names):
-            self.at.fail("E0113", f"`{shown}` takes {len(names)} arguments, {len(self.arguments)} given",
+            raise self.at.error("E0113", f"`{shown}` takes {len(names)} arguments, {len(self.arguments)} given",
                          hint=f"its parameters: {', '.join(every)}")  # fmt: skip
         found: dict[str, Term] = dict(zip(names, self.arguments, strict=False))
         for name, term in self.keywords.items():
             if name not in every or name in found:
                 wrong = "is given twice" if name in found else "is no parameter"
-                self.at.fail("E0113", f"`{name}` {wrong} of `{shown}`", hint=f"its parameters: {', '.join(every)}")
+                raise self.at.error("E0113", f"`{name}` {wrong} of `{shown}`", hint=f"its parameters: {', '.join(every)}")
             found[name] = term
         for name in every:
             if name not in found and name not in optional:
-                self.at.fail("E0113", f"`{shown}` needs an argument for `{name}`", hint=f"its parameters: {', '.join(every)}")
+                raise self.at.error(
+                    "E0113", f"`{shown}` needs an argument for `{name}`", hint=f"its parameters: {', '.join(every)}"
+                )
         return [usable(found[name]) if name in found else MISSING for name in every]
 
     def bind(self, positional: str) -> list[Term]:
@@ -69,14 +71,14 @@ class Call:
     def tensor(self, term: Term, allowed: tuple[Access, ...], verb: str) -> tuple[Value, Parameter]:
         """A tensor argument whose declared access allows `verb`; E0207, E0217."""
         if not isinstance(term, Value) or not isinstance(term.type, TensorType):
-            self.place(0).fail("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
+            raise self.place(0).error("E0217", f"`{self.word}` takes a tensor, found {describe(term)}",
                                hint="pass a parameter declared `In`, `Out`, `InOut`, `Scratch` or `Atomic`")  # fmt: skip
         parameter = self.scope.function.parameter_of(term)
         if parameter.access not in allowed:
             names = [{"INOUT": "InOut"}.get(a.name, a.name.title()) for a in allowed]
             declared = parameter.access.name if parameter.access else ""
             shown = {"INOUT": "InOut"}.get(declared, declared.title())
-            self.place(0).fail("E0207", f"`{parameter.name}` is declared `{shown}` and cannot be {verb}",
+            raise self.place(0).error("E0207", f"`{parameter.name}` is declared `{shown}` and cannot be {verb}",
                                hint=f"declare it `{'` or `'.join(names)}`")  # fmt: skip
         return term, parameter
 
@@ -86,7 +88,7 @@ class Call:
             return term
         if isinstance(term, str) and term in DTYPES:
             return DTYPES[term]
-        self.at.fail("E0201", f"`{self.word}` takes a dtype, found {describe(term)}", hint="one of " + ", ".join(DTYPES))
+        raise self.at.error("E0201", f"`{self.word}` takes a dtype, found {describe(term)}", hint="one of " + ", ".join(DTYPES))
 
     def dims(self, term: Term, what: str = "a shape", *, infer: bool = False) -> tuple[int, ...]:
         """A shape argument: static positive extents; E0203."""
@@ -96,19 +98,23 @@ class Call:
             item = usable(item)
             if not isinstance(item, int) or isinstance(item, bool):
                 hint = "tile shapes are constants: make the dim a `Const`, or use a constant block size"
-                self.at.fail("E0203", f"{what} is static, found {describe(item)}", hint=hint)
+                raise self.at.error("E0203", f"{what} is static, found {describe(item)}", hint=hint)
             if item < 1 and not (infer and item == -1):
-                self.at.fail("E0203", f"{what} has extent {item}", hint="extents are positive")
+                raise self.at.error("E0203", f"{what} has extent {item}", hint="extents are positive")
             size *= abs(item)
             shape.append(item)
         if size > MAX_TILE:
-            self.at.fail("E0203", f"the tile has {size} elements", hint=f"a tile has at most {MAX_TILE}; use a smaller block")
+            raise self.at.error(
+                "E0203", f"the tile has {size} elements", hint=f"a tile has at most {MAX_TILE}; use a smaller block"
+            )
         return tuple(shape)
 
     def axis(self, term: Term, rank: int) -> int:
         """An axis argument, negative ones counted from the end; E0203."""
         if not isinstance(term, int) or isinstance(term, bool) or not -rank <= term < rank:
-            self.at.fail("E0203", f"`axis` of a tile with {rank} axes is a constant in -{rank}..{rank}, found {describe(term)}")
+            raise self.at.error(
+                "E0203", f"`axis` of a tile with {rank} axes is a constant in -{rank}..{rank}, found {describe(term)}"
+            )
         return term % rank
 
     def flag(self, term: Term | Missing, name: str) -> bool:
@@ -116,7 +122,7 @@ class Call:
         if isinstance(term, Missing):
             return False
         if not isinstance(term, bool):
-            self.at.fail("E0203", f"`{name}` is `True` or `False`, found {describe(term)}")
+            raise self.at.error("E0203", f"`{name}` is `True` or `False`, found {describe(term)}")
         return term
 
     def rank_of(self, term: Term) -> int:

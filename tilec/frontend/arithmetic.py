@@ -51,19 +51,21 @@ def is_number(term: Term) -> bool:
 def fold(kind: str, left: Number, right: Number, at: At) -> Number:
     """Python's own arithmetic on compile-time numbers; E0204, E0205."""
     if kind in ("pow", "shl") and (abs(right) > 128 or (isinstance(left, int) and abs(left) > _LARGEST_INT)):
-        at.fail("E0205", "the constant is too large", hint="keep constants within 64 bits")
+        raise at.error("E0205", "the constant is too large", hint="keep constants within 64 bits")
     try:
         result = _FOLD[kind](left, right)
     except ZeroDivisionError:
-        at.fail("E0205", "division by zero in a constant expression", hint="the divisor is 0 for these constants")
+        raise at.error(
+            "E0205", "division by zero in a constant expression", hint="the divisor is 0 for these constants"
+        ) from None
     except (OverflowError, ValueError) as error:
-        at.fail("E0205", f"constant expression has no value: {error}")
+        raise at.error("E0205", f"constant expression has no value: {error}") from None
     except TypeError:
-        at.fail("E0204", f"`{left}` and `{right}` do not take this operator")
+        raise at.error("E0204", f"`{left}` and `{right}` do not take this operator") from None
     if not isinstance(result, bool | int | float):
-        at.fail("E0205", "the constant expression has no real value")
+        raise at.error("E0205", "the constant expression has no real value")
     if isinstance(result, int) and abs(result) > _LARGEST_INT:
-        at.fail("E0205", "the constant is too large", hint="keep constants within 64 bits")
+        raise at.error("E0205", "the constant is too large", hint="keep constants within 64 bits")
     return result
 
 
@@ -96,7 +98,7 @@ def _one_dtype(emitter: Emitter, left: Value, right: Value, at: At) -> tuple[Val
     both_integer = a.is_integer and b.is_integer
     wide = a if a.bits > b.bits or (a.is_float and not b.is_float) else b
     hint = f"widen one side: `{wide}(...)` or `.astype({wide})`" if both_integer else f"convert one side with `.astype({wide})`"
-    at.fail("E0201", f"the operands have different dtypes: {a} and {b}", label=f"{a} meets {b}", hint=hint)
+    raise at.error("E0201", f"the operands have different dtypes: {a} and {b}", label=f"{a} meets {b}", hint=hint)
 
 
 def _adopts(known: DType, other: DType) -> bool:
@@ -108,7 +110,7 @@ def common_shape(left: tuple[int, ...], right: tuple[int, ...], at: At) -> tuple
     rank = max(len(left), len(right))
     a, b = (1,) * (rank - len(left)) + left, (1,) * (rank - len(right)) + right
     if any(x != y and 1 not in (x, y) for x, y in zip(a, b, strict=True)):
-        at.fail("E0202", f"shapes {shape_text(left)} and {shape_text(right)} do not broadcast",
+        raise at.error("E0202", f"shapes {shape_text(left)} and {shape_text(right)} do not broadcast",
                 hint="insert axes of extent 1 with `[:, None]` or `[None, :]`")  # fmt: skip
     return tuple(y if x == 1 else x for x, y in zip(a, b, strict=True))
 
@@ -124,37 +126,37 @@ def binary(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Term
     dtype = a.tile.dtype
     _check_operator(kind, dtype, at)
     if kind in ("floordiv", "mod") and right == 0 and not isinstance(right, Value):
-        at.fail("E0205", "division by zero", hint="the divisor is 0 for these constants")
+        raise at.error("E0205", "division by zero", hint="the divisor is 0 for these constants")
     if kind in ("shl", "shr") and isinstance(right, int) and not 0 <= right < dtype.bits:
-        at.fail("E0205", f"shift by {right} of a {dtype}", hint=f"shift by 0..{dtype.bits}")
+        raise at.error("E0205", f"shift by {right} of a {dtype}", hint=f"shift by 0..{dtype.bits}")
     return emitter.binary_op(kind, a, b, at)
 
 
 def _check_operator(kind: str, dtype: DType, at: At) -> None:
     if kind in _BITWISE:
         if dtype.is_float:
-            at.fail("E0204", f"`& | ^` take integers or booleans, not {dtype}")
+            raise at.error("E0204", f"`& | ^` take integers or booleans, not {dtype}")
     elif dtype.kind == "b":
-        at.fail("E0204", "arithmetic on booleans", hint="use `& | ~`, or `where(condition, 1, 0)` for a number")
+        raise at.error("E0204", "arithmetic on booleans", hint="use `& | ~`, or `where(condition, 1, 0)` for a number")
     elif kind in _INTEGER_ONLY and dtype.is_float:
         hint = "use `floor(a / b)`" if kind == "floordiv" else "convert with `.astype(i32)`"
-        at.fail("E0204", f"this operator takes integers, not {dtype}", hint=hint)
+        raise at.error("E0204", f"this operator takes integers, not {dtype}", hint=hint)
     elif kind in ("div", "pow") and not dtype.is_float:
         hint = "use `//`, or convert with `.astype(f32)`" if kind == "div" else "convert with `.astype(f32)`, or multiply"
-        at.fail("E0204", f"this operator takes floats, not {dtype}", hint=hint)
+        raise at.error("E0204", f"this operator takes floats, not {dtype}", hint=hint)
 
 
 def compare(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Term:
     """`left kind right` as booleans, element-wise."""
     if isinstance(left, DType) or isinstance(right, DType) or isinstance(left, str) or isinstance(right, str):
         if kind not in ("eq", "ne") or type(left) is not type(right):
-            at.fail("E0204", f"cannot compare {describe(left)} with {describe(right)}")
+            raise at.error("E0204", f"cannot compare {describe(left)} with {describe(right)}")
         return (left == right) == (kind == "eq")
     if isinstance(left, bool | int | float) and isinstance(right, bool | int | float):
         return fold(kind, left, right, at)
     a, b = unify(emitter, left, right, at)
     if a.tile.dtype.kind == "b" and kind not in ("eq", "ne"):
-        at.fail("E0204", "booleans have no order", hint="use `==`, `!=` or `& | ~`")
+        raise at.error("E0204", "booleans have no order", hint="use `==`, `!=` or `& | ~`")
     return emitter.emit(ops.Compare(kind=kind, operands=[a, b]), at, TileType(boolean, a.tile.shape))[0]
 
 
@@ -163,7 +165,7 @@ def negate(emitter: Emitter, term: Term, at: At) -> Term:
     if isinstance(term, bool | int | float):
         return -term
     if tile_type(term, at).dtype.kind == "b":
-        at.fail("E0204", "arithmetic on booleans", hint="use `~` to invert")
+        raise at.error("E0204", "arithmetic on booleans", hint="use `~` to invert")
     if emitter.host(term) is not None:
         return binary(emitter, "sub", 0, term, at)
     return unary_op(emitter, "neg", emitter.value(term, at), at)
@@ -176,7 +178,7 @@ def invert(emitter: Emitter, term: Term, at: At) -> Term:
     if isinstance(term, int):
         return ~term
     if tile_type(term, at).dtype.is_float:
-        at.fail("E0204", "`~` takes integers or booleans")
+        raise at.error("E0204", "`~` takes integers or booleans")
     return unary_op(emitter, "not", emitter.value(term, at), at)
 
 
@@ -193,15 +195,15 @@ def function(emitter: Emitter, kind: str, term: Term, at: At) -> Term:
         try:
             return abs(term) if kind == "abs" else _MATH[kind](as_float(term, at))
         except (ValueError, OverflowError, ZeroDivisionError) as error:
-            at.fail("E0205", f"`{kind}({term})` has no value: {error}")
+            raise at.error("E0205", f"`{kind}({term})` has no value: {error}") from None
     dtype = tile_type(term, at).dtype
     if kind == "abs" and dtype.kind == "b":
-        at.fail("E0204", "`abs` takes numbers")
+        raise at.error("E0204", "`abs` takes numbers")
     value = emitter.value(term, at)
     if kind != "abs" and not dtype.is_float:
         if emitter.host(term) is None:
-            at.fail("E0204", f"`{kind}` takes floats, not {dtype}", hint="convert with `.astype(f32)`")
-        at.fail("E0204", f"`{kind}` takes floats, not {dtype}", hint="convert with `f32(...)`")
+            raise at.error("E0204", f"`{kind}` takes floats, not {dtype}", hint="convert with `.astype(f32)`")
+        raise at.error("E0204", f"`{kind}` takes floats, not {dtype}", hint="convert with `f32(...)`")
     return unary_op(emitter, kind, value, at)
 
 
@@ -216,10 +218,10 @@ def condition(emitter: Emitter, term: Term, at: At) -> Value:
         return emitter.value(term, at)
     type = tile_type(term, at)
     if type.shape:
-        at.fail("E0210", f"a condition must be a scalar, found {describe(term)}",
+        raise at.error("E0210", f"a condition must be a scalar, found {describe(term)}",
                 hint="select element-wise with `where(condition, a, b)`, combine with `& | ~`")  # fmt: skip
     if type.dtype != boolean:
-        at.fail("E0210", f"a condition must be a bool, found {describe(term)}", hint="compare it: `x != 0`")
+        raise at.error("E0210", f"a condition must be a bool, found {describe(term)}", hint="compare it: `x != 0`")
     return emitter.value(term, at)
 
 
@@ -246,7 +248,7 @@ def check_integer_scalar(term: Term, at: At, what: str) -> None:
         return
     if isinstance(term, Value) and isinstance(term.type, TileType) and not term.tile.shape and term.tile.dtype.is_integer:
         return
-    at.fail("E0206", f"{what} must be an integer scalar, found {describe(term)}",
+    raise at.error("E0206", f"{what} must be an integer scalar, found {describe(term)}",
             hint="index by a tile with `gather`" if isinstance(term, Value) else "")  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,6 @@ class KernelSource:
 
 def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
     """Read what a kernel file declares; CompileError E0101..E0104, E0107, E0112."""
-    import ast
-
     module = read_module(Path(path), root)
     routine = _only_kernel(module)
     arguments = routine.node.args
@@ -96,8 +95,8 @@ def _build(module: Module, routine: Routine, constants: Mapping[str, Constant]) 
     except Refused as refused:
         scope.problems.extend([refused.diagnostic] if refused.diagnostic else [])
     except RecursionError:
-        raise CompileError(Diagnostic("E0101", f"kernel `{routine.name}` is nested too deeply", Label(function.loc)
-                                      if function.loc else None, hint="split long expressions over lines")) from None  # fmt: skip
+        deep = scope.at(routine.node).error("E0101", f"kernel `{routine.name}` is nested too deeply", hint="split expressions")
+        raise compile_error([d for d in (deep.diagnostic,) if d]) from None
     if scope.problems:
         raise compile_error(scope.problems)
     for op in function.body.walk():
@@ -109,9 +108,9 @@ def _check_grid(scope: Scope, routine: Routine) -> None:
     function = scope.function
     if not function.grid and not scope.problems:
         module = scope.module
-        module.source.fail("E0110", f"kernel `{routine.name}` has no grid", routine.node,
+        raise module.source.error("E0110", f"kernel `{routine.name}` has no grid", routine.node,
                            hint="say how many blocks run: `grid(T)`")  # fmt: skip
     for axis, at in scope.grid_axes.items():
         if function.grid and axis >= len(function.grid):
-            at.fail("E0110", f"the grid has {len(function.grid)} axes, axis {axis} is used",
+            raise at.error("E0110", f"the grid has {len(function.grid)} axes, axis {axis} is used",
                     hint="give `grid` another extent, or use a smaller axis")  # fmt: skip

@@ -23,10 +23,10 @@ def call(scope: Scope, node: ast.Call) -> Term:
     at = scope.at(node)
     for argument in node.args:
         if isinstance(argument, ast.Starred):
-            scope.at(argument).fail("E0113", "arguments cannot be unpacked with `*`", hint="pass them one by one")
+            raise scope.at(argument).error("E0113", "arguments cannot be unpacked with `*`", hint="pass them one by one")
     for keyword in node.keywords:
         if keyword.arg is None:
-            scope.at(keyword.value).fail("E0113", "arguments cannot be unpacked with `**`", hint="pass them one by one")
+            raise scope.at(keyword.value).error("E0113", "arguments cannot be unpacked with `**`", hint="pass them one by one")
     if isinstance(node.func, ast.Attribute) and package_of(scope, node.func.value) is None:
         return _method(scope, node, node.func)
     callee = _callee(scope, node.func)
@@ -42,8 +42,10 @@ def call(scope: Scope, node: ast.Call) -> Term:
     build = words.WORDS.get(callee)
     if build is None:
         if callee in DIRECTIVES:
-            at.fail("E0109", f"`{callee}` has no value", hint="call it on a line of its own, at the top level of the kernel")
-        at.fail("E0106", f"`{callee.removeprefix('builtins.')}` cannot be called here",
+            raise at.error(
+                "E0109", f"`{callee}` has no value", hint="call it on a line of its own, at the top level of the kernel"
+            )
+        raise at.error("E0106", f"`{callee.removeprefix('builtins.')}` cannot be called here",
                 hint="loops run over `range(...)`" if callee == "builtins.range" else "")  # fmt: skip
     return build(given)
 
@@ -57,7 +59,7 @@ def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
             return entry.name
         if isinstance(entry, Routine | DType):
             return entry
-        at.fail("E0106", f"`{node.id}` cannot be called", hint="kernels call words of `tilec` and tile functions")
+        raise at.error("E0106", f"`{node.id}` cannot be called", hint="kernels call words of `tilec` and tile functions")
     if isinstance(node, ast.Attribute):
         package = package_of(scope, node.value)
         if isinstance(package, Package) and package.name == "math":
@@ -66,14 +68,14 @@ def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
         if word is not None:
             return dtype_named(word) if dtype_word(word) else word
         hint = f"`tilec` has no word `{node.attr}`" if not is_word(node.attr) else ""
-        at.fail("E0108", f"`{ast.unparse(node)}` is not defined", hint=hint)
-    at.fail("E0106", "this cannot be called", hint="kernels call words of `tilec` and tile functions")
+        raise at.error("E0108", f"`{ast.unparse(node)}` is not defined", hint=hint)
+    raise at.error("E0106", "this cannot be called", hint="kernels call words of `tilec` and tile functions")
 
 
 def _method(scope: Scope, node: ast.Call, func: ast.Attribute) -> Term:
     receiver = expression(scope, func.value)
     if func.attr not in words.METHODS:
-        scope.at(func).fail("E0106", f"{describe(receiver)} has no method `{func.attr}`",
+        raise scope.at(func).error("E0106", f"{describe(receiver)} has no method `{func.attr}`",
                             hint="tiles have " + ", ".join(f"`{name}`" for name in words.METHODS))  # fmt: skip
     arguments = [expression(scope, a) for a in node.args]
     if func.attr != "astype" and len(arguments) != 1:
@@ -86,7 +88,7 @@ def _method(scope: Scope, node: ast.Call, func: ast.Attribute) -> Term:
 def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
     at = scope.at(node)
     if routine in scope.callers or len(scope.callers) > MAX_CALL_DEPTH:
-        at.fail("E0114", f"tile function `{routine.name}` calls itself", hint="write a loop")
+        raise at.error("E0114", f"tile function `{routine.name}` calls itself", hint="write a loop")
     from tilec.frontend.statements import run
 
     problems = len(scope.problems)
@@ -104,17 +106,17 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
     """Arguments by parameter name; E0114."""
     at, parameters = scope.at(node), routine.node.args
     if parameters.vararg is not None or parameters.kwarg is not None:
-        at.fail("E0114", f"`{routine.name}` takes `*` or `**` arguments", hint="give it a fixed list of parameters")
+        raise at.error("E0114", f"`{routine.name}` takes `*` or `**` arguments", hint="give it a fixed list of parameters")
     positional = [*parameters.posonlyargs, *parameters.args]
     if len(node.args) > len(positional):
-        at.fail("E0114", f"`{routine.name}` takes {len(positional)} arguments, {len(node.args)} given")
+        raise at.error("E0114", f"`{routine.name}` takes {len(positional)} arguments, {len(node.args)} given")
     env = {parameter.arg: usable(expression(scope, a)) for parameter, a in zip(positional, node.args, strict=False)}
     names = {parameter.arg for parameter in (*parameters.args, *parameters.kwonlyargs)}
     for keyword in node.keywords:
         name = str(keyword.arg)
         if name not in names or name in env:
             wrong = "is given twice" if name in env else "is no parameter"
-            scope.at(keyword.value).fail("E0114", f"`{name}` {wrong} of `{routine.name}`")
+            raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`")
         env[name] = usable(expression(scope, keyword.value))
     defaults = dict(zip([p.arg for p in positional[len(positional) - len(parameters.defaults) :]], parameters.defaults,
                         strict=True))  # fmt: skip
@@ -123,12 +125,13 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
         name = parameter.arg
         if name not in env:
             if name not in defaults:
-                at.fail("E0114", f"`{routine.name}` needs an argument for `{name}`")
+                raise at.error("E0114", f"`{routine.name}` needs an argument for `{name}`")
             default = defaults[name]
             if not isinstance(default, ast.Constant):
-                at.fail("E0114", f"the default of `{name}` is no literal", hint="pass the argument")
+                raise at.error("E0114", f"the default of `{name}` is no literal", hint="pass the argument")
             env[name] = number_of(expression(scope, default), at)
-        if word_of(routine.module, parameter.annotation or ast.Constant(None)) == "Const":
-            if not arithmetic.is_number(env[name]) and not isinstance(env[name], DType):
-                at.fail("E0203", f"`{name}` of `{routine.name}` is a constant, found {describe(env[name])}")
+        if word_of(routine.module, parameter.annotation or ast.Constant(None)) == "Const" and not (
+            arithmetic.is_number(env[name]) or isinstance(env[name], DType)
+        ):
+            raise at.error("E0203", f"`{name}` of `{routine.name}` is a constant, found {describe(env[name])}")
     return env

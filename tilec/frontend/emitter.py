@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final
 
 from tilec.diagnostics import Diagnostic, Span
 from tilec.frontend.report import Refused, Source
@@ -50,9 +50,9 @@ class At:
     def span(self) -> Span:
         return self.source.span(self.node)
 
-    def fail(self, code: str, message: str, *, label: str = "", hint: str = "") -> NoReturn:
-        """Raise Refused here."""
-        self.source.fail(code, message, self.node, label=label, hint=hint)
+    def error(self, code: str, message: str, *, label: str = "", hint: str = "") -> Refused:
+        """A refusal here, to be raised."""
+        return self.source.error(code, message, self.node, label=label, hint=hint)
 
 
 class Emitter:
@@ -73,7 +73,7 @@ class Emitter:
         return op.results
 
     @contextmanager
-    def into(self, block: Block) -> Iterator[None]:
+    def into(self, block: Block) -> Generator[None]:
         """Append to another block for a while."""
         outer, self.block = self.block, block
         try:
@@ -106,18 +106,24 @@ class Emitter:
         dtype = type.dtype
         if dtype.kind == "b" or isinstance(value, bool):
             if dtype.kind != "b" or not isinstance(value, bool):
-                at.fail("E0204", f"`{value}` cannot be used as {dtype}", hint="use `where(condition, 1, 0)` or a comparison")
+                raise at.error(
+                    "E0204", f"`{value}` cannot be used as {dtype}", hint="use `where(condition, 1, 0)` or a comparison"
+                )
             return self.emit(ops.Constant(value=value), at, type)[0]
         if dtype.is_float:
             number = as_float(value, at)
             if math.isfinite(number) and abs(number) > _LARGEST[dtype.name]:
-                at.fail("E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {_LARGEST[dtype.name]}")
+                raise at.error(
+                    "E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {_LARGEST[dtype.name]}"
+                )
             return self.emit(ops.Constant(value=number), at, type)[0]
         if isinstance(value, float):
-            at.fail("E0204", f"the float {value} cannot be used as {dtype}", hint="convert the tile with `.astype(f32)` first")
+            raise at.error(
+                "E0204", f"the float {value} cannot be used as {dtype}", hint="convert the tile with `.astype(f32)` first"
+            )
         low, high = dtype.integer_range()
         if not low <= value <= high:
-            at.fail("E0205", f"{value} does not fit {dtype}", hint="widen with `i64(...)`")
+            raise at.error("E0205", f"{value} does not fit {dtype}", hint="widen with `i64(...)`")
         return self.emit(ops.Constant(value=value), at, type)[0]
 
     def value(self, term: Term, at: At) -> Value:
@@ -158,7 +164,7 @@ class Emitter:
             return value
         missing = len(shape) - len(source)
         if missing < 0 or any(a not in (1, b) for a, b in zip(source, shape[missing:], strict=True)):
-            at.fail("E0202", f"shape {shape_text(source)} does not broadcast to {shape_text(shape)}",
+            raise at.error("E0202", f"shape {shape_text(source)} does not broadcast to {shape_text(shape)}",
                     hint="insert axes of extent 1 with `[:, None]` or `[None, :]`")  # fmt: skip
         if source:
             value = self.reshape(value, (1,) * missing + source, at)
@@ -204,21 +210,21 @@ def as_float(number: Number, at: At) -> float:
     try:
         return float(number)
     except OverflowError:
-        at.fail("E0205", "the number is too large for a float")
+        raise at.error("E0205", "the number is too large for a float") from None
 
 
 def number_of(term: Term, at: At) -> Number:
     """The term, known to be a compile-time number; E0217."""
     if isinstance(term, bool | int | float):
         return term
-    at.fail("E0217", f"expected a tile or a number, found {describe(term)}", hint=_instead(term))
+    raise at.error("E0217", f"expected a tile or a number, found {describe(term)}", hint=_instead(term))
 
 
 def tile_type(term: Term, at: At) -> TileType:
     """Type of a term that must be a tile value; E0217."""
     if isinstance(term, Value) and isinstance(term.type, TileType):
         return term.type
-    at.fail("E0217", f"expected a tile, found {describe(term)}", hint=_instead(term))
+    raise at.error("E0217", f"expected a tile, found {describe(term)}", hint=_instead(term))
 
 
 def _instead(term: Term) -> str:

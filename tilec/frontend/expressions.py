@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from tilec.frontend import arithmetic
-from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
+from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, usable
 from tilec.frontend.module import DimName, ElementName, Foreign, ModuleConstant, Package, Routine, Word, dtype_word, is_word
 from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
@@ -26,7 +26,9 @@ def expression(scope: Scope, node: ast.expr) -> Term:
     build = _BUILD.get(type(node))
     if build is None:
         words = _UNSUPPORTED.get(type(node), "this expression")
-        scope.at(node).fail("E0106", f"{words} cannot be used in a kernel", hint=_HINTS.get(type(node), "use tile operations"))
+        raise scope.at(node).error(
+            "E0106", f"{words} cannot be used in a kernel", hint=_HINTS.get(type(node), "use tile operations")
+        )
     return build(scope, node)
 
 
@@ -35,7 +37,9 @@ def _constant(scope: Scope, node: ast.Constant) -> Term:
         return node.value
     if node.value is None:
         return None
-    scope.at(node).fail("E0106", f"`{ast.unparse(node)}` cannot be used in a kernel", hint="use an int, a float or a bool")
+    raise scope.at(node).error(
+        "E0106", f"`{ast.unparse(node)}` cannot be used in a kernel", hint="use an int, a float or a bool"
+    )
 
 
 def _name(scope: Scope, node: ast.Name) -> Term:
@@ -48,7 +52,7 @@ def _name(scope: Scope, node: ast.Name) -> Term:
 def _as_term(scope: Scope, entry: object, node: ast.expr) -> Term:
     if isinstance(entry, Word | Package | Routine | Foreign | DimName | ElementName | ModuleConstant):
         what = entry.name.removeprefix("builtins.") if isinstance(entry, Word | Package | Routine) else ast.unparse(node)
-        scope.at(node).fail("E0106", f"`{what}` is used as a value", hint=f"call it: `{what}(...)`")
+        raise scope.at(node).error("E0106", f"`{what}` is used as a value", hint=f"call it: `{what}(...)`")
     return entry  # type: ignore[return-value]
 
 
@@ -76,7 +80,7 @@ def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Ter
             package = entry.module.names.get(item.value.id)
             if isinstance(package, Package) and package.name == "math" and item.attr in _MATH_CONSTANTS:
                 return _MATH_CONSTANTS[item.attr]
-        at.fail("E0108", f"`{ast.unparse(node)}` is no constant that the compiler can evaluate",
+        raise at.error("E0108", f"`{ast.unparse(node)}` is no constant that the compiler can evaluate",
                 hint="module constants are literals and arithmetic on them")  # fmt: skip
 
     return evaluate(entry.node, 0)
@@ -98,18 +102,20 @@ def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = No
     at = scope.at(node)
     a, b = tile_type(left, at), tile_type(right, at)
     if a.rank != 2 or b.rank != 2:
-        at.fail("E0206", f"a matrix product takes two matrices, found {describe(left)} and {describe(right)}",
+        raise at.error("E0206", f"a matrix product takes two matrices, found {describe(left)} and {describe(right)}",
                 hint="give each operand two axes, for example with `[None, :]`")  # fmt: skip
     if a.dtype != b.dtype or not a.dtype.is_float or a.dtype.bits > 16:
-        at.fail("E0201", f"a matrix product takes two bf16, f16 or f8 tiles of one dtype, found {a.dtype} and {b.dtype}",
+        raise at.error("E0201", f"a matrix product takes two bf16, f16 or f8 tiles of one dtype, found {a.dtype} and {b.dtype}",
                 hint="convert the operands with `.astype(bf16)`")  # fmt: skip
     if a.shape[1] != b.shape[0]:
-        at.fail("E0202", f"inner extents differ: {a.shape[1]} and {b.shape[0]}", hint="a is (M, K), b is (K, N); use `.T`")
+        raise at.error(
+            "E0202", f"inner extents differ: {a.shape[1]} and {b.shape[0]}", hint="a is (M, K), b is (K, N); use `.T`"
+        )
     result = TileType(dtype_named("f32"), (a.shape[0], b.shape[1]))
     if acc is None:
         acc = scope.emitter.constant(0.0, result, at)
     if tile_type(acc, at) != result:
-        at.fail("E0201", f"the accumulator is {result.dtype} of shape {result.shape}, found {describe(acc)}",
+        raise at.error("E0201", f"the accumulator is {result.dtype} of shape {result.shape}, found {describe(acc)}",
                 hint=f"start from `zeros({result.shape}, f32)`")  # fmt: skip
     operands = [scope.emitter.value(term, at) for term in (left, right, acc)]
     return scope.emitter.emit(ops.Mma(operands=operands), at, result)[0]
@@ -131,7 +137,7 @@ def _unary(scope: Scope, node: ast.UnaryOp) -> Term:
 def _compare(scope: Scope, node: ast.Compare) -> Term:
     for op in node.ops:
         if type(op) not in arithmetic.COMPARE:
-            scope.at(node).fail("E0106", "`is` and `in` cannot be used in a kernel", hint="compare numbers with `==`")
+            raise scope.at(node).error("E0106", "`is` and `in` cannot be used in a kernel", hint="compare numbers with `==`")
     terms = [expression(scope, side) for side in (node.left, *node.comparators)]
     at = scope.at(node)
     parts = [arithmetic.compare(scope.emitter, arithmetic.COMPARE[type(op)], terms[i], terms[i + 1], at)
@@ -168,46 +174,44 @@ def _choice(scope: Scope, node: ast.IfExp) -> Term:
     return join(scope, ops.If(operands=[condition], regions=[then, other]), [(on_true, on_false)], at)[0]
 
 
-def join(scope: Scope, branch: ops.If, pairs: list[tuple[Term, Term]], at: object) -> list[Term]:
+def join(scope: Scope, branch: ops.If, pairs: list[tuple[Term, Term]], at: At) -> list[Term]:
     """Finish an `if`: yield one value per pair, which must agree in type; E0209."""
-    from tilec.frontend.emitter import At
-
-    assert isinstance(at, At)
     types = [joined_type(pair, at) for pair in pairs]
     for side, region in enumerate(branch.regions):
         with scope.emitter.into(region):
-            yielded = [term if isinstance(term := pair[side], Value) else scope.emitter.constant(number_of(term, at), type, at)
-                       if not type.dtype.is_float else scope.emitter.constant(arithmetic.as_float(number_of(term, at), at),
-                                                                              type, at)
-                       for pair, type in zip(pairs, types, strict=True)]  # fmt: skip
+            yielded = [as_type(scope, pair[side], type, at) for pair, type in zip(pairs, types, strict=True)]
             scope.emitter.emit(ops.Yield(operands=yielded), at)
     return list(scope.emitter.emit(branch, at, *types))
 
 
-def joined_type(pair: tuple[Term, Term], at: object) -> TileType:
-    """The one type of what two branches give; a number takes the other side's dtype; E0209."""
-    from tilec.frontend.emitter import At, default_dtype
+def as_type(scope: Scope, term: Term, type: TileType, at: At) -> Value:
+    """A term of a type it was found to fit."""
+    return term if isinstance(term, Value) else scope.emitter.constant(number_of(term, at), type, at)
 
-    assert isinstance(at, At)
+
+def joined_type(pair: tuple[Term, Term], at: At) -> TileType:
+    """The one type of what two branches give; a number takes the other side's dtype; E0209."""
     left, right = (usable(term) for term in pair)
-    if isinstance(left, Value) and isinstance(right, Value):
-        if left.type == right.type and isinstance(left.type, TileType):
-            return left.type
-    elif isinstance(left, Value) or isinstance(right, Value):
-        value, number = (left, right) if isinstance(left, Value) else (right, left)
-        if (
-            isinstance(value, Value)
-            and isinstance(number, bool | int | float)
-            and value.type == TileType(tile_type(value, at).dtype)
-        ):
-            fits = value.tile.dtype.is_float or isinstance(number, int)
-            if fits and (value.tile.dtype.kind == "b") == isinstance(number, bool):
-                return value.tile
-    elif isinstance(left, bool | int | float) and isinstance(right, bool | int | float):
+    if isinstance(left, Value) and isinstance(right, Value) and left.type == right.type and isinstance(left.type, TileType):
+        return left.type
+    if isinstance(left, Value) and isinstance(right, bool | int | float) and fits(right, left):
+        return left.tile
+    if isinstance(right, Value) and isinstance(left, bool | int | float) and fits(left, right):
+        return right.tile
+    if isinstance(left, bool | int | float) and isinstance(right, bool | int | float):  # noqa: SIM102 (narrows the types)
         if isinstance(left, bool) == isinstance(right, bool):
             return TileType(default_dtype(left if isinstance(left, float) else right))
-    at.fail("E0209", f"the branches give different types: {describe(left)} and {describe(right)}",
-            hint="make both sides agree in dtype and shape")  # fmt: skip
+    raise at.error("E0209", f"the branches give different types: {describe(left)} and {describe(right)}",
+                   hint="make both sides agree in dtype and shape")  # fmt: skip
+
+
+def fits(number: Number, value: Value) -> bool:
+    """True if a number may stand for a scalar of the dtype of `value`."""
+    if not isinstance(value.type, TileType) or value.tile.shape:
+        return False
+    if value.tile.dtype.kind == "b" or isinstance(number, bool):
+        return value.tile.dtype.kind == "b" and isinstance(number, bool)
+    return value.tile.dtype.is_float or isinstance(number, int)
 
 
 def _attribute(scope: Scope, node: ast.Attribute) -> Term:
@@ -221,8 +225,8 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
         if package.name == "tilec" and node.attr == "inf":
             return math.inf
         if package.name == "tilec" and is_word(node.attr):
-            at.fail("E0106", f"`{node.attr}` is used as a value", hint=f"call it: `tilec.{node.attr}(...)`")
-        at.fail("E0108", f"`{package.name}` has no `{node.attr}` for kernels", hint="check the spelling")
+            raise at.error("E0106", f"`{node.attr}` is used as a value", hint=f"call it: `tilec.{node.attr}(...)`")
+        raise at.error("E0108", f"`{package.name}` has no `{node.attr}` for kernels", hint="check the spelling")
     term = expression(scope, node.value)
     if isinstance(term, Value) and isinstance(term.type, TensorType):
         if node.attr == "shape":
@@ -231,9 +235,9 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
             return term.tensor.rank
         if node.attr == "dtype":
             return term.tensor.dtype
-        at.fail("E0106", f"a tensor has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`; `load` gives a tile")
+        raise at.error("E0106", f"a tensor has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`; `load` gives a tile")
     if not isinstance(term, Value):
-        at.fail("E0106", f"{describe(term)} has no `{node.attr}`", hint="attributes belong to tiles and tensors")
+        raise at.error("E0106", f"{describe(term)} has no `{node.attr}`", hint="attributes belong to tiles and tensors")
     if node.attr == "shape":
         return term.tile.shape
     if node.attr == "ndim":
@@ -242,7 +246,7 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
         return term.tile.dtype
     if node.attr == "T":
         return permute(scope, term, tuple(reversed(range(term.tile.rank))), node)
-    at.fail("E0106", f"a tile has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`, `T`, `astype`, `reshape`, "
+    raise at.error("E0106", f"a tile has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`, `T`, `astype`, `reshape`, "
             "`permute`, `broadcast_to`")  # fmt: skip
 
 
@@ -267,11 +271,11 @@ def _subscript(scope: Scope, node: ast.Subscript) -> Term:
     if isinstance(term, tuple):
         index = expression(scope, node.slice)
         if not isinstance(index, int) or not -len(term) <= index < len(term):
-            at.fail("E0203", f"the index into {describe(term)} must be a constant in range",
+            raise at.error("E0203", f"the index into {describe(term)} must be a constant in range",
                     hint=f"use -{len(term)}..{len(term)}")  # fmt: skip
         return usable(term[index])
     if isinstance(term, Value) and isinstance(term.type, TensorType):
-        at.fail("E0106", "a tensor is not subscripted", hint=f"read it with `load({term.name}, index, shape=...)`")
+        raise at.error("E0106", "a tensor is not subscripted", hint=f"read it with `load({term.name}, index, shape=...)`")
     type = tile_type(term, at)
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     shape: list[int] = []
@@ -284,11 +288,11 @@ def _subscript(scope: Scope, node: ast.Subscript) -> Term:
             shape, remaining = [*shape, *remaining[:keep]], remaining[max(keep, 0) :]
         elif isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None:
             if not remaining:
-                at.fail("E0206", f"too many axes for {describe(term)}", hint=f"the tile has {type.rank}")
+                raise at.error("E0206", f"too many axes for {describe(term)}", hint=f"the tile has {type.rank}")
             shape.append(remaining.pop(0))
         else:
-            scope.at(item).fail("E0106", "elements cannot be picked out of a tile",
-                                hint="subscripts are `:` and `None`; load the part you need, or use `where` and `sum`")  # fmt: skip
+            raise scope.at(item).error("E0106", "elements cannot be picked out of a tile",
+                                hint="subscripts are `:` and `None`; load the part you need")  # fmt: skip
     return scope.emitter.reshape(scope.emitter.value(term, at), (*shape, *remaining), at)
 
 
@@ -298,11 +302,11 @@ def _call(scope: Scope, node: ast.Call) -> Term:
     return call(scope, node)
 
 
-_BUILD: Final[dict[type[ast.expr], Callable[[Scope, ast.expr], Term]]] = {
+_BUILD: Final[dict[type[ast.expr], Callable[[Scope, Any], Term]]] = {
     ast.Constant: _constant, ast.Name: _name, ast.Tuple: _tuple, ast.List: _tuple, ast.BinOp: _binary, ast.UnaryOp: _unary,
     ast.Compare: _compare, ast.BoolOp: _connective, ast.IfExp: _choice, ast.Attribute: _attribute,
     ast.Subscript: _subscript, ast.Call: _call,
-}  # type: ignore[dict-item] # fmt: skip
+}  # fmt: skip
 _UNSUPPORTED: Final[dict[type[ast.expr], str]] = {
     ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
     ast.GeneratorExp: "a generator", ast.Lambda: "a lambda", ast.Dict: "a dict", ast.Set: "a set",

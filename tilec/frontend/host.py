@@ -6,6 +6,7 @@ They may use dims, constants, integer scalar parameters, and names the kernel co
 from __future__ import annotations
 
 import ast
+from typing import Final
 
 from tilec.frontend.arithmetic import COMPARE
 from tilec.frontend.expressions import expression
@@ -14,10 +15,16 @@ from tilec.frontend.scope import Scope
 from tilec.ir.core import Block
 from tilec.ir.expr import COMPARISONS, Expr, binary, cdiv, const, sym
 
-_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
-_SYMBOL = dict(zip(("eq", "ne", "lt", "le", "gt", "ge"), COMPARISONS, strict=True))
-_INVERSE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_CALLS = {"min": "min", "max": "max", "minimum": "min", "maximum": "max"}
+_ARITHMETIC: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
+_SYMBOL: Final[dict[str, str]] = dict(zip(("eq", "ne", "lt", "le", "gt", "ge"), COMPARISONS, strict=True))
+_INVERSE: Final = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_CALLS: Final = {"min": "min", "max": "max", "minimum": "min", "maximum": "max"}
 
 
 def host_expr(scope: Scope, node: ast.expr) -> Expr:
@@ -27,7 +34,7 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
         left, right = host_expr(scope, node.left), host_expr(scope, node.right)
         symbol = _ARITHMETIC[type(node.op)]
         if symbol in ("//", "%") and right.constant == 0:
-            at.fail("E0205", "division by zero", hint="the divisor is 0 for these constants")
+            raise at.error("E0205", "division by zero", hint="the divisor is 0 for these constants")
         return binary(symbol, left, right)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return binary("-", const(0), host_expr(scope, node.operand))
@@ -36,7 +43,7 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
         if name == "cdiv":
             divisor = host_expr(scope, node.args[1])
             if divisor.constant is not None and divisor.constant < 1:
-                at.fail("E0205", f"`cdiv` by {divisor.constant}", hint="the divisor is positive")
+                raise at.error("E0205", f"`cdiv` by {divisor.constant}", hint="the divisor is positive")
             return cdiv(host_expr(scope, node.args[0]), divisor)
         if name in _CALLS:
             return binary(_CALLS[name], host_expr(scope, node.args[0]), host_expr(scope, node.args[1]))
@@ -49,7 +56,7 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
         term = expression(scope, node)
     known = scope.emitter.host(term)
     if known is None:
-        at.fail("E0215", "the host does not know this value at launch",
+        raise at.error("E0215", "the host does not know this value at launch",
                 hint="use dims, constants and integer parameters with `+ - * // % min max cdiv`")  # fmt: skip
     return known
 
@@ -74,7 +81,7 @@ def predicate(scope: Scope, node: ast.expr) -> Expr:
     term = expression(scope, node) if isinstance(node, ast.Name | ast.Constant) else None
     if isinstance(term, bool):
         return const(int(term))
-    scope.at(node).fail("E0215", "the condition is no predicate over launch values",
+    raise scope.at(node).error("E0215", "the condition is no predicate over launch values",
                         hint="compare integers, such as `N % 8 == 0`; join with `and`, `or`")  # fmt: skip
 
 

@@ -64,7 +64,7 @@ def _statement(node: ast.stmt, after: frozenset[str], found: Liveness) -> frozen
         found.header[node] = header
         return header | _reads(node.iter)
     if isinstance(node, ast.With):
-        return _block(node.body, after, found) | frozenset().union(*(_reads(item.context_expr) for item in node.items))
+        return _block(node.body, after, found).union(*(_reads(item.context_expr) for item in node.items))
     if isinstance(node, ast.Assign):
         return (after - frozenset(assigned([node]))) | _reads(node)
     if isinstance(node, ast.AnnAssign):

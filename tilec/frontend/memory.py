@@ -24,7 +24,7 @@ def load(call: Call) -> Term:
     rank = tensor.tensor.rank
     extents = (1,) * rank if isinstance(shape, Missing) else call.dims(shape)
     if len(extents) != rank:
-        call.at.fail("E0206", f"`{tensor.name}` has {rank} axes, the shape has {len(extents)}",
+        raise call.at.error("E0206", f"`{tensor.name}` has {rank} axes, the shape has {len(extents)}",
                      hint="give one extent per axis; use 1 for axes you index")  # fmt: skip
     offsets = _offsets(call, tensor, index, offset, extents)
     op = ops.Load(pad=_pad(call, pad, tensor.tensor.dtype), unsafe=call.emitter.unsafe, operands=[tensor, *offsets])
@@ -44,7 +44,7 @@ def atomic(call: Call) -> Term:
     """Combine a tile into a box of an `Atomic` tensor."""
     tensor, tile, offsets, mask = _write(call, (Access.ATOMIC,), "updated atomically")
     if tensor.tensor.dtype.name not in _ATOMIC_DTYPES:
-        call.place(0).fail("E0201", f"atomics of {tensor.tensor.dtype} do not exist", hint="use f32, i32, u32 or i64")
+        raise call.place(0).error("E0201", f"atomics of {tensor.tensor.dtype} do not exist", hint="use f32, i32, u32 or i64")
     op = ops.AtomicUpdate(kind=call.word.removeprefix("atomic_"), mask=mask, unsafe=call.emitter.unsafe,
                           operands=[tensor, tile, *offsets])  # fmt: skip
     call.emitter.emit(op, call.at)
@@ -59,7 +59,7 @@ def _write(call: Call, allowed: tuple[Access, ...], verb: str) -> tuple[Value, V
         # `store(out, tile, offset=...)`: the second argument is the tile.
         index, tile_term = tile_term, index
     if isinstance(tile_term, Missing):
-        call.at.fail("E0113", f"`{call.word}` needs a tile to write", hint=f"write `{call.word}(tensor, index, tile)`")
+        raise call.at.error("E0113", f"`{call.word}` needs a tile to write", hint=f"write `{call.word}(tensor, index, tile)`")
     tile = _tile_for(call, tensor, tile_term)
     return tensor, tile, _offsets(call, tensor, index, offset, tile.tile.shape), call.flag(mask, "mask")
 
@@ -74,7 +74,7 @@ def _tile_for(call: Call, tensor: Value, term: Term) -> Value:
     if not value.tile.shape:
         return call.emitter.reshape(value, ones, call.at)
     if value.tile.rank != rank:
-        call.at.fail("E0206", f"`{tensor.name}` has {rank} axes, the tile has {value.tile.rank}",
+        raise call.at.error("E0206", f"`{tensor.name}` has {rank} axes, the tile has {value.tile.rank}",
                      hint="insert axes of extent 1 with `[None, :]`, or `reshape`")  # fmt: skip
     return value
 
@@ -86,7 +86,7 @@ def _as_dtype(call: Call, tensor: Value, term: Value) -> Value:
         return value
     if call.emitter.host(value) is not None and (dtype.is_float or (dtype.kind == "i" and dtype.bits >= 32)):
         return call.emitter.cast(value, dtype, call.at)
-    call.at.fail("E0201", f"`{tensor.name}` holds {dtype}, the tile is {value.tile.dtype}",
+    raise call.at.error("E0201", f"`{tensor.name}` holds {dtype}, the tile is {value.tile.dtype}",
                  label=f"{value.tile.dtype} written to {dtype}", hint=f"convert it with `.astype({dtype})`")  # fmt: skip
 
 
@@ -95,12 +95,12 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
     in_tiles = isinstance(offset, Missing)
     given = index if in_tiles else offset
     if isinstance(given, Missing) or (not in_tiles and not isinstance(index, Missing)):
-        call.at.fail("E0113", f"`{call.word}` takes either an index or `offset=`",
+        raise call.at.error("E0113", f"`{call.word}` takes either an index or `offset=`",
                      hint="an index counts tiles, an offset elements")  # fmt: skip
     items = given if isinstance(given, tuple) else (given,)
     what = "an index" if in_tiles else "an offset"
     if len(items) != len(extents):
-        call.at.fail("E0206", f"`{tensor.name}` has {len(extents)} axes, {len(items)} given",
+        raise call.at.error("E0206", f"`{tensor.name}` has {len(extents)} axes, {len(items)} given",
                      hint=f"give {what} per axis")  # fmt: skip
     offsets: list[Value] = []
     for item, extent in zip(items, extents, strict=True):
@@ -119,7 +119,7 @@ def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
     if dtype.is_integer:
         low, high = dtype.integer_range()
         if (isinstance(number, float) and not number.is_integer()) or not low <= number <= high or abs(number) > 1 << 53:
-            call.at.fail("E0205", f"`pad={number}` does not fit {dtype}", hint="pad with a small integer")
+            raise call.at.error("E0205", f"`pad={number}` does not fit {dtype}", hint="pad with a small integer")
     return as_float(number, call.at)
 
 
@@ -157,12 +157,16 @@ def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -
     items = indices if isinstance(indices, tuple) else (indices,)
     rank = tensor.tensor.rank
     if len(items) != rank:
-        call.at.fail("E0206", f"`{tensor.name}` has {rank} axes, {len(items)} indices given", hint="give one index per axis")
+        raise call.at.error(
+            "E0206", f"`{tensor.name}` has {rank} axes, {len(items)} indices given", hint="give one index per axis"
+        )
     tiles: list[Value] = []
     for item in items:
         tile = call.emitter.value(usable(item), call.at)
         if not tile.tile.dtype.is_integer:
-            call.at.fail("E0204", f"an index is an integer, found {describe(tile)}", hint="convert it with `.astype(i32)`")
+            raise call.at.error(
+                "E0204", f"an index is an integer, found {describe(tile)}", hint="convert it with `.astype(i32)`"
+            )
         shape = arithmetic.common_shape(shape, tile.tile.shape, call.at)
         tiles.append(tile)
     return [call.emitter.broadcast(tile, shape, call.at) for tile in tiles]

@@ -143,7 +143,7 @@ class _Reader:
         if node.level == 0 and node.module in ("tilec", "tilec.language"):
             for alias in node.names:
                 if not is_word(alias.name):
-                    module.source.fail("E0112", f"`tilec` has no word `{alias.name}`", node, hint=_closest(alias.name))
+                    raise module.source.error("E0112", f"`tilec` has no word `{alias.name}`", node, hint=_closest(alias.name))
                 module.names[alias.asname or alias.name] = Word(alias.name)
             return
         path = self._resolve(module, node)
@@ -154,7 +154,7 @@ class _Reader:
                 where = "." * node.level + (node.module or "")
                 module.names[bound] = Foreign(f"imported from `{where}`, which is no kernel file")
             elif alias.name not in other.names:
-                module.source.fail("E0112", f"`{other.source.file}` defines no `{alias.name}`", node,
+                raise module.source.error("E0112", f"`{other.source.file}` defines no `{alias.name}`", node,
                                    hint="import a `@tilec.function`, a `Dim`, an `Element` or a constant")  # fmt: skip
             else:
                 module.names[bound] = other.names[alias.name]
@@ -171,7 +171,7 @@ class _Reader:
             if candidate is not None and candidate.is_file():
                 return candidate
         if node.level or (parts and parts[0] == here.resolve().name):
-            module.source.fail("E0112", f"no file for the import of `{node.module or '.'}`", node,
+            raise module.source.error("E0112", f"no file for the import of `{node.module or '.'}`", node,
                                hint="name a kernel file beside this one")  # fmt: skip
         return None
 
@@ -182,7 +182,7 @@ class _Reader:
             module.names[node.name] = Foreign("a plain Python function; mark it `@tilec.function` to call it from a kernel")
             return
         if len(node.decorator_list) > 1:
-            module.source.fail("E0107", f"`{node.name}` has more than one decorator", node.decorator_list[1],
+            raise module.source.error("E0107", f"`{node.name}` has more than one decorator", node.decorator_list[1],
                                hint="keep `@tilec.kernel` or `@tilec.function` alone")  # fmt: skip
         if kinds == ["kernel"]:
             module.kernels.append(routine)
@@ -232,7 +232,7 @@ def word_of(module: Module, node: ast.expr) -> str | None:
 def _decoration(module: Module, node: ast.expr) -> str | None:
     word = word_of(module, node)
     if isinstance(node, ast.Call) and word_of(module, node.func) in ("kernel", "function"):
-        module.source.fail("E0107", "the decorator takes no arguments", node, hint="write `@tilec.kernel`")
+        raise module.source.error("E0107", "the decorator takes no arguments", node, hint="write `@tilec.kernel`")
     return word if word in ("kernel", "function") else None
 
 

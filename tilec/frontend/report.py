@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import NoReturn
 
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+
+_COMPOUND = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.For, ast.While, ast.If, ast.With, ast.Try)
 
 
 class Refused(Exception):
@@ -31,20 +32,16 @@ class Source:
         return len(text.encode("utf-8", "replace")[:byte].decode("utf-8", "ignore"))
 
     def span(self, node: ast.AST) -> Span:
-        """The text of a node; for a definition, its name line."""
+        """The text of a node; of a definition, loop or branch, its first line."""
         line, byte = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         end_line, end_byte = getattr(node, "end_lineno", None) or line, getattr(node, "end_col_offset", None) or byte + 1
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef) or isinstance(
-            node, ast.For | ast.While | ast.If | ast.With | ast.Try
-        ):
+        if isinstance(node, _COMPOUND):
             end_line, end_byte = line, len(self._lines[line - 1].encode("utf-8", "replace"))
         return Span(self.file, line, self._column(line, byte), end_line, self._column(end_line, end_byte))
 
-    def fail(
-        self, code: str, message: str, node: ast.AST, *, label: str = "", hint: str = "", notes: tuple[str, ...] = ()
-    ) -> NoReturn:
-        """Raise Refused at `node`."""
-        raise Refused(Diagnostic(code, message, Label(self.span(node), label), notes=notes, hint=hint))
+    def error(self, code: str, message: str, node: ast.AST, *, label: str = "", hint: str = "") -> Refused:
+        """A refusal at `node`, to be raised."""
+        return Refused(Diagnostic(code, message, Label(self.span(node), label), hint=hint))
 
 
 def compile_error(diagnostics: list[Diagnostic]) -> CompileError:

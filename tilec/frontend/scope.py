@@ -49,7 +49,7 @@ class Scope:
         if node.id in self.env:
             return usable(self.env[node.id])
         if node.id in self.locals:
-            at.fail("E0108", f"`{node.id}` is used before it is set", hint="set it before this line")
+            raise at.error("E0108", f"`{node.id}` is used before it is set", hint="set it before this line")
         return self.entry(node, at)
 
     def entry(self, node: ast.Name, at: At) -> Term | Entry:
@@ -59,15 +59,15 @@ class Scope:
             if node.id in BUILTINS:
                 return Word(f"builtins.{node.id}")
             hint = f"import it: `from tilec import {node.id}`" if is_word(node.id) else "check the spelling"
-            at.fail("E0108", f"`{node.id}` is not defined", hint=hint)
+            raise at.error("E0108", f"`{node.id}` is not defined", hint=hint)
         if isinstance(entry, Foreign):
-            at.fail("E0108", f"`{node.id}` is {entry.why}", hint="kernels use the words of `tilec` and tile functions")
+            raise at.error("E0108", f"`{node.id}` is {entry.why}", hint="kernels use the words of `tilec` and tile functions")
         if isinstance(entry, DimName):
             return self.dim(entry.name, at)
         if isinstance(entry, ElementName):
             value = self.signature.constants.get(entry.name)
             if not isinstance(value, str):
-                at.fail("E0214", f"Element `{entry.name}` has no constant of its name",
+                raise at.error("E0214", f"Element `{entry.name}` has no constant of its name",
                         hint=f"add `{entry.name}: Const` to the kernel, after the `*`")  # fmt: skip
             return DTYPES[value]
         if isinstance(entry, Word) and dtype_word(entry.name):
@@ -85,7 +85,7 @@ class Scope:
             if parameter.name == name and parameter.access is None:
                 return parameter.value
         if name not in self.signature.dims:
-            at.fail("E0214", f"dim `{name}` is in no tensor of the kernel, so a launch cannot know it",
+            raise at.error("E0214", f"dim `{name}` is in no tensor of the kernel, so a launch cannot know it",
                     hint=f"use it in a tensor's type, or make it a constant: `{name}: Const`")  # fmt: skip
         return self.emitter.dim(name, at)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tilec.diagnostics import Diagnostic, Label
 from tilec.frontend.module import DimName, ElementName, Module, Routine, dtype_word, word_of
@@ -19,9 +20,15 @@ from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
 
 Constant = int | float | bool | str
-_ACCESS = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}
-_ARITHMETIC = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Mod: "%"}
-MAX_EXTENT = 2**31 - 1
+_ACCESS: Final = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}
+_ARITHMETIC: Final[dict[type[ast.operator], str]] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+}
+MAX_EXTENT: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -68,11 +75,9 @@ class _Reader:
         arguments = self.routine.node.args
         for extra in (arguments.vararg, arguments.kwarg):
             if extra is not None:
-                self._try(lambda extra=extra: self.source.fail("E0107", "kernels take a fixed list of parameters", extra,
-                                                               hint="name every tensor and scalar"))  # fmt: skip
+                self._refuse("E0107", "kernels take a fixed list of parameters", extra, "name every tensor and scalar")
         for default in (*arguments.defaults, *(d for d in arguments.kw_defaults if d is not None)):
-            self._try(lambda default=default: self.source.fail("E0107", "kernel parameters have no defaults", default,
-                                                               hint="give the value in build.toml or at launch"))  # fmt: skip
+            self._refuse("E0107", "kernel parameters have no defaults", default, "give the value in build.toml or at launch")
         self._constants(arguments.kwonlyargs)
         if self.problems:
             return
@@ -83,9 +88,12 @@ class _Reader:
             self._try(lambda arg=arg: self._parameter(arg))
         for name in self.signature.dims:
             if name not in self.bare:
-                self._try(lambda name=name: self.source.fail(
-                    "E0214", f"dim `{name}` is not the whole extent of any axis, so a launch cannot measure it",
-                    self.routine.node, hint=f"declare a tensor with `{name}` as an axis, or pass `{name}: i32`"))  # fmt: skip
+                message = f"dim `{name}` is not the whole extent of any axis, so a launch cannot measure it"
+                hint = f"declare a tensor with `{name}` as an axis, or pass `{name}: i32`"
+                self._refuse("E0214", message, self.routine.node, hint)
+
+    def _refuse(self, code: str, message: str, node: ast.AST, hint: str) -> None:
+        self.problems.append(Diagnostic(code, message, Label(self.source.span(node)), hint=hint))
 
     def _try(self, step: Callable[[], object]) -> None:
         try:
@@ -100,37 +108,36 @@ class _Reader:
         for name in self.given:
             if name not in known:
                 listed = ", ".join(f"`{n}`" for n in known) or "none"
-                label = Label(self.source.span(self.routine.node))
                 message = f"kernel `{self.routine.name}` has no constant `{name}`"
-                self.problems.append(Diagnostic("E0212", message, label, hint=f"its constants: {listed}"))
+                self._refuse("E0212", message, self.routine.node, f"its constants: {listed}")
 
     def _constant(self, arg: ast.arg) -> None:
         name = arg.arg
         if _word(self.module, arg.annotation) != "Const":
-            self.source.fail("E0107", f"keyword-only parameter `{name}` must be annotated `Const`", arg,
+            raise self.source.error("E0107", f"keyword-only parameter `{name}` must be annotated `Const`", arg,
                              hint=f"write `{name}: Const`, or move it before the `*`")  # fmt: skip
         if name not in self.given:
-            self.source.fail("E0211", f"constant `{name}` has no value", arg,
+            raise self.source.error("E0211", f"constant `{name}` has no value", arg,
                              hint=f"give it in build.toml: `constants = {{ {name} = ... }}`")  # fmt: skip
         value: object = self.given[name]
         entry = self.module.names.get(name)
         if isinstance(entry, ElementName):
             if not isinstance(value, str) or value not in DTYPES:
-                self.source.fail("E0213", f"`{name}` is an Element: its value names a dtype, not {value!r}", arg,
+                raise self.source.error("E0213", f"`{name}` is an Element: its value names a dtype, not {value!r}", arg,
                                  hint="one of " + ", ".join(DTYPES))  # fmt: skip
         elif isinstance(entry, DimName):
             if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= MAX_EXTENT:
-                self.source.fail("E0213", f"`{name}` is a Dim: its value is a positive integer, not {value!r}", arg,
+                raise self.source.error("E0213", f"`{name}` is a Dim: its value is a positive integer, not {value!r}", arg,
                                  hint="give an integer in build.toml")  # fmt: skip
         elif not isinstance(value, int | float | bool):
-            hint = f"for a dtype, declare `class {name}(Element)`" if isinstance(value, str) else "give a number"
-            self.source.fail("E0213", f"constant `{name}` is a number or a bool, not {value!r}", arg, hint=hint)
+            hint = f"for a dtype, declare `class {name}(Element)`"
+            raise self.source.error("E0213", f"constant `{name}` is a number or a bool, not {value!r}", arg, hint=hint)
         self.signature.constants[name] = self.given[name]
 
     def _parameter(self, arg: ast.arg) -> None:
         note = arg.annotation
         if note is None:
-            self.source.fail("E0107", f"parameter `{arg.arg}` has no annotation", arg,
+            raise self.source.error("E0107", f"parameter `{arg.arg}` has no annotation", arg,
                              hint=f"write `{arg.arg}: In[bf16, N]` for a tensor, `{arg.arg}: f32` for a scalar")  # fmt: skip
         note = _unquoted(note)
         span = self.source.span(arg)
@@ -145,13 +152,15 @@ class _Reader:
             self.signature.parameters.append(Parameter(arg.arg, value, _ACCESS[base], span))
             return
         if word == "Const":
-            self.source.fail("E0107", f"constant `{arg.arg}` must be keyword-only", arg, hint="put it after a bare `*`")
-        self.source.fail("E0107", f"parameter `{arg.arg}` has an annotation that is no kernel type", note,
+            raise self.source.error("E0107", f"constant `{arg.arg}` must be keyword-only", arg, hint="put it after a bare `*`")
+        raise self.source.error("E0107", f"parameter `{arg.arg}` has an annotation that is no kernel type", note,
                          hint="use `In/Out/InOut/Scratch/Atomic[dtype, dims...]`, or a dtype for a scalar")  # fmt: skip
 
     def _tensor(self, note: ast.Subscript) -> TensorType:
         items = list(note.slice.elts) if isinstance(note.slice, ast.Tuple) else [note.slice]
-        dtype = self._dtype(items[0]) if items else self.source.fail("E0107", "the tensor type names no dtype", note)
+        if not items:
+            raise self.source.error("E0107", "the tensor type names no dtype", note, hint="write `In[f32, N]`")
+        dtype = self._dtype(items[0])
         dims: list[Expr] = []
         strides: tuple[Expr, ...] | None = None
         align = 16
@@ -163,13 +172,17 @@ class _Reader:
                 parts = item.slice.elts if isinstance(item.slice, ast.Tuple) else [item.slice]
                 strides = tuple(self._extent(part, stride=True) for part in parts)
             elif strides is not None:
-                self.source.fail("E0107", "dims come before `Strides[...]`", item, hint="list the dims first")
+                raise self.source.error("E0107", "dims come before `Strides[...]`", item, hint="list the dims first")
             else:
                 dims.append(self._extent(item, stride=False))
         if not dims:
-            self.source.fail("E0107", "the tensor has no dims", note, hint="write `In[f32, N]`, or pass a scalar as `x: f32`")
+            raise self.source.error(
+                "E0107", "the tensor has no dims", note, hint="write `In[f32, N]`, or pass a scalar as `x: f32`"
+            )
         if strides is not None and len(strides) != len(dims):
-            self.source.fail("E0107", f"{len(dims)} dims but {len(strides)} strides", note, hint="give one stride per dim")
+            raise self.source.error(
+                "E0107", f"{len(dims)} dims but {len(strides)} strides", note, hint="give one stride per dim"
+            )
         return TensorType(dtype, tuple(dims), strides, align)
 
     def _dtype(self, node: ast.expr) -> DType:
@@ -180,16 +193,16 @@ class _Reader:
         if isinstance(entry, ElementName):
             value = self.signature.constants.get(entry.name)
             if not isinstance(value, str):
-                self.source.fail("E0214", f"Element `{entry.name}` has no constant of its name", node,
+                raise self.source.error("E0214", f"Element `{entry.name}` has no constant of its name", node,
                                  hint=f"add `{entry.name}: Const` after the `*`")  # fmt: skip
             return DTYPES[value]
-        self.source.fail("E0107", "the first item of a tensor type is its dtype", node,
+        raise self.source.error("E0107", "the first item of a tensor type is its dtype", node,
                          hint="use a dtype such as `bf16`, or a class that derives from `Element`")  # fmt: skip
 
     def _align(self, item: ast.Subscript) -> int:
         bytes_ = _integer(_unliteral(item.slice))
         if bytes_ is None or bytes_ < 1 or bytes_ & (bytes_ - 1) or bytes_ > 4096:
-            self.source.fail("E0107", "alignment is a power of two in bytes", item, hint="write `Align[64]`")
+            raise self.source.error("E0107", "alignment is a power of two in bytes", item, hint="write `Align[64]`")
         return bytes_
 
     def _extent(self, node: ast.expr, *, stride: bool) -> Expr:
@@ -198,7 +211,7 @@ class _Reader:
         if expr.op == "sym":
             self.bare.add(expr.name)
         if expr.constant is not None and not (0 if stride else 1) <= expr.constant <= MAX_EXTENT:
-            self.source.fail("E0213", f"the {'stride' if stride else 'extent'} is {expr.constant}", node,
+            raise self.source.error("E0213", f"the {'stride' if stride else 'extent'} is {expr.constant}", node,
                              hint="extents are positive" if not stride else "strides are not negative")  # fmt: skip
         return expr
 
@@ -212,15 +225,15 @@ class _Reader:
             left, right = self._expr(node.left, stride=stride), self._expr(node.right, stride=stride)
             symbol = _ARITHMETIC[type(node.op)]
             if symbol in ("//", "%") and right.constant == 0:
-                self.source.fail("E0205", "division by zero in a dim", node, hint="the divisor is 0 for these constants")
+                raise self.source.error("E0205", "division by zero in a dim", node, hint="the divisor is 0 for these constants")
             return binary(symbol, left, right)
-        self.source.fail("E0107", "a dim is a `Dim` class, a literal, or integer arithmetic on them", node,
+        raise self.source.error("E0107", "a dim is a `Dim` class, a literal, or integer arithmetic on them", node,
                          hint="declare `class N(Dim)` and write `N`")  # fmt: skip
 
     def _symbol(self, node: ast.Name, *, stride: bool) -> Expr:
         entry = self.module.names.get(node.id)
         if not isinstance(entry, DimName):
-            self.source.fail("E0107", f"`{node.id}` is no dim", node, hint=f"declare `class {node.id}(Dim)`")
+            raise self.source.error("E0107", f"`{node.id}` is no dim", node, hint=f"declare `class {node.id}(Dim)`")
         value = self.signature.constants.get(entry.name)
         if value is not None:
             return const(int(value))
@@ -231,7 +244,7 @@ class _Reader:
             if stride:
                 self.signature.strides.append(entry.name)
         elif stride != (entry.name in self.signature.strides):
-            self.source.fail("E0214", f"`{entry.name}` is used both as an extent and as a stride", node,
+            raise self.source.error("E0214", f"`{entry.name}` is used both as an extent and as a stride", node,
                              hint="declare two `Dim` classes")  # fmt: skip
         return sym(entry.name)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tilec.diagnostics import Diagnostic, Label
 from tilec.frontend import arithmetic
 from tilec.frontend.emitter import At, Poison, Term, describe, usable
-from tilec.frontend.expressions import expression, join, joined_type
+from tilec.frontend.expressions import expression, fits, join, joined_type
 from tilec.frontend.host import host_expr, predicate
 from tilec.frontend.liveness import assigned
 from tilec.frontend.module import DIRECTIVES, word_of
@@ -51,16 +51,16 @@ def statement(scope: Scope, node: ast.stmt) -> None:
     build = _BUILD.get(type(node))
     if build is None:
         words, hint = _UNSUPPORTED.get(type(node), ("this statement", "kernels are assignments, calls, `if`, `for` and `with`"))
-        scope.at(node).fail("E0105", f"{words} cannot be used in a kernel", hint=hint)
+        raise scope.at(node).error("E0105", f"{words} cannot be used in a kernel", hint=hint)
     build(scope, node)
 
 
 def _return(scope: Scope, node: ast.Return) -> Returned:
     at = scope.at(node)
     if scope.depth and not scope.is_kernel:
-        at.fail("E0115", "`return` inside a loop or `with`", hint="return once, at the end")
+        raise at.error("E0115", "`return` inside a loop or `with`", hint="return once, at the end")
     if scope.is_kernel and (node.value is not None or scope.depth):
-        at.fail("E0115", "a kernel returns nothing and runs to its end", hint="write results with `store(...)`")
+        raise at.error("E0115", "a kernel returns nothing and runs to its end", hint="write results with `store(...)`")
     return Returned(expression(scope, node.value) if node.value is not None else None)
 
 
@@ -83,7 +83,7 @@ def _returning_if(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Returned 
     condition = arithmetic.condition(scope.emitter, test, at)
     first, second = _always_returns(node.body), _always_returns(node.orelse)
     if not first and not second:
-        at.fail("E0115", "`return` on only some paths of both branches", hint="end one branch with `return`")
+        raise at.error("E0115", "`return` on only some paths of both branches", hint="end one branch with `return`")
     outer = scope.env
     sides: list[tuple[Block, Returned | None]] = []
     for branch, returns in ((node.body, first), (node.orelse, second)):
@@ -123,35 +123,37 @@ def _directive(scope: Scope, node: ast.Call, word: str) -> None:
     at = scope.at(node)
     if not scope.is_kernel or scope.depth:
         where = "inside a block" if scope.is_kernel else "in a tile function"
-        at.fail("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
+        raise at.error("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
     if word != "values" and node.keywords:
-        at.fail("E0113", f"`{word}` takes no keywords")
+        raise at.error("E0113", f"`{word}` takes no keywords")
     for argument in node.args:
         if isinstance(argument, ast.Starred):
-            at.fail("E0113", f"`{word}` takes its arguments one by one")
+            raise at.error("E0113", f"`{word}` takes its arguments one by one")
     {"grid": _grid, "requires": _requires, "values": _values}[word](scope, node)
 
 
 def _grid(scope: Scope, node: ast.Call) -> None:
     at = scope.at(node)
     if scope.function.grid:
-        at.fail("E0110", "the kernel has two grids", hint="call `grid(...)` once")
+        raise at.error("E0110", "the kernel has two grids", hint="call `grid(...)` once")
     if not 1 <= len(node.args) <= MAX_GRID:
-        at.fail("E0113", "`grid` takes 1 to 3 extents", hint="write `grid(T)` or `grid(x, y, z)`")
+        raise at.error("E0113", "`grid` takes 1 to 3 extents", hint="write `grid(T)` or `grid(x, y, z)`")
     extents = tuple(host_expr(scope, argument) for argument in node.args)
     for extent, argument in zip(extents, node.args, strict=True):
         if extent.constant is not None and extent.constant < 1:
-            scope.at(argument).fail("E0205", f"the grid extent is {extent.constant}", hint="a grid has at least one block")
+            raise scope.at(argument).error(
+                "E0205", f"the grid extent is {extent.constant}", hint="a grid has at least one block"
+            )
     scope.function.grid = extents
 
 
 def _requires(scope: Scope, node: ast.Call) -> None:
     if not node.args:
-        scope.at(node).fail("E0113", "`requires` takes at least one condition")
+        raise scope.at(node).error("E0113", "`requires` takes at least one condition")
     for argument in node.args:
         condition = predicate(scope, argument)
         if condition.constant == 0:
-            scope.at(argument).fail("E0216", "this requirement is false for the given constants",
+            raise scope.at(argument).error("E0216", "this requirement is false for the given constants",
                                     hint="change the constants in build.toml")  # fmt: skip
         if condition.constant is None:
             scope.function.requires += (Precondition(condition, scope.at(argument).span),)
@@ -163,13 +165,13 @@ def _values(scope: Scope, node: ast.Call) -> None:
     for keyword in node.keywords:
         given = expression(scope, keyword.value)
         if keyword.arg != "distinct" or not isinstance(given, bool):
-            at.fail("E0113", "`values` takes `distinct=True` or `distinct=False`")
+            raise at.error("E0113", "`values` takes `distinct=True` or `distinct=False`")
         distinct = given
     if len(node.args) != 3:
-        at.fail("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
+        raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
     if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
-        at.fail("E0217", f"`values` describes an integer tensor, found {describe(tensor)}")
+        raise at.error("E0217", f"`values` describes an integer tensor, found {describe(tensor)}")
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
     scope.function.values += (ValueFact(tensor.name, low, high, distinct, at.span),)
 
@@ -182,7 +184,7 @@ def _assign(scope: Scope, node: ast.Assign) -> None:
 
 def _annotated(scope: Scope, node: ast.AnnAssign) -> None:
     if node.value is None:
-        scope.at(node).fail("E0105", "a declaration without a value", hint="assign a value")
+        raise scope.at(node).error("E0105", "a declaration without a value", hint="assign a value")
     bind(scope, node.target, expression(scope, node.value))
 
 
@@ -200,19 +202,19 @@ def bind(scope: Scope, target: ast.expr, term: Term) -> None:
     at = scope.at(target)
     if isinstance(target, ast.Name):
         if term is None:
-            at.fail("E0217", "the right side has no value", hint="call it on a line of its own")
+            raise at.error("E0217", "the right side has no value", hint="call it on a line of its own")
         scope.env[target.id] = term
         if isinstance(term, Value) and not term.name and not isinstance(term.owner, Block):
             term.name = target.id
         return
     if isinstance(target, ast.Tuple | ast.List):
         if not isinstance(term, tuple) or len(term) != len(target.elts):
-            at.fail("E0217", f"cannot unpack {describe(term)} into {len(target.elts)} names")
+            raise at.error("E0217", f"cannot unpack {describe(term)} into {len(target.elts)} names")
         for element, part in zip(target.elts, term, strict=True):
             bind(scope, element, part)
         return
     hint = "write with `store(out, index, tile)`" if isinstance(target, ast.Subscript) else "assign to a plain name"
-    at.fail("E0105", "only names can be assigned", hint=hint)
+    raise at.error("E0105", "only names can be assigned", hint=hint)
 
 
 def _if(scope: Scope, node: ast.If) -> None:
@@ -283,9 +285,9 @@ def _nested(scope: Scope, body: list[ast.stmt]) -> None:
 
 def _for(scope: Scope, node: ast.For) -> None:
     if node.orelse:
-        scope.at(node.orelse[0]).fail("E0111", "`else` after a loop", hint="put the statements after the loop")
+        raise scope.at(node.orelse[0]).error("E0111", "`else` after a loop", hint="put the statements after the loop")
     if not isinstance(node.target, ast.Name):
-        scope.at(node.target).fail("E0111", "a loop has one variable", hint="write `for i in range(n):`")
+        raise scope.at(node.target).error("E0111", "a loop has one variable", hint="write `for i in range(n):`")
     bounds = _range(scope, node.iter)
     header, at = scope.liveness.header.get(node, frozenset()), scope.at(node)
     variable = node.target.id
@@ -320,7 +322,9 @@ def _initial(scope: Scope, name: str, at: At) -> Value:
     term = usable(scope.env[name])
     if isinstance(term, bool | int | float) or (isinstance(term, Value) and isinstance(term.type, TileType)):
         return scope.emitter.value(term, at)
-    at.fail("E0208", f"the loop changes `{name}`, which is {describe(term)}", hint="a loop carries tiles and scalars only")
+    raise at.error(
+        "E0208", f"the loop changes `{name}`, which is {describe(term)}", hint="a loop carries tiles and scalars only"
+    )
 
 
 def _next(scope: Scope, name: str, initial: Value, node: ast.For) -> Value:
@@ -333,10 +337,8 @@ def _next(scope: Scope, name: str, initial: Value, node: ast.For) -> Value:
         return initial
     if isinstance(term, Value) and term.type == initial.type:
         return term
-    scalar = initial.type == TileType(initial.tile.dtype)
-    if isinstance(term, bool | int | float) and scalar and isinstance(term, bool) == (initial.tile.dtype.kind == "b"):
-        if initial.tile.dtype.is_float or isinstance(term, int):
-            return scope.emitter.constant(term, initial.tile, at)
+    if isinstance(term, bool | int | float) and fits(term, initial):
+        return scope.emitter.constant(term, initial.tile, at)
     became = tile_hint(term)
     hint = f"start with `{became}` before the loop, or use another name in the loop"
     message = f"the loop changes the type of `{name}` from {describe(initial)} to {describe(term)}"
@@ -358,9 +360,9 @@ def _range(scope: Scope, node: ast.expr) -> list[Value]:
     at = scope.at(node)
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
     if not isinstance(node, ast.Call) or name != "range" or name in scope.env or name in scope.module.names:
-        at.fail("E0111", "a loop runs over `range(...)`", hint="write `for i in range(n):`")
+        raise at.error("E0111", "a loop runs over `range(...)`", hint="write `for i in range(n):`")
     if node.keywords or not 1 <= len(node.args) <= 3 or any(isinstance(a, ast.Starred) for a in node.args):
-        at.fail("E0111", "`range` takes 1 to 3 integers", hint="write `range(stop)` or `range(start, stop, step)`")
+        raise at.error("E0111", "`range` takes 1 to 3 integers", hint="write `range(stop)` or `range(start, stop, step)`")
     terms = [expression(scope, argument) for argument in node.args]
     places = [scope.at(argument) for argument in node.args]
     if len(terms) == 1:
@@ -369,15 +371,15 @@ def _range(scope: Scope, node: ast.expr) -> list[Value]:
         terms, places = [*terms, 1], [*places, at]
     step = terms[2]
     if isinstance(step, int | float) and step <= 0:
-        places[2].fail("E0111", f"the step is {step}", hint="loops count up: use a positive step")
+        raise places[2].error("E0111", f"the step is {step}", hint="loops count up: use a positive step")
     values: list[Value] = []
     for term, place in zip(terms, places, strict=True):
         value = arithmetic.integer_scalar(scope.emitter, term, place, "a loop bound")
         if value.tile.dtype != i32:
-            place.fail("E0111", f"a loop bound is i32, found {value.tile.dtype}", hint="convert with `i32(...)`")
+            raise place.error("E0111", f"a loop bound is i32, found {value.tile.dtype}", hint="convert with `i32(...)`")
         values.append(value)
     if isinstance(step, Value) and not _positive(step):
-        places[2].fail("E0111", "the step may be zero or negative",
+        raise places[2].error("E0111", "the step may be zero or negative",
                        hint="step by a constant, a dim, or `num_blocks(axis)`")  # fmt: skip
     return values
 
@@ -398,10 +400,10 @@ def _with(scope: Scope, node: ast.With) -> None:
     if len(node.items) != 1 or item.optional_vars is not None or not isinstance(call, ast.Call) or (
         word_of(scope.module, call.func) != "unsafe"
     ):  # fmt: skip
-        at.fail("E0105", "`with` takes only `unsafe(...)`", hint='write `with unsafe("reason"):`')
+        raise at.error("E0105", "`with` takes only `unsafe(...)`", hint='write `with unsafe("reason"):`')
     reason = call.args[0] if len(call.args) == 1 and not call.keywords else None
     if not isinstance(reason, ast.Constant) or not isinstance(reason.value, str) or not reason.value.strip():
-        at.fail("E0113", "`unsafe` takes its reason as a string", hint='write `with unsafe("reason"):`')
+        raise at.error("E0113", "`unsafe` takes its reason as a string", hint='write `with unsafe("reason"):`')
     outer = scope.emitter.unsafe
     scope.emitter.unsafe = len(scope.function.unsafe)
     scope.function.unsafe += (UnsafeBlock(reason.value, at.span),)
@@ -415,10 +417,10 @@ def _assert(scope: Scope, node: ast.Assert) -> None:
     term = expression(scope, node.test)
     at = scope.at(node)
     if not isinstance(term, bool | int | float):
-        at.fail("E0216", "an assertion must be decided by the constants", hint="state launch facts with `requires(...)`")
+        raise at.error("E0216", "an assertion must be decided by the constants", hint="state launch facts with `requires(...)`")
     if not term:
         note = node.msg.value if isinstance(node.msg, ast.Constant) and isinstance(node.msg.value, str) else ""
-        at.fail("E0216", f"the assertion is false for the given constants{': ' + note if note else ''}",
+        raise at.error("E0216", f"the assertion is false for the given constants{': ' + note if note else ''}",
                 hint="change the constants in build.toml")  # fmt: skip
 
 
@@ -426,10 +428,10 @@ def _pass(scope: Scope, node: ast.Pass) -> None:
     del scope, node
 
 
-_BUILD: Final[dict[type[ast.stmt], Callable[[Scope, ast.stmt], None]]] = {
+_BUILD: Final[dict[type[ast.stmt], Callable[[Scope, Any], None]]] = {
     ast.Expr: _expression, ast.Assign: _assign, ast.AnnAssign: _annotated, ast.AugAssign: _augmented, ast.If: _if,
     ast.For: _for, ast.With: _with, ast.Assert: _assert, ast.Pass: _pass,
-}  # type: ignore[dict-item] # fmt: skip
+}  # fmt: skip
 _UNSUPPORTED: Final[dict[type[ast.stmt], tuple[str, str]]] = {
     ast.While: ("`while`", "write `for i in range(...)`; every loop of a kernel is bounded"),
     ast.Try: ("`try`", "tile operations raise nothing"),

@@ -37,7 +37,7 @@ def grid_position(call: Call) -> Term:
     """Block index or grid extent on an axis."""
     (axis,) = call.bind("axis")
     if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < 3:
-        call.at.fail("E0203", f"`{call.word}` takes a grid axis 0, 1 or 2, found {describe(axis)}")
+        raise call.at.error("E0203", f"`{call.word}` takes a grid axis 0, 1 or 2, found {describe(axis)}")
     op = ops.BlockId(axis=axis) if call.word == "bid" else ops.NumBlocks(axis=axis)
     call.scope.grid_axes.setdefault(axis, call.at)
     return call.emitter.emit(op, call.at, TileType(i32))[0]
@@ -49,9 +49,9 @@ def cdiv(call: Call) -> Term:
     a, b = call.bind("a b")
     for term in (a, b):
         if isinstance(term, float) or (isinstance(term, Value) and not tile_type(term, call.at).dtype.is_integer):
-            call.at.fail("E0204", f"`cdiv` takes integers, found {describe(term)}")
+            raise call.at.error("E0204", f"`cdiv` takes integers, found {describe(term)}")
     if isinstance(b, int) and b < 1:
-        call.place(1).fail("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
+        raise call.place(1).error("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
     less_one = arithmetic.binary(call.emitter, "sub", b, 1, call.at)
     return arithmetic.binary(call.emitter, "floordiv", arithmetic.binary(call.emitter, "add", a, less_one, call.at), b, call.at)
 
@@ -62,7 +62,7 @@ def arange(call: Call) -> Term:
     (n,) = call.bind("n")
     shape = call.dims(n, "`arange`")
     if len(shape) != 1:
-        call.at.fail("E0203", "`arange` takes one extent")
+        raise call.at.error("E0203", "`arange` takes one extent")
     return call.emitter.emit(ops.Iota(), call.at, TileType(i32, shape))[0]
 
 
@@ -73,7 +73,7 @@ def full(call: Call) -> Term:
     extents, element = call.dims(shape), call.dtype(dtype)
     if isinstance(value, Value):
         if tile_type(value, call.at).shape:
-            call.place(1).fail("E0206", f"`full` takes a scalar, found {describe(value)}", hint="use `broadcast_to`")
+            raise call.place(1).error("E0206", f"`full` takes a scalar, found {describe(value)}", hint="use `broadcast_to`")
         return call.emitter.broadcast(call.emitter.cast(value, element, call.at), extents, call.at)
     number = number_of(value, call.place(1))
     return call.emitter.constant(number, TileType(element, extents), call.at)
@@ -93,7 +93,7 @@ def where(call: Call) -> Term:
     condition, on_true, on_false = call.bind("condition on_true on_false")
     mask = call.emitter.value(condition, call.place(0))
     if mask.tile.dtype != boolean:
-        call.place(0).fail("E0210", f"the condition of `where` is a bool tile, found {describe(condition)}",
+        raise call.place(0).error("E0210", f"the condition of `where` is a bool tile, found {describe(condition)}",
                            hint="compare it: `x != 0`")  # fmt: skip
     a, b = arithmetic.unify(call.emitter, on_true, on_false, call.at)
     shape = arithmetic.common_shape(mask.tile.shape, a.tile.shape, call.at)
@@ -112,13 +112,13 @@ def extremum(call: Call) -> Term:
 def builtin_extremum(call: Call) -> Term:
     """Python's `min` and `max` of scalars."""
     if len(call.arguments) < 2 or call.keywords:
-        call.at.fail("E0113", f"`{call.word[9:]}` takes two or more scalars here",
+        raise call.at.error("E0113", f"`{call.word[9:]}` takes two or more scalars here",
                      hint=f"to reduce a tile, import it: `from tilec import {call.word[9:]}`")  # fmt: skip
     result = usable(call.arguments[0])
     for term in call.arguments[1:]:
         for side in (result, term):
             if isinstance(side, Value) and tile_type(side, call.at).shape:
-                call.at.fail("E0206", f"`{call.word[9:]}` takes scalars here, found {describe(side)}",
+                raise call.at.error("E0206", f"`{call.word[9:]}` takes scalars here, found {describe(side)}",
                              hint=f"use `{call.word[9:]}imum(a, b)` on tiles")  # fmt: skip
         result = arithmetic.binary(call.emitter, call.word[9:], result, usable(term), call.at)
     return result
@@ -132,11 +132,13 @@ def conversion(call: Call) -> Term:
     if name == "float" and isinstance(term, str) and term.lower() in ("inf", "-inf", "+inf", "infinity", "-infinity"):
         return float(term)
     if not isinstance(term, bool | int | float):
-        call.at.fail("E0203", f"`{name}` converts constants, found {describe(term)}", hint="use `.astype(...)` or `i32(...)`")
+        raise call.at.error(
+            "E0203", f"`{name}` converts constants, found {describe(term)}", hint="use `.astype(...)` or `i32(...)`"
+        )
     try:
         return {"float": float, "int": int, "bool": bool}[name](term)
     except (OverflowError, ValueError):
-        call.at.fail("E0205", f"`{name}({term})` has no value")
+        raise call.at.error("E0205", f"`{name}({term})` has no value") from None
 
 
 @word("builtins.len")
@@ -144,7 +146,7 @@ def length(call: Call) -> Term:
     """Length of a tuple."""
     (term,) = call.bind("value")
     if not isinstance(term, tuple):
-        call.at.fail("E0217", f"`len` takes a tuple, found {describe(term)}", hint="use `x.shape[0]`")
+        raise call.at.error("E0217", f"`len` takes a tuple, found {describe(term)}", hint="use `x.shape[0]`")
     return len(term)
 
 
@@ -154,7 +156,7 @@ def elementwise(call: Call) -> Term:
     (term,) = call.bind("x")
     name = call.word.removeprefix("builtins.").removeprefix("math.")
     if call.word.startswith("math.") and isinstance(term, Value):
-        call.at.fail("E0203", f"`{call.word}` takes constants", hint=f"use `tilec.{name}` on tiles")
+        raise call.at.error("E0203", f"`{call.word}` takes constants", hint=f"use `tilec.{name}` on tiles")
     return arithmetic.function(call.emitter, name, term, call.place(0))
 
 
@@ -162,20 +164,20 @@ def elementwise(call: Call) -> Term:
 def reduction(call: Call) -> Term:
     """Reduce one axis, or all of them."""
     if len(call.arguments) == 2 and call.word in ("max", "min") and isinstance(call.arguments[0], int | float):
-        call.at.fail("E0113", f"`{call.word}` reduces a tile here", hint=f"use `{call.word}imum(a, b)` on scalars")
+        raise call.at.error("E0113", f"`{call.word}` reduces a tile here", hint=f"use `{call.word}imum(a, b)` on scalars")
     term, axis = call.bind_optional("x axis?")
     assert not isinstance(term, Missing)
     type = tile_type(term, call.place(0))
     if not type.rank:
-        call.place(0).fail("E0206", f"`{call.word}` reduces a tile, found a scalar",
+        raise call.place(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar",
                            hint=f"use `{call.word}imum(a, b)`" if call.word in ("max", "min") else "")  # fmt: skip
     if type.dtype.kind == "b":
-        call.place(0).fail("E0204", f"`{call.word}` takes numbers", hint="use `where(condition, 1, 0)`")
+        raise call.place(0).error("E0204", f"`{call.word}` takes numbers", hint="use `where(condition, 1, 0)`")
     value = call.emitter.value(term, call.at)
     if not isinstance(axis, Missing):
         return _reduce(call, value, call.axis(axis, type.rank))
     if call.word.startswith("arg") and type.rank > 1:
-        call.at.fail("E0113", f"`{call.word}` of a tile with {type.rank} axes needs `axis=`")
+        raise call.at.error("E0113", f"`{call.word}` of a tile with {type.rank} axes needs `axis=`")
     while value.tile.rank:
         value = _reduce(call, value, value.tile.rank - 1)
     return value
@@ -208,12 +210,14 @@ def reshape(call: Call) -> Term:
     value = call.emitter.value(term, call.at)
     extents = call.dims(shape, infer=True)
     if extents.count(-1) > 1:
-        call.at.fail("E0203", "only one extent can be -1")
+        raise call.at.error("E0203", "only one extent can be -1")
     if -1 in extents:
         known = prod(e for e in extents if e != -1)
         extents = tuple(value.tile.size // known if e == -1 else e for e in extents)
     if prod(extents) != value.tile.size:
-        call.at.fail("E0202", f"{describe(value)} does not reshape to {extents}", hint="the number of elements stays the same")
+        raise call.at.error(
+            "E0202", f"{describe(value)} does not reshape to {extents}", hint="the number of elements stays the same"
+        )
     return call.emitter.reshape(value, extents, call.at)
 
 
@@ -225,7 +229,7 @@ def permutation(call: Call) -> Term:
     items = axes if isinstance(axes, tuple) else (axes,)
     order = tuple(call.axis(item, value.tile.rank) for item in items)
     if sorted(order) != list(range(value.tile.rank)):
-        call.at.fail("E0202", f"`permute` names each of the {value.tile.rank} axes once", hint="for example `(1, 0)`")
+        raise call.at.error("E0202", f"`permute` names each of the {value.tile.rank} axes once", hint="for example `(1, 0)`")
     return permute(call.scope, value, order, call.node)
 
 
