@@ -29,7 +29,7 @@ from tilec.passes.terms import Atom, Formula, Kind
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 MAX_LOADED_PAIRS = 28
-SEARCH_SECONDS = 2.0  # spent on the search for a counterexample where products are involved; proofs have no clock
+SEARCH_SECONDS = 3.0  # per kernel, for the search for counterexamples where products are involved; proofs have no clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Ladder:
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
     _requires: list[_Fact] = field(default_factory=list[_Fact])
+    _deadline: float = 0.0
     _grid: list[Formula] = field(default_factory=list[Formula])
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
@@ -229,7 +230,7 @@ class Ladder:
 
     def small_sizes(self, symbols: Sequence[Atom], system: Iterable[Formula]) -> Iterator[dict[Atom, int]]:
         """Small values of symbols that the preconditions admit, for the search for a counterexample; ends after a while."""
-        deadline = monotonic() + SEARCH_SECONDS
+        self._deadline = self._deadline or monotonic() + SEARCH_SECONDS
         facts = [fact.formula for fact in self._requires]
         least = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
         rounds: list[dict[Atom, int]] = []
@@ -251,7 +252,7 @@ class Ladder:
             known = all(atom in sizes for atom in terms.closure(facts) if atom.kind is Kind.SYMBOL)
             if inside and (not known or all(terms.holds(fact, value) for fact in facts)):
                 yield sizes
-            if monotonic() > deadline:
+            if monotonic() > self._deadline:
                 return
 
 
