@@ -142,6 +142,8 @@ class _Reader:
     def _import_from(self, module: Module, node: ast.ImportFrom) -> None:
         if node.level == 0 and node.module in ("tilec", "tilec.language"):
             for alias in node.names:
+                if alias.name == "*":
+                    raise module.source.error("E0112", "`import *` hides what a kernel uses", node, hint="import words by name")
                 if not is_word(alias.name):
                     raise module.source.error("E0112", f"`tilec` has no word `{alias.name}`", node, hint=_closest(alias.name))
                 module.names[alias.asname or alias.name] = Word(alias.name)
