@@ -47,6 +47,9 @@ class _Builder:
             value = self.body.add_argument(TensorType(i32 if tensor.integer else f32, dims), tensor.name)
             self.tensors[tensor.name] = value
             parameters.append(Parameter(tensor.name, value, Access(tensor.access.lower())))
+        for name in self.kernel.scalars:
+            self.names[name] = self.body.add_argument(TileType(i32), name)
+            parameters.append(Parameter(name, self.names[name]))
         requires = tuple(Precondition(host_expr(e, constants)) for e in self.kernel.requires)
         values = tuple(
             ValueFact(t.name, host_expr(t.low, constants), host_expr(t.high, constants), t.distinct)
@@ -57,7 +60,7 @@ class _Builder:
             self.names[f"b{axis}"] = self.emit(ops.BlockId(axis=axis), TileType(i32)).result
         self.statements(self.kernel.body)
         used = [name for name in self.kernel.dims() if name not in constants]
-        bound = {s for p in parameters for d in p.value.tensor.dims for s in d.symbols()}
+        bound = {s for p in parameters if p.access for d in p.value.tensor.dims for s in d.symbols()}
         if not set(used) <= bound:
             raise Unbuildable("a dim of no tensor")
         return Function("random_kernel", parameters, self.body, grid, tuple(used), (), dict(constants), requires, values)

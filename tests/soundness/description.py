@@ -91,7 +91,7 @@ Statement = Assign | LoadIndex | Move | Pick | Loop | Branch
 
 @dataclass(slots=True)
 class Description:
-    """One kernel. `constants` are `Const` dims with their value; every other upper-case name is symbolic."""
+    """One kernel. `constants` are `Const` dims with their value; `scalars` are i32 parameters; every other upper-case name is a symbolic dim."""
 
     schedule: str
     grid: list[Expr]
@@ -99,6 +99,7 @@ class Description:
     body: list[Statement]
     requires: list[Expr] = field(default_factory=lambda: list[Expr]())
     constants: dict[str, int] = field(default_factory=dict[str, int])
+    scalars: list[str] = field(default_factory=list[str])
 
     def tensor(self, name: str) -> Tensor:
         """A tensor by name."""
@@ -121,7 +122,7 @@ class Description:
 
     def dims(self) -> list[str]:
         """Names of dims, symbolic and constant, sorted."""
-        return sorted({name for expr in self.expressions() for name in names(expr) if name.isupper()})
+        return sorted({name for expr in self.expressions() for name in names(expr) if name.isupper()} - {*self.scalars})
 
 
 def walk(body: list[Statement]) -> Iterator[Statement]:
@@ -163,6 +164,7 @@ def source(kernel: Description) -> str:
     for name in dims:
         lines += ["", "", f"class {name}(Dim):", f'    """extent {name}"""']
     parameters = [f"{t.name}: {t.access}[{', '.join(['i32' if t.integer else 'f32', *map(text, t.dims)])}]" for t in kernel.tensors]
+    parameters += [f"{name}: i32" for name in kernel.scalars]
     if kernel.constants:
         parameters += ["*", *(f"{name}: Const" for name in sorted(kernel.constants))]
     lines += ["", "", "@tilec.kernel", f"def random_kernel({', '.join(parameters)}):"]
@@ -187,7 +189,7 @@ def _vocabulary(kernel: Description) -> set[str]:
     words |= {"zeros"} if any(isinstance(s, Move | Pick) and s.kind in ("store", "scatter") for s in statements) else set()
     words |= {"Const"} if kernel.constants else set()
     words |= {"requires"} if kernel.requires else set()
-    words |= {"i32"} if any(tensor.integer for tensor in kernel.tensors) else set()
+    words |= {"i32"} if kernel.scalars or any(tensor.integer for tensor in kernel.tensors) else set()
     words |= {"values"} if any(tensor.low is not None for tensor in kernel.tensors) else set()
     joined = " ".join(text(expr) for expr in kernel.expressions())
     words |= {word for word in ("cdiv", "num_blocks") if f"{word}(" in joined}
@@ -224,7 +226,7 @@ def _statement(kernel: Description, statement: Statement, indent: str, place: in
             zeros = f"zeros({shape}, {dtype})"
             if statement.tiled:
                 return [f"store({statement.tensor}, {where}, {zeros}{mask})"]
-            return [f"store({statement.tensor}, tile={zeros}, {where}{mask})"]
+            return [f"store({statement.tensor}, {zeros}, {where}{mask})"]
         case Pick():
             index = ", ".join(_lanes(text(i), statement.extent) for i in statement.index)
             if statement.kind == "gather":

@@ -210,7 +210,8 @@ class Launch:
         return sorted(wanted)
 
     def _elements(self, op: Op, tensor: Value, places: list[Value], tile: Value, clipped: bool) -> Iterator[Element | None]:
-        """Elements in tile order; None for a position that is clipped away or (a fault) outside."""
+        """Elements in tile order; None for a position that is clipped away. An element outside is a fault, and still counts
+        as touched: two blocks may meet there too."""
         dims = self.dims[tensor]
         name = self.parameters[tensor].name
         shape = tile.tile.shape
@@ -227,10 +228,11 @@ class Launch:
         for element in candidates:
             if all(0 <= index < extent for index, extent in zip(element, dims, strict=True)):
                 yield element
-            else:
-                if not clipped:
-                    self._fault("bounds", op, name, element)
+            elif clipped:
                 yield None
+            else:
+                self._fault("bounds", op, name, element)
+                yield element
 
     def _read(self, op: ops.Load | ops.Gather) -> Tile:
         tensor, tile = op.source, op.result

@@ -62,7 +62,8 @@ class Memory:
         self._held[tensor, element] = self._pick(*self._ranges[tensor]) if value is None else value
 
     def _draw(self, tensor: str, element: Element) -> int:
-        if tensor in self._distinct:
+        inside = all(0 <= index < extent for index, extent in zip(element, self._dims[tensor], strict=True))
+        if tensor in self._distinct and inside:
             place = _row_major(element, self._dims[tensor])
             drawn = self._distinct[tensor]
             return drawn[place] if drawn else self._ranges[tensor][0] + place

@@ -324,3 +324,22 @@ def triangular(r: random.Random) -> Description:
     loop = Loop("j", 0, ("+", "b0", 1), 1, [Move("load", "x", ["j", "b0"], [1, 1])])
     body: list[Statement] = [loop, Move("store", "out", ["b0"], [1])]
     return Description("triangular", ["N"], [Tensor("x", "In", ["N", "N"]), Tensor("out", "Out", ["N"])], body)
+
+
+@_schedule
+def position_store(r: random.Random) -> Description:
+    tensors = [Tensor("x", "In", ["N", 2]), Tensor("cache", "InOut", ["S", "N", 2])]
+    body: list[Statement] = [Move("load", "x", ["b0", 0], [1, 2]), Move("store", "cache", ["POS", "b0", 0], [1, 1, 2])]
+    requires: list[Expr] = [(">=", "POS", 0), ("<", "POS", "S")]
+    return Description("position_store", ["N"], tensors, body, requires, scalars=["POS"])
+
+
+@_schedule
+def causal(r: random.Random) -> Description:
+    t = r.randint(1, 3)
+    tensors = [Tensor("kv", "In", ["S", 2]), Tensor("out", "Out", ["N", 2])]
+    last: Expr = ("+", ("+", "b0", "POS"), 1)
+    loop = Loop("j", 0, _cdiv(last, t), 1, [Move("load", "kv", ["j", 0], [t, 2], True, True)])
+    body: list[Statement] = [loop, Move("load", "kv", [("-", last, 1), 0], [1, 2]), Move("store", "out", ["b0", 0], [1, 2])]
+    requires: list[Expr] = [(">=", "POS", 0), ("<=", ("+", "N", "POS"), "S")]
+    return Description("causal", ["N"], tensors, body, requires, scalars=["POS"])

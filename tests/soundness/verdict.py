@@ -7,16 +7,19 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.soundness.assemble_ir import Unbuildable, assemble
-from tests.soundness.description import Description
+from tests.soundness.description import Description, source
 from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.schedules import SCHEDULES
+from tests.soundness.wild import wild
 from tilec.artifact import LaunchCheck
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic
-from tilec.ir.core import Function, VerifyError
+from tilec.frontend import load_kernel
+from tilec.ir.core import Function
 from tilec.ir.types import MAX_DIM
 from tilec.passes.aliasing import launch_checks
 from tilec.passes.prove import prove
@@ -31,7 +34,7 @@ KINDS = {
 @dataclass(slots=True)
 class Verdict:
     """`kind`: accepted, false_accept, refused_confirmed (enumeration shows a fault), refused_harmless (it shows none),
-    vacuous (no launch satisfies the contract), invalid (not a kernel). `wrong_examples`: codes whose counterexample
+    vacuous (no launch satisfies the contract), invalid (refused by the frontend). `wrong_examples`: codes whose counterexample
     enumeration does not reproduce."""
 
     kind: str
@@ -44,8 +47,10 @@ class Verdict:
 
 
 def generate(seed: int) -> Description:
-    """The kernel of a seed: a right schedule with up to three changes."""
+    """The kernel of a seed: a right schedule with up to three changes, or one in six from no schedule at all."""
     r = random.Random(f"kernel {seed}")
+    if r.random() < 1 / 6:
+        return wild(r)
     name = r.choice(sorted(SCHEDULES))
     kernel = copy.deepcopy(SCHEDULES[name](r))
     changes = [mutate(r, kernel) for _ in range(r.choice([0, 0, 1, 1, 1, 2, 3]))]
@@ -53,13 +58,21 @@ def generate(seed: int) -> Description:
     return kernel
 
 
+def parse(kernel: Description) -> Function | None:
+    """The kernel's source text through the frontend; None if the frontend refuses it."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "random_kernel.py"
+        path.write_text(source(kernel), encoding="utf-8")
+        try:
+            return load_kernel(path, dict(kernel.constants))
+        except CompileError:
+            return None
+
+
 def judge(kernel: Description, seed: int = 0, launches: int = 24) -> Verdict:
     """Both opinions on a kernel."""
-    try:
-        function = assemble(kernel)
-    except (Unbuildable, VerifyError, ZeroDivisionError):
-        return Verdict("invalid")
-    return judge_function(function, seed, launches)
+    function = parse(kernel)
+    return Verdict("invalid") if function is None else judge_function(function, seed, launches)
 
 
 def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:
@@ -94,7 +107,7 @@ def search(
         blocks = list(_sample(function, sizes)) if sampled else None
         try:
             faults = Launch(function, sizes, Memory(function, sizes, r.getrandbits(32)), 150_000, blocks).run()
-        except (NoSuchLaunch, OverBudget):
+        except (NoSuchLaunch, OverBudget, ZeroDivisionError):
             continue
         count += 1
         if faults:
@@ -106,13 +119,14 @@ def valuations(
     function: Function, checks: tuple[LaunchCheck, ...], r: random.Random, launches: int
 ) -> Iterator[tuple[dict[str, int], bool]]:
     """Sizes that satisfy the launch contract, small ones to run whole and a few large ones to sample."""
-    symbols = list(function.dims)
+    scalars = [p.name for p in function.parameters if p.access is None]
+    symbols = [*function.dims, *scalars]
     if not symbols:
         for _ in range(2):
             yield {}, False
         return
     most = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
-    small = list(product(range(1, most + 1), repeat=len(symbols)))
+    small = list(product(*(range(-1 if s in scalars else 1, most + 1) for s in symbols)))
     r.shuffle(small)
     found = 0
     for numbers in small:
@@ -159,7 +173,8 @@ def _confirm(
 
 def replay(function: Function, example: Counterexample, checks: tuple[LaunchCheck, ...], kind: str) -> Fault | None:
     """The fault that a counterexample claims, if running its blocks shows it."""
-    missing = [symbol for symbol in function.dims if symbol not in example.dims]
+    scalars = [p.name for p in function.parameters if p.access is None]
+    missing = [symbol for symbol in (*function.dims, *scalars) if symbol not in example.dims]
     choices = (dict(zip(missing, numbers, strict=True)) for numbers in product((1, 2, 3, 4, 6, 12, 64, 1000), repeat=len(missing)))
     sizes = next((s for s in (free | dict(example.dims) for free in choices) if _allowed(checks, s)), None)
     if sizes is None:
@@ -174,7 +189,7 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
         blocks = None
     try:
         faults = Launch(function, sizes, Memory(function, sizes, 0, fixed), 300_000, blocks, visit).run()
-    except (NoSuchLaunch, OverBudget, KeyError):
+    except (NoSuchLaunch, OverBudget, ZeroDivisionError):
         return None
     return next((fault for fault in faults if fault.kind == kind), None)
 

@@ -1,0 +1,66 @@
+"""Make a kernel smaller while it keeps showing what it shows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.soundness.description import Branch, Description, Loop, Statement
+from tests.soundness.mutations import slots
+
+
+def shrink(kernel: Description, shows: Callable[[Description], bool]) -> Description:
+    """The smallest kernel found by taking away one thing at a time; `kernel` itself must show it."""
+    while True:
+        smaller = next((candidate for candidate in _smaller(kernel) if shows(candidate)), None)
+        if smaller is None:
+            return kernel
+        kernel = smaller
+
+
+def _smaller(kernel: Description) -> Iterator[Description]:
+    for path in list(_statement_paths(kernel.body)):
+        candidate = copy.deepcopy(kernel)
+        body, place = _find(candidate.body, path)
+        del body[place]
+        if candidate.body:
+            yield candidate
+        candidate = copy.deepcopy(kernel)
+        body, place = _find(candidate.body, path)
+        statement = body[place]
+        if isinstance(statement, Branch):
+            body[place : place + 1] = statement.then
+            yield candidate
+    for place in range(len(kernel.requires)):
+        candidate = copy.deepcopy(kernel)
+        del candidate.requires[place]
+        yield candidate
+    for place, (container, key, _, _) in enumerate(slots(kernel)):
+        expr = container[key] if isinstance(key, int) else getattr(container, key)
+        replacements: list[Any] = [expr[1], expr[2]] if isinstance(expr, tuple) else []
+        replacements += [0, expr // 2] if isinstance(expr, int) and expr > 1 else []
+        for replacement in replacements:
+            candidate = copy.deepcopy(kernel)
+            holder, name, _, _ = slots(candidate)[place]
+            if isinstance(name, int):
+                holder[name] = replacement
+            else:
+                setattr(holder, name, replacement)
+            yield candidate
+
+
+def _statement_paths(body: list[Statement], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    for place, statement in enumerate(body):
+        yield (*path, place)
+        if isinstance(statement, Loop):
+            yield from _statement_paths(statement.body, (*path, place, "body"))
+        elif isinstance(statement, Branch):
+            yield from _statement_paths(statement.then, (*path, place, "then"))
+            yield from _statement_paths(statement.otherwise, (*path, place, "otherwise"))
+
+
+def _find(body: list[Statement], path: tuple[Any, ...]) -> tuple[list[Statement], int]:
+    while len(path) > 1:
+        body, path = getattr(body[path[0]], path[1]), path[2:]
+    return body, path[0]

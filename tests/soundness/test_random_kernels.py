@@ -1,0 +1,76 @@
+"""The prover never accepts a random kernel that enumeration refutes, and seldom refuses a harmless one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.soundness.assemble_ir import assemble
+from tests.soundness.description import Description, source
+from tests.soundness.enumeration import Launch, OverBudget
+from tests.soundness.memory import Memory, NoSuchLaunch
+from tests.soundness.regressions import REGRESSIONS
+from tests.soundness.shrink import shrink
+from tests.soundness.verdict import Verdict, generate, judge, parse
+from tilec.ir.core import Function
+from tilec.passes import prove
+
+BATCHES = 10
+
+
+def report(kernel: Description, verdict: Verdict) -> str:
+    small = shrink(kernel, lambda candidate: judge(candidate).kind == "false_accept")
+    return f"accepted, but {verdict.fault} at {verdict.sizes}; smallest such kernel:\n{source(small)}"
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_no_refuted_kernel_is_accepted(batch: int, soundness_kernels: int, soundness_seed: int) -> None:
+    share = soundness_kernels // BATCHES
+    kinds: Counter[str] = Counter()
+    for seed in range(soundness_seed + batch * share, soundness_seed + (batch + 1) * share):
+        kernel = generate(seed)
+        verdict = judge(kernel, seed)
+        kinds[verdict.kind] += 1
+        assert verdict.kind != "false_accept", f"seed {seed}: {report(kernel, verdict)}"
+    judged = share - kinds["invalid"] - kinds["vacuous"]
+    assert kinds["accepted"] >= judged // 5, "too few kernels are right to say anything about the prover"
+    assert kinds["refused_confirmed"] >= judged // 10, "too few kernels are wrong to say anything about the prover"
+    assert kinds["refused_harmless"] <= max(2, 0.05 * share), kinds
+
+
+@pytest.mark.parametrize("name", sorted(REGRESSIONS))
+def test_past_disagreements_stay_settled(name: str) -> None:
+    kernel, kind = REGRESSIONS[name]
+    verdict = judge(kernel())
+    assert verdict.kind == kind, (verdict.fault, verdict.sizes, verdict.diagnostics)
+
+
+@pytest.mark.parametrize("blind", ["prove_races", "prove_bounds", "prove_coverage", "prove_written_once"])
+def test_a_blind_prover_is_caught(blind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one of its analyses the prover accepts wrong kernels, and the comparison says so."""
+    monkeypatch.setattr(prove, blind, lambda *_: None)
+    assert any(judge(generate(seed), seed).kind == "false_accept" for seed in range(400)), blind
+
+
+def test_the_frontend_means_what_the_description_means() -> None:
+    """Source text through the frontend and tile IR built by hand go wrong in the same ways at the same sizes."""
+    compared = 0
+    for seed in range(120):
+        kernel = generate(seed)
+        parsed = parse(kernel)
+        if parsed is None:
+            continue
+        for size in (1, 3, 4):
+            sizes = dict.fromkeys(parsed.dims, size)
+            found = [_faults(function, sizes) for function in (parsed, assemble(kernel))]
+            assert found[0] == found[1], (seed, sizes)
+            compared += found[0] is not None
+    assert compared > 200
+
+
+def _faults(function: Function, sizes: dict[str, int]) -> set[tuple[str, str]] | None:
+    try:
+        return {(fault.kind, fault.tensor) for fault in Launch(function, sizes, Memory(function, sizes, 0)).run()}
+    except (NoSuchLaunch, OverBudget, ZeroDivisionError):
+        return None
