@@ -1,0 +1,37 @@
+"""Each page about bounds and ownership holds a kernel that is refused with its code, and a right twin that is accepted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tilec
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.passes.prove import prove
+
+FOLDER = Path(tilec.__file__).parent / "explain"
+PAGES = sorted(FOLDER.glob("E03*.md")) + sorted(FOLDER.glob("E04*.md"))
+
+
+def kernels(page: Path, folder: Path) -> list[Path]:
+    """The page's Python blocks as files named after their kernel."""
+    found: list[Path] = []
+    for place, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)):
+        name = re.findall(r"@tilec\.kernel\ndef (\w+)", text)[-1]
+        path = folder / str(place) / f"{name}.py"
+        path.parent.mkdir()
+        path.write_text(text, encoding="utf-8")
+        found.append(path)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_wrong_kernel_is_refused_and_the_right_one_proven(page: Path, tmp_path: Path):
+    wrong, right = kernels(page, tmp_path)
+    with pytest.raises(CompileError) as caught:
+        prove(load_kernel(wrong, {}))
+    assert page.stem in {diagnostic.code for diagnostic in caught.value.diagnostics}
+    prove(load_kernel(right, {}))
