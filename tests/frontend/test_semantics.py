@@ -9,8 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-
 from frontend_kernels import compile_body, compile_text
+
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Value
 
@@ -56,7 +56,9 @@ class Evaluator:
         if isinstance(op, ops.Compare):
             return [COMPARE[op.kind](*args)]
         if isinstance(op, ops.Unary):
-            return [{"neg": lambda a: -a, "abs": abs, "not": lambda a: not a if isinstance(a, bool) else ~int(a)}[op.kind](args[0])]
+            return [
+                {"neg": lambda a: -a, "abs": abs, "not": lambda a: not a if isinstance(a, bool) else ~int(a)}[op.kind](args[0])
+            ]
         if isinstance(op, ops.Select):
             return [args[1] if args[0] else args[2]]
         if isinstance(op, ops.Cast):

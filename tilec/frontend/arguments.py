@@ -122,7 +122,7 @@ class Call:
         if isinstance(term, Missing):
             return False
         if not isinstance(term, bool):
-            raise self.at.error("E0203", f"`{name}` is `True` or `False`, found {describe(term)}")
+            raise self.at.error("E0203", f"`{name}` is `True` or `False`, found {describe(term)}", hint=f"write `{name}=True`")
         return term
 
     def rank_of(self, term: Term) -> int:

@@ -63,7 +63,7 @@ def fold(kind: str, left: Number, right: Number, at: At) -> Number:
     except TypeError:
         raise at.error("E0204", f"`{left}` and `{right}` do not take this operator") from None
     if not isinstance(result, bool | int | float):
-        raise at.error("E0205", "the constant expression has no real value")
+        raise at.error("E0205", "the constant expression has no real value", hint="check the operands")
     if isinstance(result, int) and abs(result) > _LARGEST_INT:
         raise at.error("E0205", "the constant is too large", hint="keep constants within 64 bits")
     return result
@@ -135,7 +135,11 @@ def binary(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Term
 def _check_operator(kind: str, dtype: DType, at: At) -> None:
     if kind in _BITWISE:
         if dtype.is_float:
-            raise at.error("E0204", f"`& | ^` take integers or booleans, not {dtype}")
+            raise at.error(
+                "E0204",
+                f"`& | ^` take integers or booleans, not {dtype}",
+                hint="compare the tile first, or convert it with `.astype(i32)`",
+            )
     elif dtype.kind == "b":
         raise at.error("E0204", "arithmetic on booleans", hint="use `& | ~`, or `where(condition, 1, 0)` for a number")
     elif kind in _INTEGER_ONLY and dtype.is_float:
@@ -150,7 +154,9 @@ def compare(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Ter
     """`left kind right` as booleans, element-wise."""
     if isinstance(left, DType) or isinstance(right, DType) or isinstance(left, str) or isinstance(right, str):
         if kind not in ("eq", "ne") or type(left) is not type(right):
-            raise at.error("E0204", f"cannot compare {describe(left)} with {describe(right)}")
+            raise at.error(
+                "E0204", f"cannot compare {describe(left)} with {describe(right)}", hint="compare numbers with numbers"
+            )
         return (left == right) == (kind == "eq")
     if isinstance(left, bool | int | float) and isinstance(right, bool | int | float):
         return fold(kind, left, right, at)
@@ -178,7 +184,7 @@ def invert(emitter: Emitter, term: Term, at: At) -> Term:
     if isinstance(term, int):
         return ~term
     if tile_type(term, at).dtype.is_float:
-        raise at.error("E0204", "`~` takes integers or booleans")
+        raise at.error("E0204", "`~` takes integers or booleans", hint="compare the tile first")
     return unary_op(emitter, "not", emitter.value(term, at), at)
 
 
@@ -198,7 +204,7 @@ def function(emitter: Emitter, kind: str, term: Term, at: At) -> Term:
             raise at.error("E0205", f"`{kind}({term})` has no value: {error}") from None
     dtype = tile_type(term, at).dtype
     if kind == "abs" and dtype.kind == "b":
-        raise at.error("E0204", "`abs` takes numbers")
+        raise at.error("E0204", "`abs` takes numbers", hint="use `where(condition, 1, 0)`")
     value = emitter.value(term, at)
     if kind != "abs" and not dtype.is_float:
         if emitter.host(term) is None:

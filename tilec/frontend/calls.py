@@ -109,14 +109,16 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
         raise at.error("E0114", f"`{routine.name}` takes `*` or `**` arguments", hint="give it a fixed list of parameters")
     positional = [*parameters.posonlyargs, *parameters.args]
     if len(node.args) > len(positional):
-        raise at.error("E0114", f"`{routine.name}` takes {len(positional)} arguments, {len(node.args)} given")
+        raise at.error(
+            "E0114", f"`{routine.name}` takes {len(positional)} arguments, {len(node.args)} given", hint="check its definition"
+        )
     env = {parameter.arg: usable(expression(scope, a)) for parameter, a in zip(positional, node.args, strict=False)}
     names = {parameter.arg for parameter in (*parameters.args, *parameters.kwonlyargs)}
     for keyword in node.keywords:
         name = str(keyword.arg)
         if name not in names or name in env:
             wrong = "is given twice" if name in env else "is no parameter"
-            raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`")
+            raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`", hint="check its definition")
         env[name] = usable(expression(scope, keyword.value))
     defaults = dict(zip([p.arg for p in positional[len(positional) - len(parameters.defaults) :]], parameters.defaults,
                         strict=True))  # fmt: skip
@@ -125,7 +127,7 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
         name = parameter.arg
         if name not in env:
             if name not in defaults:
-                raise at.error("E0114", f"`{routine.name}` needs an argument for `{name}`")
+                raise at.error("E0114", f"`{routine.name}` needs an argument for `{name}`", hint="pass it by position or name")
             default = defaults[name]
             if not isinstance(default, ast.Constant):
                 raise at.error("E0114", f"the default of `{name}` is no literal", hint="pass the argument")
@@ -133,5 +135,9 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
         if word_of(routine.module, parameter.annotation or ast.Constant(None)) == "Const" and not (
             arithmetic.is_number(env[name]) or isinstance(env[name], DType)
         ):
-            raise at.error("E0203", f"`{name}` of `{routine.name}` is a constant, found {describe(env[name])}")
+            raise at.error(
+                "E0203",
+                f"`{name}` of `{routine.name}` is a constant, found {describe(env[name])}",
+                hint="pass a literal or a `Const`",
+            )
     return env

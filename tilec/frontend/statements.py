@@ -125,10 +125,10 @@ def _directive(scope: Scope, node: ast.Call, word: str) -> None:
         where = "inside a block" if scope.is_kernel else "in a tile function"
         raise at.error("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
     if word != "values" and node.keywords:
-        raise at.error("E0113", f"`{word}` takes no keywords")
+        raise at.error("E0113", f"`{word}` takes no keywords", hint="pass its arguments by position")
     for argument in node.args:
         if isinstance(argument, ast.Starred):
-            raise at.error("E0113", f"`{word}` takes its arguments one by one")
+            raise at.error("E0113", f"`{word}` takes its arguments one by one", hint="write them out")
     {"grid": _grid, "requires": _requires, "values": _values}[word](scope, node)
 
 
@@ -149,7 +149,7 @@ def _grid(scope: Scope, node: ast.Call) -> None:
 
 def _requires(scope: Scope, node: ast.Call) -> None:
     if not node.args:
-        raise scope.at(node).error("E0113", "`requires` takes at least one condition")
+        raise scope.at(node).error("E0113", "`requires` takes at least one condition", hint="write `requires(N % 8 == 0)`")
     for argument in node.args:
         condition = predicate(scope, argument)
         if condition.constant == 0:
@@ -165,13 +165,19 @@ def _values(scope: Scope, node: ast.Call) -> None:
     for keyword in node.keywords:
         given = expression(scope, keyword.value)
         if keyword.arg != "distinct" or not isinstance(given, bool):
-            raise at.error("E0113", "`values` takes `distinct=True` or `distinct=False`")
+            raise at.error(
+                "E0113", "`values` takes `distinct=True` or `distinct=False`", hint="write `values(ids, 0, V, distinct=True)`"
+            )
         distinct = given
     if len(node.args) != 3:
         raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
     if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
-        raise at.error("E0217", f"`values` describes an integer tensor, found {describe(tensor)}")
+        raise at.error(
+            "E0217",
+            f"`values` describes an integer tensor, found {describe(tensor)}",
+            hint="name a parameter such as `ids: In[i32, N]`",
+        )
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
     scope.function.values += (ValueFact(tensor.name, low, high, distinct, at.span),)
 
@@ -209,7 +215,9 @@ def bind(scope: Scope, target: ast.expr, term: Term) -> None:
         return
     if isinstance(target, ast.Tuple | ast.List):
         if not isinstance(term, tuple) or len(term) != len(target.elts):
-            raise at.error("E0217", f"cannot unpack {describe(term)} into {len(target.elts)} names")
+            raise at.error(
+                "E0217", f"cannot unpack {describe(term)} into {len(target.elts)} names", hint="assign to one name per element"
+            )
         for element, part in zip(target.elts, term, strict=True):
             bind(scope, element, part)
         return
@@ -300,13 +308,11 @@ def _for(scope: Scope, node: ast.For) -> None:
     scope.env[variable] = block.add_argument(TileType(i32), variable)
     for name, value in zip(carried, initial, strict=True):
         scope.env[name] = block.add_argument(value.type, name)
-    for name in changed:
-        if name not in carried and name in outer:
-            scope.env[name] = outer[name]
     with scope.emitter.into(block):
         _nested(scope, node.body)
         yielded = [_next(scope, name, value, node) for name, value in zip(carried, initial, strict=True)]
         scope.emitter.emit(ops.Yield(operands=yielded), at)
+    broken = [name for name in carried if isinstance(scope.env[name], Poison)]
     scope.env = outer
     loop = ops.For(variable=variable, operands=[*bounds, *initial], regions=[block])
     results = scope.emitter.emit(loop, at, *(value.tile for value in initial))
@@ -316,6 +322,7 @@ def _for(scope: Scope, node: ast.For) -> None:
     for name in (variable, *changed):
         if name not in carried:
             scope.env[name] = _unset(scope, node, name)
+    scope.poison(broken)
 
 
 def _initial(scope: Scope, name: str, at: At) -> Value:
@@ -342,8 +349,8 @@ def _next(scope: Scope, name: str, initial: Value, node: ast.For) -> Value:
     became = tile_hint(term)
     hint = f"start with `{became}` before the loop, or use another name in the loop"
     message = f"the loop changes the type of `{name}` from {describe(initial)} to {describe(term)}"
-    problem = Diagnostic("E0208", message, Label(at.span), hint=hint)
-    scope.problems.append(problem)
+    scope.problems.append(Diagnostic("E0208", message, Label(at.span), hint=hint))
+    scope.poison([name])
     return initial
 
 

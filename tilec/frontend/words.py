@@ -37,7 +37,9 @@ def grid_position(call: Call) -> Term:
     """Block index or grid extent on an axis."""
     (axis,) = call.bind("axis")
     if not isinstance(axis, int) or isinstance(axis, bool) or not 0 <= axis < 3:
-        raise call.at.error("E0203", f"`{call.word}` takes a grid axis 0, 1 or 2, found {describe(axis)}")
+        raise call.at.error(
+            "E0203", f"`{call.word}` takes a grid axis 0, 1 or 2, found {describe(axis)}", hint=f"write `{call.word}(0)`"
+        )
     op = ops.BlockId(axis=axis) if call.word == "bid" else ops.NumBlocks(axis=axis)
     call.scope.grid_axes.setdefault(axis, call.at)
     return call.emitter.emit(op, call.at, TileType(i32))[0]
@@ -49,7 +51,7 @@ def cdiv(call: Call) -> Term:
     a, b = call.bind("a b")
     for term in (a, b):
         if isinstance(term, float) or (isinstance(term, Value) and not tile_type(term, call.at).dtype.is_integer):
-            raise call.at.error("E0204", f"`cdiv` takes integers, found {describe(term)}")
+            raise call.at.error("E0204", f"`cdiv` takes integers, found {describe(term)}", hint="use `ceil(a / b)` on floats")
     if isinstance(b, int) and b < 1:
         raise call.place(1).error("E0205", f"`cdiv` by {b}", hint="the divisor is positive")
     less_one = arithmetic.binary(call.emitter, "sub", b, 1, call.at)
@@ -62,7 +64,7 @@ def arange(call: Call) -> Term:
     (n,) = call.bind("n")
     shape = call.dims(n, "`arange`")
     if len(shape) != 1:
-        raise call.at.error("E0203", "`arange` takes one extent")
+        raise call.at.error("E0203", "`arange` takes one extent", hint="write `arange(n)` and `reshape`")
     return call.emitter.emit(ops.Iota(), call.at, TileType(i32, shape))[0]
 
 
@@ -177,7 +179,11 @@ def reduction(call: Call) -> Term:
     if not isinstance(axis, Missing):
         return _reduce(call, value, call.axis(axis, type.rank))
     if call.word.startswith("arg") and type.rank > 1:
-        raise call.at.error("E0113", f"`{call.word}` of a tile with {type.rank} axes needs `axis=`")
+        raise call.at.error(
+            "E0113",
+            f"`{call.word}` of a tile with {type.rank} axes needs `axis=`",
+            hint="name the axis, or `reshape` to one axis first",
+        )
     while value.tile.rank:
         value = _reduce(call, value, value.tile.rank - 1)
     return value
@@ -210,7 +216,7 @@ def reshape(call: Call) -> Term:
     value = call.emitter.value(term, call.at)
     extents = call.dims(shape, infer=True)
     if extents.count(-1) > 1:
-        raise call.at.error("E0203", "only one extent can be -1")
+        raise call.at.error("E0203", "only one extent can be -1", hint="write the other extents out")
     if -1 in extents:
         known = prod(e for e in extents if e != -1)
         extents = tuple(value.tile.size // known if e == -1 else e for e in extents)
