@@ -43,7 +43,7 @@ SEEDS = [
     n = x.shape[0] // LIMIT
     for a in range(3):
         for b in range(a, n):
-            acc += load(x, b) * (1 if a == 1 else 2)
+            acc += load(x, b) * (1.0 if a == 1 else 2)
     scatter(out, i + arange(4), acc, mask=True)
     """,
 ]
@@ -56,10 +56,13 @@ BEFORE = """
             return v * 2
         return v
 """
-TOKENS = ["0", "1", "-1", "2.5", "None", "True", "x", "out", "ids", "pos", "eps", "N", "E", "f32", "bf16", "i", "j", "m", "(", ")", "[", "]",
-          ":", ",", "+", "//", "%", "@", "**", "<<", "~", "not", "and", "if", "else", "for", "range", "load", "store", "sum", "bid", "tilec", "math",
-          "'text'", "lambda: 0", "*x", "1 << 200", "10 ** 400", "1e999", "grid", "return", "\n", "    ", "é", "=", "a.b", "[1, 2][0]", "(1,)",
-          "twice", "k", "while", "0.0", "inf", "float('inf')", "x.shape", "x.T", "is", "in", "1j", "b'q'", "...", ".astype(f16)"]  # fmt: skip
+TOKENS = [
+    "0", "1", "-1", "2.5", "None", "True", "x", "out", "ids", "pos", "eps", "N", "E", "f32", "bf16", "i", "j", "m", "(", ")",
+    "[", "]", ":", ",", "+", "//", "%", "@", "**", "<<", "~", "not", "and", "if", "else", "for", "range", "load", "store",
+    "sum", "bid", "tilec", "math", "'text'", "lambda: 0", "*x", "1 << 200", "10 ** 400", "1e999", "grid", "return", "\n",
+    "    ", "é", "=", "a.b", "[1, 2][0]", "(1,)", "twice", "k", "while", "0.0", "inf", "float('inf')", "x.shape", "x.T", "is",
+    "in", "1j", "b'q'", "...", ".astype(f16)",
+]  # fmt: skip
 
 
 def check(path: Path, text: str) -> bool:

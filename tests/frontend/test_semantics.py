@@ -19,6 +19,7 @@ BINARY = {
     "floordiv": lambda a, b: a // b, "mod": lambda a, b: a % b, "min": min, "max": max, "and": lambda a, b: a & b,
     "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "shl": lambda a, b: a << b, "shr": lambda a, b: a >> b,
 }  # fmt: skip
+UNARY = {"neg": lambda a: -a, "abs": abs, "not": lambda a: not a if isinstance(a, bool) else ~int(a)}
 COMPARE = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
            "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}  # fmt: skip
 

@@ -112,9 +112,8 @@ class Call:
     def axis(self, term: Term, rank: int) -> int:
         """An axis argument, negative ones counted from the end; E0203."""
         if not isinstance(term, int) or isinstance(term, bool) or not -rank <= term < rank:
-            raise self.at.error(
-                "E0203", f"`axis` of a tile with {rank} axes is a constant in -{rank}..{rank}, found {describe(term)}"
-            )
+            hint = f"name an axis in 0..{rank}" if rank else "a scalar has no axes"
+            raise self.at.error("E0203", f"no axis {describe(term)} in a tile with {rank} axes", hint=hint)
         return term % rank
 
     def flag(self, term: Term | Missing, name: str) -> bool:

@@ -255,7 +255,7 @@ def check_integer_scalar(term: Term, at: At, what: str) -> None:
     if isinstance(term, Value) and isinstance(term.type, TileType) and not term.tile.shape and term.tile.dtype.is_integer:
         return
     raise at.error("E0206", f"{what} must be an integer scalar, found {describe(term)}",
-            hint="index by a tile with `gather`" if isinstance(term, Value) else "")  # fmt: skip
+            hint="index by a tile with `gather`" if isinstance(term, Value) else "use an integer")  # fmt: skip
 
 
 def integer_scalar(emitter: Emitter, term: Term, at: At, what: str) -> Value:

@@ -46,7 +46,7 @@ def call(scope: Scope, node: ast.Call) -> Term:
                 "E0109", f"`{callee}` has no value", hint="call it on a line of its own, at the top level of the kernel"
             )
         raise at.error("E0106", f"`{callee.removeprefix('builtins.')}` cannot be called here",
-                hint="loops run over `range(...)`" if callee == "builtins.range" else "")  # fmt: skip
+                hint="loops run over `range(...)`; kernels call words of `tilec` and tile functions")  # fmt: skip
     return build(given)
 
 
@@ -67,7 +67,7 @@ def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
         word = word_of(scope.module, node)
         if word is not None:
             return dtype_named(word) if dtype_word(word) else word
-        hint = f"`tilec` has no word `{node.attr}`" if not is_word(node.attr) else ""
+        hint = f"`tilec` has no word `{node.attr}`" if not is_word(node.attr) else "check the spelling"
         raise at.error("E0108", f"`{ast.unparse(node)}` is not defined", hint=hint)
     raise at.error("E0106", "this cannot be called", hint="kernels call words of `tilec` and tile functions")
 

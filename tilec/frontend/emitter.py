@@ -230,7 +230,7 @@ def tile_type(term: Term, at: At) -> TileType:
 def _instead(term: Term) -> str:
     if isinstance(term, Value):
         return f"read it first: `load({term.name}, ...)`"
-    return "use its elements one by one" if isinstance(term, tuple) else ""
+    return "use its elements one by one" if isinstance(term, tuple) else "use a tile or a number here"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:

@@ -171,8 +171,8 @@ def reduction(call: Call) -> Term:
     assert not isinstance(term, Missing)
     type = tile_type(term, call.place(0))
     if not type.rank:
-        raise call.place(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar",
-                           hint=f"use `{call.word}imum(a, b)`" if call.word in ("max", "min") else "")  # fmt: skip
+        hint = f"use `{call.word}imum(a, b)`" if call.word in ("max", "min") else "a scalar needs no reduction"
+        raise call.place(0).error("E0206", f"`{call.word}` reduces a tile, found a scalar", hint=hint)
     if type.dtype.kind == "b":
         raise call.place(0).error("E0204", f"`{call.word}` takes numbers", hint="use `where(condition, 1, 0)`")
     value = call.emitter.value(term, call.at)
