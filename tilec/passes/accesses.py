@@ -196,4 +196,6 @@ def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly
             name = f"{atom.name}_{copy}"
             twin = index.atoms.make((atom, copy), atom.kind, name, bounds, args=atom.args, label=atom.label, level=atom.level)
             mapping[atom] = terms.of(twin)
+            if atom in index.sources:
+                index.sources[twin] = index.sources[atom]
     return mapping

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilec.diagnostics import Counterexample
+from tilec.ir.core import Op
 from tilec.passes import terms
 from tilec.passes.accesses import Instance
 from tilec.passes.index_terms import IndexTerms
@@ -32,7 +33,20 @@ def counterexample(
         {loop.variable or "i": terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
         for instance in instances
     )
+    note = ", ".join(part for part in (note, _assumed(index, found)) if part)
     return Counterexample(dims, blocks, iterations, tensor, element, _loaded(found, value), note)
+
+
+def _assumed(index: IndexTerms, found: Assignment) -> str:
+    """Values that were not followed exactly, such as what a loop computes: the counterexample assumes them."""
+    parts: list[str] = []
+    for atom, number in found.items():
+        source = index.sources.get(atom)
+        if atom.kind is Kind.OPAQUE and source is not None:
+            place = source.owner.loc if isinstance(source.owner, Op) else None
+            name = f"`{source.name}`" if source.name else f"the value computed at line {place.line}" if place else "a value"
+            parts.append(f"{name} is {number}")
+    return f"assuming that {' and '.join(dict.fromkeys(parts))}" if parts else ""
 
 
 def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str, int]:

@@ -172,7 +172,10 @@ class Ladder:
             for atom in elements:
                 value = terms.of(atom)
                 found.append(_Fact(text, terms.conjunction((terms.ge(value, low), terms.lt(value, high)))))
-            if fact.distinct:
+            if fact.distinct and self._nonempty(fact):
+                room = terms.ge(high - low, self._count(fact))
+                if _shares(room, base):
+                    found.append(_Fact(text, room))
                 pairs = list(combinations(elements, 2))[:MAX_LOADED_PAIRS]
                 found.extend(_Fact(text, self._distinct(fact, left, right)) for left, right in pairs)
         return found
@@ -182,6 +185,13 @@ class Ladder:
         parameter = self.index.function.parameter(fact.tensor)
         dims = [self.index.expression(dim) for dim in parameter.value.tensor.dims]
         return parameter.access is Access.IN and all(terms.interval(dim)[0] >= 1 for dim in dims)
+
+    def _count(self, fact: ValueFact) -> terms.Poly:
+        """Number of elements of a tensor; distinct values need as many numbers to choose from."""
+        count = terms.ONE
+        for dim in self.index.function.parameter(fact.tensor).value.tensor.dims:
+            count = count * self.index.expression(dim)
+        return count
 
     def _distinct(self, fact: ValueFact, left: Atom, right: Atom) -> Formula:
         """Elements at different places inside the tensor differ."""

@@ -174,8 +174,12 @@ class RangeAnalysis(Analysis[Range]):
         tops = [self.top(result) for result in op.results]
         if found is None or len(tops) != 1:
             return tops
-        # A result that may wrap has its own obligation; until then any value of the type is assumed.
-        return [found if tops[0].low <= found.low and found.high <= tops[0].high else tops[0]]
+        if tops[0].low <= found.low and found.high <= tops[0].high:
+            return [found]
+        # A result that may wrap has its own obligation; until then any value of the type is assumed. Wrapping subtracts a
+        # power of two, so divisibility by a power of two survives it.
+        modulus = gcd(found.modulus, 1 << op.result.tile.dtype.bits)
+        return [between(tops[0].low, tops[0].high, max(1, modulus), found.rest)]
 
     def _result(self, op: Op, operands: list[Range]) -> Range | None:
         match op:

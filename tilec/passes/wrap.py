@@ -34,7 +34,7 @@ def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def _may_wrap(op: Op) -> bool:
-    if not op.results or op.result.tile.dtype.is_float or op.result.tile.dtype.kind == "b":
+    if len(op.results) != 1 or op.result.tile.dtype.is_float or op.result.tile.dtype.kind == "b":
         return False
     if isinstance(op, Binary):
         return op.kind in ("add", "sub", "mul", "shl")

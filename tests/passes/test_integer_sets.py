@@ -1,0 +1,94 @@
+"""Deciding systems: linear ones exactly, those with products without ever calling a satisfiable one empty."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+
+from tilec.passes import terms
+from tilec.passes.atoms import Atoms
+from tilec.passes.integer_sets import Solver, evaluator
+from tilec.passes.products import Undecided
+from tilec.passes.terms import Atom, Formula, Kind, Poly
+
+
+def unknowns(atoms: Atoms, count: int, low: int = 0, high: int = 3) -> list[Atom]:
+    return [atoms.make(f"x{i}", Kind.OPAQUE, f"x{i}", (low, high)) for i in range(count)]
+
+
+def random_poly(r: random.Random, atoms: Atoms, xs: list[Atom], depth: int) -> Poly:
+    if depth == 0:
+        return terms.of(r.choice(xs)) if r.random() < 0.7 else terms.const(r.randint(-3, 3))
+    left, right = (random_poly(r, atoms, xs, depth - 1) for _ in range(2))
+    match r.choice(["add", "sub", "mul", "div", "mod", "min", "max"]):
+        case "add":
+            return left + right
+        case "sub":
+            return left - right
+        case "mul":
+            return left * right
+        case "div":
+            return atoms.quotient(left, terms.const(r.randint(1, 4)))
+        case "mod":
+            divisor = terms.const(r.randint(1, 4))
+            return left - divisor * atoms.quotient(left, divisor)
+        case "min":
+            return atoms.minimum(left, right)
+        case _:
+            return atoms.maximum(left, right)
+
+
+def satisfiable(formulas: list[Formula], xs: list[Atom]) -> bool:
+    for values in product(*(range(x.low, x.high + 1) for x in xs)):
+        value = evaluator(dict(zip(xs, values, strict=True)))
+        if all(terms.holds(formula, value) for formula in formulas):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_empty_agrees_with_enumeration(seed: int):
+    r = random.Random(seed)
+    atoms = Atoms()
+    xs = unknowns(atoms, 3)
+    formulas: list[Formula] = []
+    for _ in range(r.randint(1, 3)):
+        left, right = (random_poly(r, atoms, xs, r.randint(0, 2)) for _ in range(2))
+        formulas.append(r.choice([terms.ge, terms.eq, terms.lt, terms.ne])(left, right))
+    try:
+        empty = Solver().empty(formulas)
+    except Undecided:
+        return
+    possible = satisfiable(formulas, xs)
+    assert not (empty and possible)
+    if all(p.degree <= 1 for f in formulas for p in f.polys()) and not any(
+        p.degree > 1 for a in terms.closure(formulas) for p in terms.definition(a).polys()
+    ):
+        assert empty != possible
+
+
+def test_a_solution_is_small_and_checked():
+    atoms = Atoms()
+    n = atoms.make("N", Kind.SYMBOL, "N", (1, 2**31), varies=False)
+    system = [terms.ge(terms.of(n) * 3, 7)]
+    found = Solver().solution(system, lambda atom: atom.kind is Kind.SYMBOL)
+    assert found == {n: 3}
+
+
+def test_negation_is_the_complement():
+    atoms = Atoms()
+    xs = unknowns(atoms, 2)
+    a, b = map(terms.of, xs)
+    formula = terms.disjunction((terms.conjunction((terms.lt(a, b), terms.ne(a, 2))), terms.eq(b, 0)))
+    for values in product(range(4), repeat=2):
+        value = evaluator(dict(zip(xs, values, strict=True)))
+        assert terms.holds(formula, value) != terms.holds(terms.negate(formula), value)
+
+
+def test_whole_multiples_leave_a_quotient():
+    atoms = Atoms()
+    n = terms.of(atoms.make("N", Kind.SYMBOL, "N", (1, 100), varies=False))
+    assert atoms.quotient(n * 8 + 3, terms.const(4)) == n * 2
+    assert atoms.quotient(n * 8 - 1, terms.const(8)) == n - 1
