@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 
 import islpy
 
@@ -42,11 +43,13 @@ def system(formulas: Iterable[Formula]) -> Formula:
 
 @dataclass(slots=True)
 class Solver:
-    """One isl context with its budget; `texts` are the sets found empty since the list was last cleared."""
+    """One isl context with its budget; `texts` are the sets found empty since the list was last cleared. After `deadline` (on
+    the monotonic clock) no more solutions are searched for in systems with products; proofs have no clock."""
 
     context: islpy.Context = field(default_factory=islpy.Context)
     texts: list[str] = field(default_factory=list[str])
     queries: int = 0
+    deadline: float = 0.0
 
     def empty(self, formulas: Iterable[Formula]) -> bool:
         """True only if no integers satisfy all formulas; Undecided when the budget is spent."""
@@ -99,7 +102,7 @@ class Solver:
     def _some_cases(self, whole: Formula) -> Iterator[Case]:
         try:
             for count, case in enumerate(cases(whole)):
-                if count == 16:
+                if count == 16 or (self.deadline and monotonic() > self.deadline):
                     return
                 yield case
         except Undecided:
@@ -111,23 +114,24 @@ class Solver:
         for _ in range(ROUNDS):
             if not self._learn_equalities(case):
                 break
-        if self._set_is_empty(case_text(case, Names())):
-            return True
-        # With many unknowns a search for integers may not end; rational solutions are decided by linear programming, and what
-        # has no rational solution has no integer one.
+        # Integer solutions were looked for above; with the many unknowns of products that search may not end. Rational ones
+        # are decided by linear programming, and what has no rational solution has no integer one.
         add_products(case)
         return self._set_is_empty(case_text(case, Names()).replace("{ [", "{ rat: [", 1))
 
     def _learn_equalities(self, case: Case) -> bool:
         """Add the equalities that all integer solutions of a case satisfy; they turn products into equal products."""
         names = Names()
-        points = self._read(case_text(case, names))
+        text = case_text(case, names)
+        self.queries += 1
+        points = self._read(text)
         try:
             with limited(self.context):
                 hull = points.affine_hull()
         except islpy.Error:
             return False
         if hull.is_empty():
+            self.texts.append(text)
             case.equalities.append(terms.ONE)
             return False
         learned = [_constraint_poly(c, names) for c in hull.get_constraints() if c.is_equality()]

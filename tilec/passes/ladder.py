@@ -71,7 +71,6 @@ class Ladder:
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
     _requires: list[_Fact] = field(default_factory=list[_Fact])
-    _deadline: float = 0.0
     _grid: list[Formula] = field(default_factory=list[Formula])
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
@@ -217,6 +216,7 @@ class Ladder:
 
     def witness(self, refusal: Refusal, shown: Iterable[terms.Poly] = ()) -> Assignment | None:
         """A violation in small numbers, checked by evaluation; None if none was found. `shown` are values to be printed."""
+        self._start_clock()
         small = (Kind.SYMBOL, Kind.LOADED, Kind.OPAQUE)
         # Formulas that always hold bring everything that is printed into the system, and with it all facts about it.
         mentions = [Formula("ge", poly - terms.interval(poly)[0]) for poly in shown]
@@ -238,9 +238,12 @@ class Ladder:
                 return found
         return None
 
+    def _start_clock(self) -> None:
+        self.solver.deadline = self.solver.deadline or monotonic() + SEARCH_SECONDS
+
     def small_sizes(self, symbols: Sequence[Atom], system: Iterable[Formula]) -> Iterator[dict[Atom, int]]:
         """Small values of symbols that the preconditions admit, for the search for a counterexample; ends after a while."""
-        self._deadline = self._deadline or monotonic() + SEARCH_SECONDS
+        self._start_clock()
         facts = [fact.formula for fact in self._requires]
         least = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
         rounds: list[dict[Atom, int]] = []
@@ -262,7 +265,7 @@ class Ladder:
             known = all(atom in sizes for atom in terms.closure(facts) if atom.kind is Kind.SYMBOL)
             if inside and (not known or all(terms.holds(fact, value) for fact in facts)):
                 yield sizes
-            if monotonic() > self._deadline:
+            if monotonic() > self.solver.deadline:
                 return
 
 

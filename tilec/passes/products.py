@@ -66,10 +66,13 @@ def _conjunctions(pending: list[Formula], literals: list[Formula]) -> Iterator[l
 def substitute_equalities(case: Case) -> None:
     """Use equalities that give one atom as a linear polynomial of others to remove that atom everywhere."""
     while True:
-        _tighten(case)
         found = next(((e, a) for e in case.equalities if (a := _solvable(e)) is not None), None)
         if found is None:
-            return
+            known = len(case.equalities)
+            _tighten(case)
+            if len(case.equalities) == known:
+                return
+            continue
         equality, atom = found
         coefficient = equality.terms[(atom,)]
         replacement = (equality - terms.of(atom) * coefficient) * -coefficient
