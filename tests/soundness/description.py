@@ -163,7 +163,9 @@ def source(kernel: Description) -> str:
     lines.append(f"from tilec import {', '.join(sorted(_vocabulary(kernel)))}")
     for name in dims:
         lines += ["", "", f"class {name}(Dim):", f'    """extent {name}"""']
-    parameters = [f"{t.name}: {t.access}[{', '.join(['i32' if t.integer else 'f32', *map(text, t.dims)])}]" for t in kernel.tensors]
+    parameters = [
+        f"{t.name}: {t.access}[{', '.join(['i32' if t.integer else 'f32', *map(text, t.dims)])}]" for t in kernel.tensors
+    ]
     parameters += [f"{name}: i32" for name in kernel.scalars]
     if kernel.constants:
         parameters += ["*", *(f"{name}: Const" for name in sorted(kernel.constants))]

@@ -116,7 +116,9 @@ def _other(r: random.Random, kernel: Description, old: Expr, scope: tuple[str, .
         choices += [lambda: r.choice([*dims, *scope]) if dims or scope else old] * 4
     if isinstance(old, tuple):
         op, left, right = old
-        choices += [lambda: left, lambda: right] + [lambda: (r.choice(["+", "-", "*", "//", "%", "min", "max"]), left, right)] * 2
+        choices += [lambda: left, lambda: right] + [
+            lambda: (r.choice(["+", "-", "*", "//", "%", "min", "max"]), left, right)
+        ] * 2
         choices += [lambda: (op, right, left)]
     return r.choice(choices)()
 

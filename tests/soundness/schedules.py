@@ -132,7 +132,9 @@ def head_permute(r: random.Random) -> Description:
 @_schedule
 def transposed(r: random.Random) -> Description:
     t = r.randint(1, 2)
-    kernel = Description("transposed", [_cdiv("N", t), "M"], [Tensor("x", "In", ["N", "M"]), Tensor("out", "Out", ["M", "N"])], [])
+    kernel = Description(
+        "transposed", [_cdiv("N", t), "M"], [Tensor("x", "In", ["N", "M"]), Tensor("out", "Out", ["M", "N"])], []
+    )
     kernel.body = [
         Move("load", "x", ["b0", "b1"], [t, 1], True, True),
         Move("store", "out", ["b1", "b0"], [1, t], True, True),
@@ -144,7 +146,9 @@ def transposed(r: random.Random) -> Description:
 def split_partials(r: random.Random) -> Description:
     splits = r.randint(2, 4)
     t = r.randint(1, 3)
-    kernel = Description("split_partials", ["N", splits], [Tensor("x", "In", ["N", "K"]), Tensor("out", "Out", [splits, "N", 2])], [])
+    kernel = Description(
+        "split_partials", ["N", splits], [Tensor("x", "In", ["N", "K"]), Tensor("out", "Out", [splits, "N", 2])], []
+    )
     chunk = _cdiv(_cdiv("K", t), splits)
     kernel.body = [
         Assign("chunk", chunk),
@@ -194,7 +198,11 @@ def embedding(r: random.Random) -> Description:
 
 @_schedule
 def slot_store(r: random.Random) -> Description:
-    tensors = [Tensor("slots", "In", ["N"], True, 0, "S", True), Tensor("x", "In", ["N", 2]), Tensor("cache", "InOut", ["S", 2])]
+    tensors = [
+        Tensor("slots", "In", ["N"], True, 0, "S", True),
+        Tensor("x", "In", ["N", 2]),
+        Tensor("cache", "InOut", ["S", 2]),
+    ]
     body: list[Statement] = [
         LoadIndex("slot", "slots", ["b0"]),
         Move("load", "x", ["b0", 0], [1, 2]),
@@ -307,7 +315,9 @@ def scratch_rows(r: random.Random) -> Description:
         Move("load", "part", ["b0", "k"], [1, t], True, True),
         Move("store", "out", ["b0", "k"], [1, t], True, True),
     ])  # fmt: skip
-    return Description("scratch_rows", ["N"], [Tensor("part", "Scratch", ["N", "M"]), Tensor("out", "Out", ["N", "M"])], [write, read])
+    return Description(
+        "scratch_rows", ["N"], [Tensor("part", "Scratch", ["N", "M"]), Tensor("out", "Out", ["N", "M"])], [write, read]
+    )
 
 
 @_schedule

@@ -152,7 +152,9 @@ def _allowed(checks: tuple[LaunchCheck, ...], sizes: Mapping[str, int]) -> bool:
 
 def _sample(function: Function, sizes: Mapping[str, int]) -> Iterator[tuple[int, ...]]:
     extents = [extent.evaluate(sizes) for extent in function.grid]
-    yield from product(*(sorted({0, 1, n // 2, n - 2, n - 1} & set(range(n)) if n < 9 else {0, 1, n // 2, n - 1}) for n in extents))
+    yield from product(
+        *(sorted({0, 1, n // 2, n - 2, n - 1} & set(range(n)) if n < 9 else {0, 1, n // 2, n - 1}) for n in extents)
+    )
 
 
 def _confirm(
@@ -175,7 +177,9 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     """The fault that a counterexample claims, if running its blocks shows it."""
     scalars = [p.name for p in function.parameters if p.access is None]
     missing = [symbol for symbol in (*function.dims, *scalars) if symbol not in example.dims]
-    choices = (dict(zip(missing, numbers, strict=True)) for numbers in product((1, 2, 3, 4, 6, 12, 64, 1000), repeat=len(missing)))
+    choices = (
+        dict(zip(missing, numbers, strict=True)) for numbers in product((1, 2, 3, 4, 6, 12, 64, 1000), repeat=len(missing))
+    )
     sizes = next((s for s in (free | dict(example.dims) for free in choices) if _allowed(checks, s)), None)
     if sizes is None:
         return None

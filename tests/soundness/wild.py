@@ -14,7 +14,9 @@ def wild(r: random.Random) -> Description:
     for _ in range(r.choice([1, 1, 2, 3])):
         dim = r.choice(dims)
         grid.append(r.choice([dim, dim, ("cdiv", dim, r.randint(1, 3)), ("*", dim, r.choice(dims)), ("+", dim, 1)]))
-    kernel = Description("wild", grid, [Tensor("x", "In", list(dims)), Tensor("out", r.choice(["Out", "Out", "InOut"]), list(dims))], [])
+    kernel = Description(
+        "wild", grid, [Tensor("x", "In", list(dims)), Tensor("out", r.choice(["Out", "Out", "InOut"]), list(dims))], []
+    )
     scope = [f"b{axis}" for axis in range(len(grid))]
     kernel.body = [_statement(r, kernel, scope, 2) for _ in range(r.choice([1, 1, 2, 3]))]
     return kernel

@@ -1,0 +1,17 @@
+"""Only one side of a branch writes."""
+
+import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+
+
+class N(Dim):
+    """number of elements"""
+
+
+@tilec.kernel
+def one_branch(x: In[f32, N], out: Out[f32, N]):
+    grid(N)
+    i = bid(0)
+    v = load(x, i)
+    if i % 2 == 0:
+        store(out, i, v.reshape((1,)))  #~ E0403

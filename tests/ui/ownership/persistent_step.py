@@ -1,0 +1,23 @@
+"""Every block steps by one and so reaches the rows of the others.
+
+Constants: H = 64
+"""
+
+import tilec
+from tilec import Const, Dim, In, Out, bid, f32, grid, load, store
+
+
+class H(Dim):
+    """elements of a row"""
+
+
+class T(Dim):
+    """number of rows"""
+
+
+@tilec.kernel
+def persistent_step(x: In[f32, T, H], out: Out[f32, T, H], *, H: Const):
+    grid(132)
+    for row in range(bid(0), T, 1):
+        v = load(x, (row, 0), shape=(1, H))
+        store(out, (row, 0), v)  #~ E0401

@@ -1,0 +1,17 @@
+"""Kernels return nothing."""
+
+import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+
+
+class N(Dim):
+    """number of elements"""
+
+
+@tilec.kernel
+def returned_value(x: In[f32, N], out: Out[f32, N]):
+    grid(N)
+    i = bid(0)
+    v = load(x, i, shape=1)
+    store(out, i, v)
+    return v  #~ E0115

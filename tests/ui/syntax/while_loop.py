@@ -1,0 +1,19 @@
+"""`while` has no place in a kernel."""
+
+import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+
+
+class N(Dim):
+    """number of elements"""
+
+
+@tilec.kernel
+def while_loop(x: In[f32, N], out: Out[f32, N]):
+    grid(N)
+    i = bid(0)
+    v = load(x, i, shape=1)
+    store(out, i, v)
+
+    while i < 3:  #~ E0105
+        i = i + 1

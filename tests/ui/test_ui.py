@@ -1,0 +1,63 @@
+"""Wrong kernels are refused on the right line with the whole right text; their right twins are accepted.
+
+Two locks, independent of each other: the comments in a kernel say which lines are refused and with which codes, and
+`--bless` never touches them; the `.stderr` file beside it holds the text, which `pytest tests/ui --bless` rewrites.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.ui.corpus import FOLDER, diagnose, expected, kernels, rendered
+
+FORBIDDEN = re.compile(
+    r"\bisl\b|islpy|PwAff|BasicSet|\bPoly\b|\bValue\(|\bSSA\b|\bIR\b|tilec\.(?:ir|passes|frontend)|TileType|TensorType|"
+    r"\b(?:BlockId|NumBlocks|DimValue|AtomicUpdate|MemoryOp|UnaryOp|BinaryOp)\b|block_id|floordiv|Traceback|"
+    r"<[a-z_.]+ object at|\bNone\b|%\d"
+)
+
+
+def _name(path: Path) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+@pytest.mark.parametrize("path", kernels(), ids=_name)
+def test_kernel(path: Path, bless: bool) -> None:
+    text = path.read_text(encoding="utf-8")
+    diagnostics = diagnose(path)
+    found = {(d.primary.span.line if d.primary is not None else 0, d.code) for d in diagnostics}
+    assert found == expected(text), rendered(path, diagnostics)
+    golden = path.with_suffix(".stderr")
+    if not diagnostics:
+        assert not golden.exists(), f"{golden.name} belongs to no refused kernel"
+        return
+    told = rendered(path, diagnostics)
+    if bless:
+        golden.write_text(told, encoding="utf-8")
+    assert golden.exists(), f"no {golden.name}; run pytest tests/ui --bless and review it"
+    assert told == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", [path for path in kernels() if path.stem.endswith("_ok")], ids=_name)
+def test_a_right_twin_states_no_refusal(path: Path) -> None:
+    assert not expected(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.stderr")), ids=_name)
+def test_no_text_leaks_internal_names(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    told = "\n".join(line for line in text.split("\n") if not re.match(r" *\d+ \|", line))  # quoted source may say anything
+    assert FORBIDDEN.search(told) is None, FORBIDDEN.search(told)
+    assert path.with_suffix(".py").exists(), "the kernel of this text is gone"
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*/*.stderr")), ids=_name)
+def test_a_refuted_kernel_shows_a_counterexample(path: Path) -> None:
+    for part in path.read_text(encoding="utf-8").split("\nerror")[:]:
+        code = re.search(r"\[(E\d{4})\]", part)
+        assert code is not None
+        if code.group(1)[:3] in ("E03", "E04") and code.group(1) != "E0306":
+            assert "= counterexample: " in part, part
