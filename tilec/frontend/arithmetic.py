@@ -73,6 +73,8 @@ def unify(emitter: Emitter, left: Term, right: Term, at: At) -> tuple[Value, Val
     """Both terms as values of one dtype and one shape; E0201, E0202."""
     if not isinstance(left, Value) and not isinstance(right, Value):
         a, b = number_of(left, at), number_of(right, at)
+        if isinstance(a, bool) != isinstance(b, bool):
+            raise at.error("E0201", f"the operands have different dtypes: `{a}` and `{b}`", hint="use two numbers or two bools")
         if isinstance(a, float) or isinstance(b, float):
             a, b = as_float(a, at), as_float(b, at)
         return emitter.value(a, at), emitter.value(b, at)
