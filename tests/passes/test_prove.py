@@ -6,7 +6,9 @@ import pytest
 
 from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.ir.types import i32
+from tilec.ir import ops
+from tilec.ir.core import Block
+from tilec.ir.types import TileType, i32
 from tilec.passes.prove import prove
 
 
@@ -265,3 +267,54 @@ def test_stores_that_complement_each_other_cover_whatever_memory_holds():
 
 def test_stores_that_leave_a_value_out_are_refused():
     assert {d.code for d in refused(either_way("gt"))} == {"E0403"}
+
+
+def joined(safe: bool) -> Kernel:
+    """An index that one arm of an `if` bounds and the other replaces: nothing known before the join may survive it."""
+    k = Kernel("N")
+    x = k.tensor("x", Access.IN, "N")
+    row = k.bid()
+    op = ops.If(operands=[k.op("lt", row, 4)], regions=[Block(), Block()])
+    k.emit_region(op)
+    outer = k.block
+    k.block = op.regions[0]
+    k.emit_yield(row)
+    k.block = op.regions[1]
+    k.emit_yield(k.op("sub", row, 4) if safe else k.add(row, 4))
+    k.block = outer
+    op.define(TileType(i32))
+    k.load(x, op.results[0], shape=(1,))
+    return k
+
+
+def test_facts_of_one_arm_do_not_survive_a_join():
+    (diagnostic,) = refused(joined(safe=False))
+    assert diagnostic.code == "E0301"
+    assert diagnostic.counterexample is not None
+    n, (block,) = diagnostic.counterexample.dims["N"], diagnostic.counterexample.blocks[0]
+    assert block >= 4 and block + 4 >= n
+
+
+def test_both_arms_inside_the_tensor_are_proven():
+    assert rungs(joined(safe=True), "bounds") == {"set"}
+
+
+def test_one_slot_for_all_tokens_is_refused():
+    k = Kernel("T")
+    cache = k.tensor("cache", Access.INOUT, "S", 128)
+    k.store(cache, 0, 0, shape=(1, 128))
+    (diagnostic,) = refused(k)
+    assert diagnostic.code == "E0401"
+    assert diagnostic.counterexample is not None
+    first, second = diagnostic.counterexample.blocks
+    assert first != second
+
+
+def test_a_divisor_that_may_be_zero_is_refused_alone():
+    k = Kernel("N")
+    x = k.tensor("x", Access.IN, "N")
+    k.load(x, k.div(k.bid(), k.op("sub", "N", 1)), shape=(1,))
+    (diagnostic,) = refused(k)
+    assert diagnostic.code == "E0305"
+    assert diagnostic.counterexample is not None
+    assert diagnostic.counterexample.dims["N"] == 1

@@ -70,7 +70,7 @@ class Solver:
         if whole == terms.FALSE:
             return None
         chosen = [atom for atom in terms.closure(given) if small(atom) and not atom.derived]
-        for limit in limits if _linear(whole) else (3, 64, None):
+        for limit in limits if _linear(whole) else (3, 64, 1 << 17, None):
             bounds = [] if limit is None else [near_zero(atom, limit) for atom in chosen]
             found = self._sample(terms.conjunction((whole, *bounds)))
             if found is not None:

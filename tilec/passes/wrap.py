@@ -96,7 +96,7 @@ def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: 
 
 def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> Complaint:
     low, high = dtype.integer_range()
-    what = f"conversion to {dtype}" if kind == "cast" else f"`{_WORDS.get(kind, kind)}`"
+    what = f"conversion to {dtype}" if kind == "cast" else f"`{_WORDS[kind]}`" if kind in _WORDS else kind
     return Complaint(
         "E0304",
         f"{what} may leave the range of {dtype}",
@@ -114,10 +114,11 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
     met: list[Discharge] = []
     for offset, axis in zip(offsets, site.instance.axes, strict=True):
         _, high = offset.tile.dtype.integer_range()
-        violation = terms.lt(terms.const(high), axis.start + (axis.extent - 1))
+        # The offset itself fits; that is an obligation of what computes it.
+        violation = [terms.ge(terms.const(high), axis.start), terms.lt(terms.const(high), axis.start + (axis.extent - 1))]
         found = findings.prove(
-            [*site.instance.holds, violation],
-            lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, "add"),
+            [*site.instance.holds, *violation],
+            lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, f"the end of {site.subject}"),
         )
         if found is None:
             return
@@ -132,7 +133,7 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
     divisor = instance.axes[0].start
     violation = terms.lt(divisor, 1)
     if violation == terms.FALSE:
-        findings.met("divisor", role, op, Discharge("static" if divisor.constant is not None else "interval"))
+        findings.met("divisor", _role(op, role), op, Discharge("static" if divisor.constant is not None else "interval"))
         return
 
     def complain() -> Complaint:
@@ -149,4 +150,8 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
 
     found = findings.prove([*instance.holds, violation], complain)
     if found is not None:
-        findings.met("divisor", role, op, found)
+        findings.met("divisor", _role(op, role), op, found)
+
+
+def _role(op: Op, role: str) -> str:
+    return f"{role} of `{_WORDS[op.kind]}`" if isinstance(op, Binary) else f"{role} of `range`"
