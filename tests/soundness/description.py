@@ -25,6 +25,11 @@ class Tensor:
     high: Expr | None = None
     distinct: bool = False
 
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        return "i32" if self.integer else "f32"
+
 
 @dataclass(slots=True)
 class Assign:
@@ -91,7 +96,8 @@ Statement = Assign | LoadIndex | Move | Pick | Loop | Branch
 
 @dataclass(slots=True)
 class Description:
-    """One kernel. `constants` are `Const` dims with their value; `scalars` are i32 parameters; every other upper-case name is a symbolic dim."""
+    """One kernel. `constants` are `Const` dims with their value; `scalars` are i32 parameters; every other
+    upper-case name is a symbolic dim."""
 
     schedule: str
     grid: list[Expr]
@@ -163,9 +169,7 @@ def source(kernel: Description) -> str:
     lines.append(f"from tilec import {', '.join(sorted(_vocabulary(kernel)))}")
     for name in dims:
         lines += ["", "", f"class {name}(Dim):", f'    """extent {name}"""']
-    parameters = [
-        f"{t.name}: {t.access}[{', '.join(['i32' if t.integer else 'f32', *map(text, t.dims)])}]" for t in kernel.tensors
-    ]
+    parameters = [f"{t.name}: {t.access}[{', '.join([t.dtype, *map(text, t.dims)])}]" for t in kernel.tensors]
     parameters += [f"{name}: i32" for name in kernel.scalars]
     if kernel.constants:
         parameters += ["*", *(f"{name}: Const" for name in sorted(kernel.constants))]
@@ -224,8 +228,7 @@ def _statement(kernel: Description, statement: Statement, indent: str, place: in
                 pad = ", pad=0" if statement.loose else ""
                 return [f"v{place} = load({statement.tensor}, {where}, shape={shape}{pad})"]
             mask = ", mask=True" if statement.loose else ""
-            dtype = "i32" if kernel.tensor(statement.tensor).integer else "f32"
-            zeros = f"zeros({shape}, {dtype})"
+            zeros = f"zeros({shape}, {kernel.tensor(statement.tensor).dtype})"
             if statement.tiled:
                 return [f"store({statement.tensor}, {where}, {zeros}{mask})"]
             return [f"store({statement.tensor}, {zeros}, {where}{mask})"]

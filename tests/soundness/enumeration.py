@@ -171,9 +171,9 @@ class Launch:
     def _compute(self, op: Op) -> None:
         (result,) = op.results
         decides = result in self.deciding
-        if decides and isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod"):
-            if any(divisor is not None and divisor <= 0 for divisor in self.values[op.operands[1]]):
-                self._fault("divisor", op)
+        divides = isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod")
+        if decides and divides and any(d is not None and d <= 0 for d in self.values[op.operands[1]]):
+            self._fault("divisor", op)
         found = evaluate(op, [self.values[value] for value in op.operands])
         dtype = result.tile.dtype
         if dtype.is_integer:

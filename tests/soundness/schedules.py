@@ -353,3 +353,12 @@ def causal(r: random.Random) -> Description:
     body: list[Statement] = [loop, Move("load", "kv", [("-", last, 1), 0], [1, 2]), Move("store", "out", ["b0", 0], [1, 2])]
     requires: list[Expr] = [(">=", "POS", 0), ("<=", ("+", "N", "POS"), "S")]
     return Description("causal", ["N"], tensors, body, requires, scalars=["POS"])
+
+
+@_schedule
+def flat_rows(r: random.Random) -> Description:
+    heads = r.randint(2, 4)
+    tensors = [Tensor("x", "In", ["N", heads, 2]), Tensor("out", "Out", [_mul("N", heads), 2])]
+    row: Expr = r.choice([("+", _mul("b1", "N"), "b0"), ("+", _mul("b0", heads), "b1")])
+    body: list[Statement] = [Move("load", "x", ["b0", "b1", 0], [1, 1, 2]), Move("store", "out", [row, 0], [1, 2])]
+    return Description("flat_rows", ["N", heads], tensors, body, [("<=", "N", 65536)])

@@ -1,0 +1,159 @@
+"""Off by one in the shipped kernels: every loop bound, every grid extent, every unclipped index.
+
+A mutant that touches memory it should not, or leaves some of an `Out` unwritten, must be refused, with a counterexample.
+Reading one tile fewer is no question of safety (the references of `tests/kernels` see to it), nor is a step past the end
+in which every access is padded or masked; those mutants may be accepted.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import itertools
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.frontend import load_kernel
+from tilec.ir import ops
+from tilec.ir.core import Access, Block, Function
+from tilec.passes.prove import prove
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "kernels_src"
+SAFETY = {"E0301", "E0302", "E0303", "E0304", "E0306", "E0401", "E0402", "E0403", "E0404", "E0405"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A shipped kernel with one number changed. `must`: safety alone decides that it is wrong."""
+
+    kernel: str
+    what: str
+    text: str
+    must: bool
+
+    def __str__(self) -> str:
+        return f"{self.kernel}-{self.what}"
+
+
+def first_constants() -> dict[str, dict[str, int | float | bool | str]]:
+    """The first specialisation of each kernel that the build file lists."""
+    entries = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["kernel"]
+    found: dict[str, dict[str, int | float | bool | str]] = {}
+    for entry in entries:
+        values = {name: v[0] if isinstance(v, list) else v for name, v in entry.get("constants", {}).items()}
+        found.setdefault(entry["name"], values)
+    return found
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kernel = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and _decorated(n))
+    loops = [n for n in ast.walk(kernel) if isinstance(n, ast.For)]
+    for number, loop in enumerate(loops):
+        assert isinstance(loop.iter, ast.Call)
+        stop = len(loop.iter.args) - 1 if len(loop.iter.args) < 3 else 1
+        for place, change in itertools.product({0, stop} if stop else {stop}, (1, -1)):
+            inward = (change < 0) == (place == stop)
+            writes = _writes_out(kernel, loop.body)
+            must = writes if inward else not _clipped(loop.body)
+            end = "stop" if place == stop else "start"
+            yield _mutant(path, tree, loop.iter.args[place], change, f"loop{number}-{end}{change:+d}", must)
+    for node in ast.walk(kernel):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "grid":
+            for axis, extent in enumerate(node.args):
+                must = any(_kind(parameter) == "Out" for parameter in kernel.args.args)
+                yield _mutant(path, tree, extent, -1, f"grid{axis}-1", must)
+                yield _mutant(path, tree, extent, 1, f"grid{axis}+1", not _clipped(kernel.body))
+
+
+def _mutant(path: Path, tree: ast.Module, target: ast.expr, change: int, what: str, must: bool) -> Mutant:
+    changed = copy.deepcopy(tree)
+    for old, new in zip(ast.walk(tree), ast.walk(changed), strict=True):
+        if old is target:
+            assert isinstance(new, ast.expr)
+            op = ast.Add() if change > 0 else ast.Sub()
+            inner = copy.deepcopy(new)
+            _become(changed, new, ast.BinOp(inner, op, ast.Constant(abs(change))))
+            break
+    return Mutant(path.stem, what, ast.unparse(ast.fix_missing_locations(changed)) + "\n", must)
+
+
+def _become(tree: ast.Module, target: ast.expr, value: ast.expr) -> None:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and any(argument is target for argument in node.args):
+            node.args = [value if argument is target else argument for argument in node.args]
+
+
+def _decorated(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) in ("tilec.kernel", "kernel") for decorator in node.decorator_list)
+
+
+def _kind(parameter: ast.arg) -> str:
+    note = parameter.annotation
+    return note.value.id if isinstance(note, ast.Subscript) and isinstance(note.value, ast.Name) else ""
+
+
+def _calls(body: list[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                yield node
+
+
+def _writes_out(kernel: ast.FunctionDef, body: list[ast.stmt]) -> bool:
+    outs = {parameter.arg for parameter in kernel.args.args if _kind(parameter) == "Out"}
+    stores = [call for call in _calls(body) if isinstance(call.func, ast.Name) and call.func.id in ("store", "scatter")]
+    return any(isinstance(call.args[0], ast.Name) and call.args[0].id in outs for call in stores)
+
+
+def _clipped(body: list[ast.stmt]) -> bool:
+    accesses = [c for c in _calls(body) if isinstance(c.func, ast.Name) and c.func.id in ("load", "store", "gather", "scatter")]
+    return all(any(keyword.arg in ("pad", "mask") for keyword in call.keywords) for call in accesses)
+
+
+def _all() -> list[Mutant]:
+    return [mutant for path in sorted(SHIPPED.glob("*.py")) if "@tilec.kernel" in path.read_text() for mutant in mutants(path)]
+
+
+def _refusals(mutant: Mutant, folder: Path) -> tuple[Diagnostic, ...]:
+    for path in SHIPPED.glob("*.py"):
+        (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    target = folder / f"{mutant.kernel}.py"
+    target.write_text(mutant.text, encoding="utf-8")
+    try:
+        function = load_kernel(target, first_constants().get(mutant.kernel, {}))
+        assert _has_accesses(function)
+        prove(function)
+    except CompileError as error:
+        return error.diagnostics
+    return ()
+
+
+def _has_accesses(function: Function) -> bool:
+    written = {p.name for p in function.parameters if p.access not in (None, Access.IN)}
+    return bool(written) and any(isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) for op in _walk(function.body))
+
+
+def _walk(block: Block) -> Iterator[object]:
+    yield from block.walk()
+
+
+def test_there_are_mutants() -> None:
+    assert len(_all()) >= 2 * len(list(SHIPPED.glob("*.py")))
+
+
+@pytest.mark.parametrize("mutant", _all(), ids=str)
+def test_off_by_one(mutant: Mutant, tmp_path: Path) -> None:
+    refusals = _refusals(mutant, tmp_path)
+    if mutant.must:
+        assert refusals, mutant.text
+    codes = {diagnostic.code for diagnostic in refusals}
+    assert codes <= SAFETY | {"E0205"}, codes
+    known = [d for d in refusals if d.code in SAFETY and d.code != "E0306"]
+    assert not refusals or "E0205" in codes or any(d.counterexample is not None for d in known), codes
