@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
-from tilec.frontend.emitter import Term, as_float, describe, number_of, usable
+from tilec.frontend.emitter import At, Term, as_float, describe, number_of, usable
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
 from tilec.ir.types import DType, TileType
@@ -103,13 +104,22 @@ def _offsets(call: Call, tensor: Value, index: Term | Missing, offset: Term | Mi
         raise call.at.error("E0206", f"`{tensor.name}` has {len(extents)} axes, {len(items)} given",
                      hint=f"give {what} per axis")  # fmt: skip
     offsets: list[Value] = []
-    for item, extent in zip(items, extents, strict=True):
+    for item, extent, at in zip(items, extents, _places(call, len(items)), strict=True):
         term = usable(item)
-        arithmetic.check_integer_scalar(term, call.at, what)
+        arithmetic.check_integer_scalar(term, at, what)
         if in_tiles and extent != 1:
-            term = arithmetic.binary(call.emitter, "mul", term, extent, call.at)
-        offsets.append(arithmetic.integer_scalar(call.emitter, term, call.at, what))
+            term = arithmetic.binary(call.emitter, "mul", term, extent, at)
+        offsets.append(arithmetic.integer_scalar(call.emitter, term, at, what))
     return offsets
+
+
+def _places(call: Call, count: int) -> list[At]:
+    """Where each item of the index or offset of an access stands."""
+    given = [keyword.value for keyword in call.node.keywords if keyword.arg in ("index", "offset", "indices")]
+    node = (given or call.node.args[1:2] or [call.node])[0]
+    if isinstance(node, ast.Tuple) and len(node.elts) == count:
+        return [call.scope.at(element) for element in node.elts]
+    return [call.scope.at(node)] * count
 
 
 def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
@@ -161,12 +171,11 @@ def _indices(call: Call, tensor: Value, indices: Term, shape: tuple[int, ...]) -
             "E0206", f"`{tensor.name}` has {rank} axes, {len(items)} indices given", hint="give one index per axis"
         )
     tiles: list[Value] = []
-    for item in items:
-        tile = call.emitter.value(usable(item), call.at)
+    places = _places(call, rank)
+    for item, at in zip(items, places, strict=True):
+        tile = call.emitter.value(usable(item), at)
         if not tile.tile.dtype.is_integer:
-            raise call.at.error(
-                "E0204", f"an index is an integer, found {describe(tile)}", hint="convert it with `.astype(i32)`"
-            )
-        shape = arithmetic.common_shape(shape, tile.tile.shape, call.at)
+            raise at.error("E0204", f"an index is an integer, found {describe(tile)}", hint="convert it with `.astype(i32)`")
+        shape = arithmetic.common_shape(shape, tile.tile.shape, at)
         tiles.append(tile)
-    return [call.emitter.broadcast(tile, shape, call.at) for tile in tiles]
+    return [call.emitter.broadcast(tile, shape, at) for tile, at in zip(tiles, places, strict=True)]
