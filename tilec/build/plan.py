@@ -1,0 +1,158 @@
+"""What to build: one `Planned` per kernel, specialisation and target, with the digests of everything it depends on."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilec import pipeline
+from tilec.build.buildfile import BuildFile, KernelEntry
+from tilec.cache import FileDigests, Store, key_of
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.pipeline import Constant, Request
+from tilec.target import Target
+
+PACKAGE = Path(pipeline.__file__).parent
+MAX_NAME = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One artifact: its file name without suffix, what makes it, the entry it comes from and the store's key of it."""
+
+    name: str
+    request: Request
+    target: Target
+    entry: KernelEntry
+    fields: dict[str, str] = field(repr=False)
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Diagnostics that concern all artifacts of `kernel` with these constants and targets."""
+
+    kernel: str
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def artifact_name(kernel: str, constants: dict[str, Constant]) -> str:
+    """File name of an artifact: the kernel and its constants, safe for any file system and unique."""
+    exact = "".join(f"-{name}={value}" for name, value in constants.items())
+    safe = re.sub(r"[^\w=+\-]", "_", exact, flags=re.ASCII)
+    if safe != exact or len(kernel + safe) > MAX_NAME:
+        digest = hashlib.sha256(repr(list(constants.items())).encode()).hexdigest()[:12]
+        safe = f"{safe[: max(MAX_NAME - len(kernel), 0)]}-{digest}"
+    return kernel + safe
+
+
+def compiler_digests(files: FileDigests) -> dict[str, str]:
+    """Digest of tilec's own source by stage, and of what links the manifest."""
+
+    @functools.cache
+    def digest(packages: tuple[str, ...]) -> str:
+        found: list[Path] = []
+        for package in packages:
+            path = PACKAGE / package
+            found.extend([path] if path.is_file() else path.rglob("*.py"))
+        return files.combined(found, PACKAGE)
+
+    vocabulary = pipeline.VOCABULARY_SOURCE
+    digests = {stage.name: digest((*vocabulary, *stage.packages)) for stage in pipeline.STAGES}
+    return digests | {"link": digest((*vocabulary, *pipeline.LINK_PACKAGES))}
+
+
+def plan(
+    build: BuildFile,
+    entries: tuple[KernelEntry, ...],
+    targets: tuple[Target, ...] | None,
+    store: Store,
+    files: FileDigests,
+    toolchain: dict[str, str],
+) -> tuple[list[Planned], list[Refusal]]:
+    """All artifacts of `entries`, in order, and what is wrong with kernels that cannot be read.
+
+    `targets` None means those of the build file. Raises nothing for a kernel at fault.
+    """
+    compiler = compiler_digests(files)
+    planned: list[Planned] = []
+    refused: list[Refusal] = []
+    for entry in entries:
+        try:
+            sources, constants = kernel_files(build, entry, store, files)
+            _check_constants(entry, constants)
+        except CompileError as error:
+            refused.append(Refusal(entry.name, error.diagnostics))
+            continue
+        path = (build.kernels / f"{entry.name}.py").relative_to(build.root).as_posix()
+        for values in entry.specialisations():
+            request = Request(
+                entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.num_warps
+            )  # fmt: skip
+            for target in entry.targets if targets is None else targets:
+                fields = pipeline.artifact_fields(request, target)
+                name = artifact_name(entry.name, values)
+                planned.append(Planned(name, request, target, entry, fields, key_of("artifact", dict(fields))))
+    return planned, refused
+
+
+def _check_constants(entry: KernelEntry, constants: list[str]) -> None:
+    problems: list[Diagnostic] = []
+    declared = ", ".join(f"`{name}`" for name in constants) or "none"
+    for name in entry.constants:
+        if name not in constants:
+            message = f"kernel `{entry.name}` has no constant `{name}`"
+            problems.append(Diagnostic("E0804", message, Label(entry.constant_spans[name]), hint=f"its constants: {declared}"))
+    missing = [name for name in constants if name not in entry.constants]
+    if missing:
+        words = ", ".join(f"`{name}`" for name in missing)
+        hint = f"add `constants = {{ {', '.join(f'{name} = ...' for name in missing)} }}`"
+        problems.append(Diagnostic("E0804", f"no value for {words} of kernel `{entry.name}`", Label(entry.span), hint=hint))
+    if problems:
+        raise CompileError(problems)
+
+
+def kernel_files(
+    build: BuildFile, entry: KernelEntry, store: Store, files: FileDigests
+) -> tuple[dict[str, str], list[str]]:  # fmt: skip
+    """Digest by path (relative to the root) of every file the kernel depends on, and the names of its constants.
+
+    What a file imports is remembered in the store, and valid while neither those files nor the list of Python files that an
+    import could find instead has changed.
+    """
+    path = build.kernels / f"{entry.name}.py"
+    listing = _listing(build)
+    note = f"files:{path}"
+    text = store.get_text(note)
+    if text is not None:
+        known = json.loads(text)
+        if known["listing"] == listing:
+            try:
+                if all(files.digest(build.root / name) == digest for name, digest in known["files"].items()):
+                    return known["files"], known["constants"]
+            except OSError:
+                pass
+    from tilec.frontend import read_kernel
+
+    source = read_kernel(path, root=build.root)
+    if source.name != entry.name:
+        message = f"`{path.name}` holds the kernel `{source.name}`"
+        raise CompileError(Diagnostic("E0803", message, Label(entry.span), hint=f"name the function `{entry.name}`"))
+    found = {_relative(file, build.root): files.digest(file) for file in source.files}
+    constants = list(source.constants)
+    store.set_texts({note: json.dumps({"listing": listing, "files": found, "constants": constants})})
+    return found, constants
+
+
+def _relative(file: Path, root: Path) -> str:
+    file = file.resolve()
+    return file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
+
+
+def _listing(build: BuildFile) -> str:
+    names = sorted(str(path) for path in {*build.kernels.rglob("*.py"), *build.root.glob("*.py")})
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()

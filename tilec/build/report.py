@@ -1,0 +1,125 @@
+"""What a build prints: progress while it runs, the table of results, and the same as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Generator
+from typing import Any, TextIO
+
+from tilec.build.driver import BuildResult, Progress, Result
+from tilec.diagnostics import Diagnostic, render
+
+HEADER = ("kernel", "constants", "arch", "registers", "spills", "shared", "proofs", "ms", "")
+RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
+ON_RIGHT = frozenset({"registers", "spills", "shared", "ms"})
+
+
+def colour(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal that wants colour (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+@contextlib.contextmanager
+def progress(total_known: bool = True) -> Generator[Progress]:
+    """Progress on stderr: a live bar at a terminal, else one line per artifact that was made or refused."""
+    if not sys.stderr.isatty():
+        yield _plain
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("building", total=None)
+
+        def show(result: Result, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=f"{result.planned.name} {result.planned.target}")
+
+        yield show
+
+
+def _plain(result: Result, done: int, total: int) -> None:
+    if result.status != "hit":
+        spent = sum(result.milliseconds.values())
+        print(f"[{done}/{total}] {result.status} {result.planned.name} {result.planned.target} {spent:.0f} ms", file=sys.stderr)
+
+
+def row(result: Result) -> tuple[str, ...]:
+    """The cells of a result under `HEADER`."""
+    constants = " ".join(f"{name}={value}" for name, value in result.planned.request.constants.items())
+    spent = f"{sum(result.milliseconds.values()):.0f}"
+    front = (result.planned.request.kernel, constants, result.planned.target.name)
+    if not result.summary:
+        return (*front, "", "", "", "", spent, result.status)
+    used = result.summary["resources"]
+    proofs = " ".join(f"{rung}:{result.summary['proofs'][rung]}" for rung in RUNGS if rung in result.summary["proofs"])
+    shared = used["static_shared_bytes"] + used["dynamic_shared_bytes"]
+    return (*front, str(used["registers"]), str(used["spill_bytes"]), str(shared), proofs, spent, result.status)
+
+
+def table(results: list[Result]) -> None:
+    """The table of results on stdout."""
+    rows = [row(result) for result in results]
+    if colour(sys.stdout):
+        from rich.console import Console
+        from rich.table import Table
+
+        drawn = Table(box=None, header_style="bold")
+        for name in HEADER:
+            drawn.add_column(name, justify="right" if name in ON_RIGHT else "left", overflow="fold")
+        styles = {"built": "green", "failed": "red", "hit": "dim"}
+        for cells in rows:
+            drawn.add_row(*cells[:-1], f"[{styles[cells[-1]]}]{cells[-1]}[/]")
+        Console().print(drawn)
+        return
+    widths = [max(len(line[i]) for line in (HEADER, *rows)) for i in range(len(HEADER))]
+    for line in (HEADER, *rows):
+        cells = (
+            cell.rjust(width) if name in ON_RIGHT else cell.ljust(width)
+            for cell, width, name in zip(line, widths, HEADER, strict=True)
+        )
+        print("  ".join(cells).rstrip())
+
+
+def summary_line(built: BuildResult, seconds: float) -> str:
+    """One line: how many were made, found and refused."""
+    counts = {status: sum(result.status == status for result in built.results) for status in ("built", "hit", "failed")}
+    failed = counts["failed"] + len(built.refusals)
+    parts = [f"{counts['built']} built", f"{counts['hit']} up to date"] + ([f"{failed} failed"] if failed else [])
+    return f"{', '.join(parts)} in {seconds:.2f} s"
+
+
+def as_json(built: BuildResult, seconds: float) -> dict[str, Any]:
+    """The result as plain data."""
+    return {
+        "seconds": round(seconds, 3),
+        "artifacts": [
+            {
+                "kernel": result.planned.request.kernel,
+                "constants": result.planned.request.constants,
+                "arch": result.planned.target.name,
+                "name": result.planned.name,
+                "status": result.status,
+                "milliseconds": {name: round(value, 2) for name, value in result.milliseconds.items()},
+                "stage_hits": result.hits,
+                "reasons": result.reasons,
+                **result.summary,
+            }
+            for result in built.results
+        ],
+        "errors": [diagnostic_json(item) for item in built.diagnostics],
+    }
+
+
+def diagnostic_json(item: Diagnostic) -> dict[str, Any]:
+    """A diagnostic as plain data; `rendered` is what the terminal shows."""
+    span = item.primary.span if item.primary else None
+    place = {"file": span.file, "line": span.line, "column": span.column + 1} if span else None
+    shown = str(item.counterexample) if item.counterexample else None
+    return {
+        "code": item.code, "message": item.message, "at": place, "counterexample": shown, "notes": list(item.notes),
+        "hint": item.hint, "rendered": render(item),
+    }  # fmt: skip

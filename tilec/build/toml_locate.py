@@ -1,0 +1,44 @@
+"""Where a key stands in a TOML file: `tomllib` gives values without positions, and an error must point at the line."""
+
+from __future__ import annotations
+
+import re
+
+from tilec.diagnostics import Span
+
+_HEADER = re.compile(r"^\s*(\[\[?)\s*([\w.\-]+)\s*\]\]?")
+_KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|([\w\-]+))(?:\.[\w\-]+)*\s*=")
+
+
+def locate(text: str, file: str, table: str, index: int = 0, key: str = "", inner: str = "") -> Span:
+    """Span of `inner` in the value of `key` in the `index`-th table named `table`; of as much of that path as is there."""
+    count, inside, best = -1, False, Span(file, 1, 0, 1, 1)
+    in_key = False
+    for number, line in enumerate(text.split("\n"), 1):
+        header = _HEADER.match(line)
+        if header:
+            in_key = False
+            name = header[2]
+            if name == table:
+                count += 1
+                inside = count == index
+                if inside:
+                    best = Span(file, number, header.start(1), number, header.end())
+            elif inside and key and name == f"{table}.{key}":
+                best, in_key = Span(file, number, header.start(1), number, header.end()), True
+            else:
+                inside = inside and name.startswith(f"{table}.")
+            continue
+        if not inside or not key:
+            continue
+        found = _KEY.match(line)
+        if found and not (in_key and inner):
+            group = 1 if found[1] else 2
+            in_key = found[group] == key
+            if in_key:
+                best = Span(file, number, found.start(group), number, found.end(group))
+        if in_key and inner:
+            place = re.search(rf"(?<![\w\-]){re.escape(inner)}(?=\s*=)", line)
+            if place:
+                return Span(file, number, place.start(), number, place.end())
+    return best

@@ -1,0 +1,106 @@
+"""What runs inside a worker process: one specialisation of a kernel through the pipeline, for one target after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tilec import pipeline
+from tilec.cache import Store, write_atomically
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.pipeline import Request
+from tilec.target import Target
+
+BUILD_PRELOAD = ("tilec.build.preload",)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A request for several targets, none to check only. `keys` are the store's keys of the artifacts, in order; `dump` names
+    a stage and the folder for its product of each target."""
+
+    request: Request
+    name: str
+    targets: tuple[Target, ...]
+    keys: tuple[str, ...]
+    store: str
+    dump: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The worker starts on the target at `position` of its task."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of the target at `position` (0 for a check): diagnostics, or digests and products of the artifact."""
+
+    position: int
+    diagnostics: tuple[Diagnostic, ...] = ()
+    products: dict[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    milliseconds: dict[str, float] = field(default_factory=dict[str, float])
+    hits: dict[str, bool] = field(default_factory=dict[str, bool])
+    problems: tuple[str, ...] = ()
+
+
+ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary")
+
+
+def run(task: Task, emit: Callable[[object], None]) -> None:
+    """Run a task; every outcome is emitted as it comes. Refusals are outcomes, not exceptions."""
+    run_stages(task, emit, pipeline.STAGES)
+
+
+def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipeline.Stage, ...]) -> None:
+    """`run` with the stages given."""
+    try:
+        store = Store(Path(task.store))
+    except CompileError as error:
+        emit(Outcome(0, error.diagnostics))
+        return
+    try:
+        for position in range(max(len(task.targets), 1)):
+            emit(Began(position))
+            target = task.targets[position] if task.targets else None
+            emit(_outcome(task, position, target, store, stages))
+    finally:
+        store.close()
+
+
+def _outcome(
+    task: Task, position: int, target: Target | None, store: Store, stages: tuple[pipeline.Stage, ...]
+) -> Outcome:  # fmt: skip
+    work = pipeline.Work(task.request, target)
+    diagnostics: tuple[Diagnostic, ...] = ()
+    products: dict[str, bytes] = {}
+    before = len(store.problems)
+    try:
+        for stage in stages:
+            if target is None and stage.target:
+                continue
+            pipeline.run_stage(stage, work, store)
+            if task.dump is not None and task.dump[0] == stage.name:
+                _dump(task, stage, work)
+        if target is None:
+            products = {"proofs": work.products["proofs"]}
+        else:
+            pipeline.link(work)
+            products = {name: work.products[name] for name in ARTIFACT_PRODUCTS}
+            store.put(task.keys[position], products, f"artifact {task.name} for {target}")
+    except CompileError as error:
+        diagnostics = error.diagnostics
+    return Outcome(position, diagnostics, products, work.milliseconds, work.hits, tuple(store.problems[before:]))
+
+
+def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:
+    assert task.dump is not None
+    folder = Path(task.dump[1]) / (work.target.name if work.target else "")
+    path = folder / f"{task.name}{stage.suffix}"
+    try:
+        write_atomically(path, work.products[stage.name], durable=False)
+    except OSError as error:
+        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None

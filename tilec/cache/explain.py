@@ -1,0 +1,35 @@
+"""Why an artifact was rebuilt: the difference between the inputs it was made from and the inputs of today."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def reasons(old: Mapping[str, str] | None, fresh: Mapping[str, str]) -> list[str]:
+    """One phrase per input that changed; empty where none did. Field names are `kind name`, as `tilec.pipeline` makes them."""
+    if old is None:
+        return ["not built before"]
+    found: list[str] = []
+    for name in sorted({*old, *fresh}):
+        before, after = old.get(name), fresh.get(name)
+        if before != after:
+            found.append(_phrase(*name.partition(" ")[::2], before, after))
+    return found
+
+
+def _phrase(kind: str, name: str, before: str | None, after: str | None) -> str:
+    if kind == "source":
+        return f"source {name} is new" if before is None else f"source of {name} changed"
+    if kind == "toolchain":
+        left, right = _short(before, after)
+        return f"toolchain changed: {name} {left} -> {right}"
+    if kind == "compiler":
+        return f"tilec's {name} stage changed"
+    return f"{kind} {name} changed: {before or 'none'} -> {after or 'none'}"
+
+
+def _short(before: str | None, after: str | None) -> tuple[str, str]:
+    left, right = before or "none", after or "none"
+    if left.split()[0] != right.split()[0]:
+        return left.split()[0], right.split()[0]
+    return f"{left.split()[0]} (other binary)", right.split()[0]

@@ -1,0 +1,218 @@
+"""The commands and their options."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from tilec import __version__
+from tilec.cli.project import UsageError, print_diagnostics, status_of
+from tilec.diagnostics import CompileError
+
+EPILOG = "Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, 130 interrupted."
+_PROJECT = click.option(
+    "--project", default=".", metavar="PATH", help="Folder with the build.toml, or the file. Default: here."
+)  # fmt: skip
+_ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+_JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
+_STAGES = ("tir", "proofs", "mlir", "ptx", "cubin")
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tilec", message="%(prog)s %(version)s")
+def tilec() -> None:
+    """Compile GPU tile kernels ahead of time, and prove them safe.
+
+    \b
+    Examples:
+      tilec build --arch sm_100        build every kernel of build.toml
+      tilec check rms_norm --proofs    prove one kernel, show what discharged each access
+      tilec explain E0302              what an error means, with a wrong and a right kernel
+      tilec build --explain            say why each artifact was rebuilt
+    """
+
+
+@tilec.command(epilog=EPILOG)
+@_PROJECT
+@_ARCH
+@click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel; may be repeated.")
+@_JOBS
+@_JSON
+@click.option("--explain", is_flag=True, help="Say why each artifact was rebuilt.")
+@click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
+def build(
+    project: str, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
+    dump_stage: tuple[str, str] | None,
+) -> int:  # fmt: skip
+    """Build the kernels of build.toml into artifacts/build/.
+
+    \b
+    Examples:
+      tilec build
+      tilec build --arch sm_90,sm_100 --kernel rms_norm
+      tilec build --dump-stage ptx /tmp/ptx
+    """
+    from tilec.cli.build_command import build_command
+
+    if dump_stage is not None and dump_stage[0] not in _STAGES:
+        raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}")
+    return build_command(project, arch, kernels, jobs or _cores(), as_json=as_json, explain=explain, dump=dump_stage)
+
+
+@tilec.command(epilog=EPILOG)
+@click.argument("kernels", nargs=-1)
+@_PROJECT
+@click.option("--proofs", is_flag=True, help="Per access, the rung of the ladder that discharged it.")
+@_JOBS
+@_JSON
+def check(kernels: tuple[str, ...], project: str, proofs: bool, jobs: int | None, as_json: bool) -> int:
+    """Prove kernels safe without building them.
+
+    \b
+    Examples:
+      tilec check
+      tilec check matmul --proofs
+    """
+    from tilec.cli.check_command import check_command
+
+    return check_command(project, kernels, jobs or _cores(), proofs=proofs, as_json=as_json)
+
+
+@tilec.command(epilog=EPILOG)
+@click.argument("code")
+def explain(code: str) -> int:
+    """Explain an error code: what it means, a wrong kernel and its right twin.
+
+    \b
+    Example:
+      tilec explain E0302
+    """
+    from tilec.cli.inspect_commands import explain_command
+
+    return explain_command(code)
+
+
+@tilec.command(epilog=EPILOG)
+@click.argument("kernel")
+@click.option("--stage", type=click.Choice(_STAGES), default="tir", show_default=True, help="Which product to print.")
+@_PROJECT
+@_ARCH
+@click.option("--constants", "-c", multiple=True, metavar="NAME=VALUE", help="Which specialisation. Default: the first.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write here instead of stdout.")
+def dump(kernel: str, stage: str, project: str, arch: str | None, constants: tuple[str, ...], output: str | None) -> int:
+    """Print what a stage makes of a kernel.
+
+    \b
+    Examples:
+      tilec dump rms_norm --stage mlir --arch sm_90
+      tilec dump matmul --stage ptx -c E=f16
+    """
+    from tilec.cli.inspect_commands import dump_command
+
+    return dump_command(project, kernel, stage, arch, constants, output)
+
+
+@tilec.command(epilog=EPILOG)
+@click.argument("kernel")
+@_PROJECT
+@click.option("--constants", "-c", multiple=True, metavar="NAME=VALUE", help="Which specialisation. Default: the first.")
+@click.option("--output", "-o", type=click.Path(dir_okay=False), required=True, help="The SVG file to write.")
+def graph(kernel: str, project: str, constants: tuple[str, ...], output: str) -> int:
+    """Draw a kernel's dataflow, its obligations and who owns what, as SVG.
+
+    \b
+    Example:
+      tilec graph rms_norm -o rms_norm.svg
+    """
+    from tilec.cli.inspect_commands import graph_command
+
+    return graph_command(project, kernel, constants, output)
+
+
+@tilec.group(epilog=EPILOG)
+def cache() -> None:
+    """Look after the store of stage products."""
+
+
+@cache.command("dir")
+@_PROJECT
+def cache_dir(project: str) -> int:
+    """Print the folder of the store (TILEC_CACHE_DIR overrides it)."""
+    from tilec.cli.cache_commands import directory
+
+    return directory(project)
+
+
+@cache.command("size")
+@_PROJECT
+@_JSON
+def cache_size(project: str, as_json: bool) -> int:
+    """Print how many blobs the store holds, and their bytes."""
+    from tilec.cli.cache_commands import size
+
+    return size(project, as_json)
+
+
+@cache.command("verify")
+@_PROJECT
+def cache_verify(project: str) -> int:
+    """Hash every blob; drop damaged entries (exit status 1 where there are any)."""
+    from tilec.cli.cache_commands import verify
+
+    return verify(project)
+
+
+@cache.command("prune")
+@_PROJECT
+@click.option("--max-size", default="4G", show_default=True, metavar="BYTES", help="Keep at most this much; K, M, G.")
+def cache_prune(project: str, max_size: str) -> int:
+    """Drop what no entry names, then the least recently used entries."""
+    from tilec.cli.cache_commands import prune
+
+    return prune(project, max_size)
+
+
+@cache.command("clean")
+@_PROJECT
+def cache_clean(project: str) -> int:
+    """Remove the whole store."""
+    from tilec.cli.cache_commands import clean
+
+    return clean(project)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit status. Every expected failure is one message on stderr."""
+    try:
+        status: Any = tilec.main(arguments, prog_name="tilec", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return 2
+    except click.ClickException as error:
+        print(f"error: {error.format_message()}", file=sys.stderr)
+        return 2
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except CompileError as error:
+        print_diagnostics(error.diagnostics)
+        return status_of(error)
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our stdout left; keep the interpreter from failing again when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,86 @@
+"""What the commands share: the project they run in, the kernels they were asked for, and how they print errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilec.diagnostics import CompileError, Diagnostic, render_all
+
+if TYPE_CHECKING:
+    from tilec.build.buildfile import BuildFile, KernelEntry
+    from tilec.cache import Store
+    from tilec.target import Target
+
+
+class UsageError(Exception):
+    """The command was asked for something it cannot do; exit status 2."""
+
+
+def open_project(folder: str) -> BuildFile:
+    """The build file in `folder`, or the file named; CompileError E08 (exit status 2)."""
+    from tilec.build.buildfile import read_build_file
+
+    path = Path(folder)
+    return read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
+
+
+def open_store(build: BuildFile) -> Store:
+    """The project's store; CompileError E0701 where it cannot be written."""
+    from tilec.build.driver import store_root
+    from tilec.cache import Store
+
+    return Store(store_root(build.root))
+
+
+def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry, ...]:
+    """The entries of the kernels named (all, where none is); UsageError for a name the build file does not have."""
+    wanted = [name for text in names for name in text.split(",") if name]
+    known = {entry.name for entry in build.entries}
+    for name in wanted:
+        if name not in known:
+            import difflib
+
+            close = difflib.get_close_matches(name, sorted(known), 1)
+            hint = f"; did you mean `{close[0]}`?" if close else ""
+            raise UsageError(f"no kernel `{name}` in `{build.path.name}`{hint}")
+    return tuple(entry for entry in build.entries if not wanted or entry.name in wanted)
+
+
+def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
+    """Targets of a list such as `sm_90,sm_100`, each once; None for no list. CompileError E0603."""
+    from tilec.target import Target
+
+    if text is None:
+        return None
+    return tuple(dict.fromkeys(Target.parse(item) for item in text.split(",") if item.strip()))
+
+
+def toolchain(store: Store) -> dict[str, str]:
+    """The fingerprint of the installed compilers; CompileError E0601 where one is missing."""
+    from tilec.toolchain import fingerprint
+
+    return fingerprint(store.base / "toolchain.json")
+
+
+def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
+    """Diagnostics on stderr; files are relative to `root`."""
+    found = list(diagnostics)
+    sources: dict[str, str] = {}
+    for item in found:
+        for label in (*item.secondary, *([item.primary] if item.primary else [])):
+            name = label.span.file
+            if root is not None and name not in sources and not Path(name).is_absolute():
+                try:
+                    sources[name] = (root / name).read_text(encoding="utf-8-sig")
+                except (OSError, UnicodeDecodeError):
+                    continue
+    if found:
+        print(render_all(found, sources), file=sys.stderr)
+
+
+def status_of(error: CompileError) -> int:
+    """Exit status of an error: 1 where a kernel is at fault, 2 where the build file, the cache or the environment is."""
+    return 2 if any(item.code.startswith(("E06", "E07", "E08")) and item.code != "E0805" for item in error.diagnostics) else 1
