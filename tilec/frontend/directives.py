@@ -1,0 +1,79 @@
+"""Launch directives: `grid`, `requires`, `values`, recorded on the function."""
+
+from __future__ import annotations
+
+import ast
+from typing import Final
+
+from tilec.frontend.emitter import describe
+from tilec.frontend.expressions import expression
+from tilec.frontend.host import host_expr, predicate
+from tilec.frontend.scope import Scope
+from tilec.ir.core import Precondition, Value, ValueFact
+from tilec.ir.types import TensorType
+
+MAX_GRID: Final = 3
+
+
+def directive(scope: Scope, node: ast.Call, word: str) -> None:
+    """Record what `grid`, `requires` or `values` says; E0109, E0110, E0113, E0215, E0216."""
+    at = scope.at(node)
+    if not scope.is_kernel or scope.depth:
+        where = "inside a block" if scope.is_kernel else "in a tile function"
+        raise at.error("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
+    if word != "values" and node.keywords:
+        raise at.error("E0113", f"`{word}` takes no keywords", hint="pass its arguments by position")
+    for argument in node.args:
+        if isinstance(argument, ast.Starred):
+            raise at.error("E0113", f"`{word}` takes its arguments one by one", hint="write them out")
+    {"grid": _grid, "requires": _requires, "values": _values}[word](scope, node)
+
+
+def _grid(scope: Scope, node: ast.Call) -> None:
+    at = scope.at(node)
+    if scope.function.grid:
+        raise at.error("E0110", "the kernel has two grids", hint="call `grid(...)` once")
+    if not 1 <= len(node.args) <= MAX_GRID:
+        raise at.error("E0113", "`grid` takes 1 to 3 extents", hint="write `grid(T)` or `grid(x, y, z)`")
+    extents = tuple(host_expr(scope, argument) for argument in node.args)
+    for extent, argument in zip(extents, node.args, strict=True):
+        if extent.constant is not None and extent.constant < 1:
+            raise scope.at(argument).error(
+                "E0205", f"the grid extent is {extent.constant}", hint="a grid has at least one block"
+            )
+    scope.function.grid = extents
+
+
+def _requires(scope: Scope, node: ast.Call) -> None:
+    if not node.args:
+        raise scope.at(node).error("E0113", "`requires` takes at least one condition", hint="write `requires(N % 8 == 0)`")
+    for argument in node.args:
+        condition = predicate(scope, argument)
+        if condition.constant == 0:
+            raise scope.at(argument).error("E0216", "this requirement is false for the given constants",
+                                    hint="change the constants in build.toml")  # fmt: skip
+        if condition.constant is None:
+            scope.function.requires += (Precondition(condition, scope.at(argument).span),)
+
+
+def _values(scope: Scope, node: ast.Call) -> None:
+    at = scope.at(node)
+    distinct = False
+    for keyword in node.keywords:
+        given = expression(scope, keyword.value)
+        if keyword.arg != "distinct" or not isinstance(given, bool):
+            raise at.error(
+                "E0113", "`values` takes `distinct=True` or `distinct=False`", hint="write `values(ids, 0, V, distinct=True)`"
+            )
+        distinct = given
+    if len(node.args) != 3:
+        raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
+    tensor = expression(scope, node.args[0])
+    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
+        raise at.error(
+            "E0217",
+            f"`values` describes an integer tensor, found {describe(tensor)}",
+            hint="name a parameter such as `ids: In[i32, N]`",
+        )
+    low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
+    scope.function.values += (ValueFact(tensor.name, low, high, distinct, at.span),)
