@@ -25,7 +25,7 @@ from tilec.passes.findings import Complaint, Findings
 from tilec.passes.integer_sets import Assignment, evaluator
 from tilec.passes.ladder import Discharge, Refusal, strongest
 from tilec.passes.products import Undecided
-from tilec.passes.races import moments
+from tilec.passes.races import moments, told_apart
 from tilec.passes.terms import Atom, Formula, Kind, Poly
 
 
@@ -219,9 +219,25 @@ def _complain(
 
 def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
     """The instance with cells of a box in place of the block ids it scrambles, if it does so one-to-one."""
+    hard = _scrambled(site.instance)
+    if not hard:
+        return None
+    return _straightened(findings, site, hard) or _straightened(findings, site, _with_partners(site.instance, hard))
+
+
+def _with_partners(instance: Instance, hard: list[Atom]) -> list[Atom]:
+    """Block ids that are added to scrambled ones too, such as `m` in `h * M + m`: only together they fill an axis."""
+    found = set(hard)
+    for axis in instance.axes:
+        mine = set(_base([Formula("eq", axis.start)]))
+        if mine & found:
+            found |= {atom for atom in mine if atom.kind in (Kind.BLOCK, Kind.COORDINATE)}
+    return sorted(found, key=lambda atom: atom.uid)
+
+
+def _straightened(findings: Findings, site: AccessSite, hard: list[Atom]) -> tuple[Instance, list[Discharge]] | None:
     instance = site.instance
-    hard = _scrambled(instance)
-    if not hard or any(atom in hard for formula in instance.runs for atom in terms.closure([formula])):
+    if any(atom in hard for formula in instance.runs for atom in terms.closure([formula])):
         return None
     extents = terms.ONE
     for atom in hard:
@@ -312,7 +328,7 @@ def _one_to_one(
             a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level) for a in hard
         }
         copies.append({a: terms.of(twin) for a, twin in twins.items()})
-    system = [terms.disjunction(terms.ne(copies[0][a], copies[1][a]) for a in hard)]
+    system = [told_apart((copies[0][a], copies[1][a]) for a in hard)]
     for mapping in copies:
         system += [atoms.substitute_in(formula, mapping) for formula in instance.holds]
     for cell in cells:

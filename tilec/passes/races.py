@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilec.diagnostics import Label
 from tilec.ir.core import Access, Parameter
@@ -53,6 +53,8 @@ def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Disc
     result = findings.ladder.discharge([quick, *touching])
     if isinstance(result, Refusal) and exact != quick:
         result = findings.ladder.discharge([quick, exact, *touching])
+    if isinstance(result, Refusal) and len(first.blocks) > 1:
+        result = findings.ladder.discharge([told_apart(zip(first.blocks, second.blocks, strict=True)), *touching])
     if isinstance(result, Discharge):
         return result
     findings.refuse(result, _race(findings, left, right, first, second))
@@ -77,6 +79,18 @@ def blocks_differ(left: AccessSite, right: AccessSite, first: Instance, second: 
             quick.append(terms.ne(a, b))
     exact = [terms.ne(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
     return terms.disjunction(quick), terms.disjunction(exact)
+
+
+def told_apart(pairs: Iterable[tuple[terms.Poly, terms.Poly]]) -> Formula:
+    """Some pair differs, with each pair known to be smaller, equal or larger.
+
+    `h * M + m` with a symbolic `M` needs this: with `h1 == h2` the products cancel, and with `h1 < h2` they differ by `M`
+    at least; a case that only knows `m1 < m2` has neither.
+    """
+    cases: list[Formula] = [terms.TRUE]
+    for a, b in pairs:
+        cases = [terms.conjunction((case, f)) for case in cases for f in (terms.eq(a, b), terms.lt(a, b), terms.lt(b, a))]
+    return terms.disjunction(cases[1:])
 
 
 def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Complaint:
