@@ -145,7 +145,7 @@ def _walk(block: Block) -> Iterator[object]:
 
 
 def test_there_are_mutants() -> None:
-    assert len(_all()) >= 2 * len(list(SHIPPED.glob("*.py")))
+    assert len(_all()) >= 20
 
 
 @pytest.mark.parametrize("mutant", _all(), ids=str)

@@ -279,4 +279,6 @@ def _small_values(count: int) -> Iterable[tuple[int, ...]]:
         yield (value,) * count
     for shift in range(1, 5):
         for first in (2, 3, 5):
-            yield tuple(first + (place * shift) % 5 for place in range(count))
+            rising = tuple(first + (place * shift) % 5 for place in range(count))
+            yield rising
+            yield rising[::-1]
