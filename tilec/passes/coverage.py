@@ -158,7 +158,7 @@ def _at_small_sizes(
     atoms, ladder = findings.index.atoms, findings.ladder
     covers = [_cover(findings, site.instance, elements) for site in writes]
     everything = [*universe, *(formula for cover in covers for formula in cover)]
-    facts = [formula for _, formula in ladder.preconditions(everything)]
+    facts = [*ladder.grid_limits(everything), *(formula for _, formula in ladder.preconditions(everything))]
     symbols = [atom for atom in terms.closure([*everything, *facts]) if atom.kind is Kind.SYMBOL]
     for sizes in ladder.small_sizes(symbols, everything):
         mapping = {atom: terms.const(size) for atom, size in sizes.items()}
