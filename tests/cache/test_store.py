@@ -1,0 +1,274 @@
+"""The store: keys, damage, many processes, builders that die, folders that cannot be written, eviction."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tilec.cache import FileDigests, Store, key_of, reasons, write_atomically
+from tilec.cache import store as store_module
+from tilec.cache.maintain import clean, prune, size, verify
+from tilec.diagnostics import CompileError
+
+KEY = key_of("ptx", {"input": "x"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_key_depends_on_every_field_its_type_and_its_limits() -> None:
+    variants = [
+        ("ptx", {"a": 1, "b": "x"}), ("cubin", {"a": 1, "b": "x"}), ("ptx", {"a": 2, "b": "x"}), ("ptx", {"a": "1", "b": "x"}),
+        ("ptx", {"a": 1.0, "b": "x"}), ("ptx", {"a": True, "b": "x"}), ("ptx", {"a": 1, "b": b"x"}), ("ptx", {"a": 1}),
+        ("ptx", {"a": 1, "bx": ""}), ("ptx", {"a": 1, "b": None}), ("ptxa", {"": 1, "b": "x"}), ("ptx", {"a": -0.0, "b": "x"}),
+        ("ptx", {"a": 0.0, "b": "x"}),
+    ]  # fmt: skip
+    assert len({key_of(stage, fields) for stage, fields in variants}) == len(variants)
+    assert key_of("s", {"a": 1, "b": 2}) == key_of("s", {"b": 2, "a": 1})
+
+
+def test_make_runs_once(store: Store) -> None:
+    calls: list[int] = []
+
+    def run() -> dict[str, bytes]:
+        calls.append(1)
+        return {"ptx": b"text", "empty": b""}
+
+    first, second = store.make(KEY, run), store.make(KEY, run)
+    assert (first.hit, second.hit, len(calls)) == (False, True, 1)
+    assert first.outputs == second.outputs == {"ptx": b"text", "empty": b""}
+
+
+def test_error_is_not_kept(store: Store) -> None:
+    def refuse() -> dict[str, bytes]:
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        store.make(KEY, refuse)
+    assert store.make(KEY, lambda: {"a": b"1"}).outputs == {"a": b"1"}
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "grow", "remove"])
+def test_every_damage_is_a_miss_that_says_so(store: Store, damage: str) -> None:
+    entry = store.put(KEY, {"cubin": bytes(range(200))}, "cubin of k")
+    path = store.blob_path(entry.digests["cubin"])
+    data = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        data[100] ^= damage == "flip"
+        path.write_bytes(data[:150] if damage == "truncate" else data + b"x" * (damage == "grow"))
+    assert store.lookup(KEY, "cubin of k") is None
+    assert "cubin of k" in store.problems[-1]
+    assert not store.make(KEY, lambda: {"cubin": bytes(range(200))}).hit
+    assert store.lookup(KEY) is not None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"outputs": {"a": "zz"}, "used": 0, "label": ""}', '{"outputs": 3}'])
+def test_damaged_index_row_is_a_miss(store: Store, text: str) -> None:
+    store._index.set(KEY, text)  # pyright: ignore[reportPrivateUsage]
+    assert store.lookup(KEY) is None
+    assert store.problems
+
+
+def test_damaged_index_starts_empty_and_says_so(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    first.put(KEY, {"a": b"1"})
+    first.close()
+    for path in (first.base / "index").glob("cache.db*"):
+        path.write_bytes(b"not a database, not at all" * 100)
+    second = Store(tmp_path)
+    assert "damaged" in second.problems[0]
+    assert second.lookup(KEY) is None
+    second.put(KEY, {"a": b"1"})
+
+
+def _race(root: Path, number: int, made: Path) -> None:
+    store = Store(root)
+    for index in range(20):
+        key = key_of("race", {"index": index})
+
+        def run(index: int = index) -> dict[str, bytes]:
+            (made / f"{index}-{number}").touch()
+            time.sleep(0.005)
+            return {"a": bytes([index]) * 5000}
+
+        assert store.make(key, run).outputs == {"a": bytes([index]) * 5000}
+
+
+def test_one_process_makes_a_key_and_all_get_it(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_race, args=(tmp_path / "store", n, made)) for n in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert len(list(made.iterdir())) == 20
+
+
+_HOLD = """
+import sys, time
+from pathlib import Path
+from tilec.cache import Store
+def run():
+    Path(sys.argv[2]).touch()
+    time.sleep(60)
+Store(Path(sys.argv[1])).make(sys.argv[3], run)
+"""
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path / "store"), str(flag), KEY])
+    try:
+        deadline = time.monotonic() + 20
+        while not flag.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    start = time.monotonic()
+    assert not Store(tmp_path / "store").make(KEY, lambda: {"a": b"1"}).hit
+    assert time.monotonic() - start < 5
+
+
+_WRITE = """
+import os, sys
+from pathlib import Path
+from tilec.cache import Store, key_of
+store = Store(Path(sys.argv[1]))
+print("ready", flush=True)
+for i in range(100000):
+    store.put(key_of("w", {"i": i}), {"a": os.urandom(64) * 2000})
+"""
+
+
+def test_writer_killed_at_any_point_leaves_sound_entries(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    for attempt in range(5):
+        process = subprocess.Popen([sys.executable, "-c", _WRITE, str(root)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.05 + 0.017 * attempt)
+        process.kill()
+        process.wait(10)
+        process.stdout.close()
+    store = Store(root)
+    keys = [key for key, _ in store.records()]
+    assert keys
+    for key in keys:
+        assert store.lookup(key) is not None
+    assert store.problems == []
+    prune(store, 1 << 40, now=time.time() + 10_000)
+    assert not list(store.base.rglob(".tmp-*"))
+
+
+def test_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CompileError, match="E0701"):
+        Store(tmp_path / "file")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_full_or_read_only_folder_is_one_error(store: Store, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def fail(path: Path, data: bytes, *, durable: bool = True) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(store_module, "write_atomically", fail)
+    with pytest.raises(CompileError) as caught:
+        store.make(KEY, lambda: {"a": b"1"})
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "E0701"
+    assert os.strerror(code) in problem.message
+
+
+def test_failed_write_leaves_the_old_bytes_and_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "f"
+    write_atomically(path, b"old")
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [item.name for item in tmp_path.iterdir()] == ["f"]
+
+
+def test_prune_drops_the_least_recently_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [key_of("s", {"i": i}) for i in range(4)]
+    for place, key in enumerate(keys):
+        monkeypatch.setattr(store_module.time, "time", lambda place=place: 1000.0 + place)
+        store.put(key, {"a": bytes([place]) * 100, "shared": b"s" * 50})
+    monkeypatch.setattr(store_module.time, "time", lambda: 100_000.0)
+    assert store.lookup(keys[0]) is not None
+    monkeypatch.undo()
+    prune(store, 260)
+    kept = [store.lookup(key) is not None for key in keys]
+    assert kept == [True, False, False, True]
+    assert size(store) == (3, 250)
+
+
+def test_prune_keeps_fresh_files_no_entry_names_yet(store: Store) -> None:
+    path = store.blob_path("ab" * 32)
+    write_atomically(path, b"on its way")
+    assert prune(store, 1 << 30) == (0, 0)
+    assert prune(store, 1 << 30, now=time.time() + 10_000) == (1, 10)
+
+
+def test_verify_names_and_drops_damage(store: Store) -> None:
+    store.put(KEY, {"a": b"good"}, "ptx of add")
+    entry = store.put(key_of("s", {}), {"a": b"bad"}, "ptx of mul")
+    assert verify(store) == []
+    store.blob_path(entry.digests["a"]).write_bytes(b"bax")
+    found = "\n".join(verify(store))
+    assert "ptx of mul" in found
+    assert "ptx of add" not in found
+    assert verify(store) == []
+
+
+def test_clean_removes_every_format(store: Store) -> None:
+    store.put(KEY, {"a": b"1"})
+    store.close()
+    (store.root / "keep").write_text("")
+    clean(store.root)
+    assert [item.name for item in store.root.iterdir()] == ["keep"]
+
+
+def test_digest_memory_sees_edits_of_equal_size(tmp_path: Path) -> None:
+    path, memory = tmp_path / "f", tmp_path / "memory.json"
+    path.write_bytes(b"one")
+    os.utime(path, ns=(1, 1))
+    digests = FileDigests(memory)
+    first = digests.digest(path)
+    digests.save()
+    path.write_bytes(b"two")
+    assert FileDigests(memory).digest(path) != first
+    memory.write_text('{"x": 3, "y": []}')
+    assert FileDigests(memory).digest(path) != first
+
+
+def test_reasons() -> None:
+    old = {"source k.py": "a", "constant H": "int 1", "toolchain ptxas": "13.2 sha256:a", "compiler mlir": "x"}
+    assert reasons(None, old) == ["not built before"]
+    assert reasons(old, old) == []
+    assert reasons(old, old | {"source k.py": "b"}) == ["source of k.py changed"]
+    assert reasons(old, old | {"constant H": "int 2"}) == ["constant H changed: int 1 -> int 2"]
+    assert reasons(old, old | {"toolchain ptxas": "13.3 sha256:b"}) == ["toolchain changed: ptxas 13.2 -> 13.3"]
+    assert reasons(old, old | {"toolchain ptxas": "13.2 sha256:b"}) == ["toolchain changed: ptxas 13.2 (other binary) -> 13.2"]
+    assert reasons(old, old | {"compiler mlir": "y"}) == ["tilec's mlir stage changed"]
