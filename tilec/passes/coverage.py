@@ -1,4 +1,4 @@
-"""The blocks together write every element of each `Out` tensor; every read of `Scratch` follows a write by its block.
+"""The blocks together write every element of each `Out` tensor.
 
 Only writes that certainly happen count: one whose index or condition depends on memory contents is left out, unless the
 bijection argument applies. That argument handles schedules no linear set describes (`pid // (GROUP * n)`, `perm[b]` with
@@ -25,7 +25,7 @@ from tilec.passes.findings import Complaint, Findings
 from tilec.passes.integer_sets import Assignment, evaluator
 from tilec.passes.ladder import Discharge, Refusal, strongest
 from tilec.passes.products import Undecided
-from tilec.passes.races import moments, told_apart
+from tilec.passes.races import told_apart
 from tilec.passes.terms import Atom, Formula, Kind, Poly
 
 
@@ -37,7 +37,8 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
             _prove_tensor(findings, parameter, writes)
 
 
-def _elements(findings: Findings, parameter: Parameter) -> list[Poly]:
+def tensor_elements(findings: Findings, parameter: Parameter) -> list[Poly]:
+    """An element of a tensor, one unknown per axis."""
     found: list[Poly] = []
     for axis, dim in enumerate(parameter.value.tensor.dims):
         high = max(0, terms.interval(findings.index.expression(dim))[1] - 1)
@@ -47,7 +48,7 @@ def _elements(findings: Findings, parameter: Parameter) -> list[Poly]:
 
 
 def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessSite]) -> None:
-    elements = _elements(findings, parameter)
+    elements = tensor_elements(findings, parameter)
     dims = [findings.index.expression(dim) for dim in parameter.value.tensor.dims]
     universe = [terms.lt(e, dim) for e, dim in zip(elements, dims, strict=True)]
     covers: list[Cover] = []
@@ -56,7 +57,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     unsure: list[Cover] = []
     for site in writes:
         instance = site.instance
-        cover = _cover(findings, instance, elements)
+        cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
             straight = straightened(findings, site)
             if straight is None:
@@ -66,7 +67,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
                 continue
             instance, proofs = straight
             how += proofs
-            cover = _cover(findings, instance, elements)
+            cover = cover_of(findings, instance, elements)
             if not usable(cover, set()) or loaded_or_opaque(cover, set()):
                 left_out = True
                 continue
@@ -74,7 +75,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     subject = f"`{parameter.name}`"
     place = writes[0].op if writes else None
     try:
-        found = _attempt(findings, universe, covers, (), _uncertain(findings, unsure))
+        found = climb(findings, universe, covers, (), _uncertain(findings, unsure))
     except Undecided:
         found, left_out = None, True
         example = None
@@ -91,7 +92,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     _complain(findings, parameter, writes, elements, example)
 
 
-def _attempt(
+def climb(
     findings: Findings,
     universe: list[Formula],
     covers: list[Cover],
@@ -142,7 +143,7 @@ def _once_per_block(findings: Findings, atom: Atom) -> bool:
     return not any(isinstance(frame.op, For) for frame in findings.index.structure.frames[owner])
 
 
-def _cover(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:
+def cover_of(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:
     """The elements that an instance writes. Blocks exist only if every extent of the grid is positive."""
     cover = [terms.ge(extent, 1) for extent in findings.index.grid]
     cover += instance.runs
@@ -156,7 +157,7 @@ def _at_small_sizes(
 ) -> Assignment | None:
     """An unwritten element at sizes tried one after the other: products of a size and an unknown are then linear."""
     atoms, ladder = findings.index.atoms, findings.ladder
-    covers = [_cover(findings, site.instance, elements) for site in writes]
+    covers = [cover_of(findings, site.instance, elements) for site in writes]
     everything = [*universe, *(formula for cover in covers for formula in cover)]
     facts = [*ladder.grid_limits(everything), *(formula for _, formula in ladder.preconditions(everything))]
     symbols = [atom for atom in terms.closure([*everything, *facts]) if atom.kind is Kind.SYMBOL]
@@ -191,8 +192,8 @@ def _never_written(findings: Findings, writes: list[AccessSite], elements: list[
     """True if no write can reach the element of the example, whatever memory holds: decided at the example's sizes."""
     fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
-        result = findings.ladder.discharge([*fixed, *_cover(findings, site.instance, elements)])
-        if isinstance(result, Refusal) and not loaded_or_opaque(_cover(findings, site.instance, elements), set()):
+        result = findings.ladder.discharge([*fixed, *cover_of(findings, site.instance, elements)])
+        if isinstance(result, Refusal) and not loaded_or_opaque(cover_of(findings, site.instance, elements), set()):
             return False
     return True
 
@@ -337,78 +338,3 @@ def _one_to_one(
     proofs.append(findings.ladder.discharge(system))
     met = [proof for proof in proofs if isinstance(proof, Discharge)]
     return met if len(met) == len(proofs) else None
-
-
-# Order
-
-
-def prove_order(findings: Findings, sites: list[AccessSite]) -> None:
-    """One obligation per read of a `Scratch` tensor: the block wrote the elements before."""
-    for site in sites:
-        if site.parameter.access is not Access.SCRATCH or site.writes:
-            continue
-        if site.unsafe:
-            findings.met("order", site.subject, site.op, Discharge("unsafe"))
-            continue
-        writes = [other for other in sites if other.parameter is site.parameter and other.writes]
-        _prove_read(findings, site, writes)
-
-
-def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) -> None:
-    elements = _elements(findings, read.parameter)
-    first = read.instance.renamed(findings.index, 1)
-    universe: list[Formula] = list(first.holds)
-    for element, axis in zip(elements, first.axes, strict=True):
-        universe += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent), terms.lt(element, axis.dim)]
-    # Blocks and loops that the read's index does not mention still tell executions apart.
-    points_of = [*first.blocks, *moments(read, first)]
-    covers: list[Cover] = []
-    universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
-    for write in writes:
-        second = write.instance.renamed(findings.index, 2)
-        cover = _cover(findings, second, elements)
-        cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-        cover.append(_before(write, second, read, first))
-        if usable(cover, universal) and not loaded_or_opaque(cover, universal):
-            covers.append(cover)
-    try:
-        found = _attempt(findings, universe, covers, points_of)
-    except Undecided:
-        found = None
-    if isinstance(found, Discharge):
-        findings.met("order", read.subject, read.op, found)
-        return
-    because = tuple(Label(write.location, "written here") for write in writes if write.location is not None)
-    complaint = Complaint(
-        "E0405",
-        f"{read.subject} may read an element before this block has written it",
-        read.location,
-        "read here",
-        because,
-        f"write the elements of `{read.name}` first, in the same block",
-    )
-    if found is None:
-        findings.report(complaint, None)
-        return
-    element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
-    findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
-
-
-def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:
-    """The write's execution comes before the read's: in an earlier iteration of a common loop, or earlier in the text."""
-    common = 0
-    for (left, _, _), (right, _, _) in zip(later.loops, earlier.loops, strict=False):
-        if left is not right:
-            break
-        common += 1
-    ours = moments(write, replace(later, loops=later.loops[:common]))
-    theirs = moments(read, replace(earlier, loops=earlier.loops[:common]))
-    if len(ours) != len(theirs):
-        return terms.FALSE
-    options: list[Formula] = []
-    for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        same = [terms.eq(x, y) for x, y in zip(ours[:k], theirs[:k], strict=True)]
-        options.append(terms.conjunction((*same, terms.lt(a, b))))
-    if write.position < read.position:
-        options.append(terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)))
-    return terms.disjunction(options)

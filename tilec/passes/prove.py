@@ -14,11 +14,12 @@ from tilec.ir.core import Function
 from tilec.passes.accesses import access_sites
 from tilec.passes.aliasing import launch_checks, no_alias_pairs, value_checks
 from tilec.passes.bounds import prove_bounds
-from tilec.passes.coverage import prove_coverage, prove_order
+from tilec.passes.coverage import prove_coverage
 from tilec.passes.findings import Findings
 from tilec.passes.index_graph import Graph, index_graph
 from tilec.passes.index_terms import IndexTerms
 from tilec.passes.ladder import Ladder
+from tilec.passes.order import prove_order
 from tilec.passes.races import prove_races, prove_written_once
 from tilec.passes.wrap import prove_arithmetic
 
