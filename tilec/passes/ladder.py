@@ -256,6 +256,7 @@ class Ladder:
         for size in (46341, 65536):  # whose squares leave i32
             rounds.append(dict.fromkeys(symbols, size))
             rounds += [{atom: size if atom is large else 1 for atom in symbols} for large in symbols]
+        rounds += [{atom: large.high if atom is large else 4 for atom in symbols} for large in symbols]
         for scale in (1, 2, 3):
             rounds.append({atom: least.get(atom, 1) * scale for atom in symbols})
             rounds.append({atom: least.get(atom, 2) * scale for atom in symbols})
