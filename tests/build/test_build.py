@@ -98,6 +98,18 @@ def test_removed_or_changed_output_is_put_back(root: Path) -> None:
     assert path.with_suffix(".json").exists()
 
 
+def test_artifacts_that_are_no_longer_asked_for_are_removed(root: Path) -> None:
+    project.build(root)
+    folder = root / "artifacts/build/sm_90a"
+    (folder / "notes.json").write_text("mine")
+    path = root / "build.toml"
+    path.write_text(path.read_text().replace("[128, 256]", "[256, 512]"))
+    append(root, "copy_b", "def broken(:\n")
+    project.build(root)
+    names = {item.stem for item in folder.iterdir()}
+    assert names == {"copy_a-BLOCK=256", "copy_a-BLOCK=512", "copy_b-BLOCK=128", "copy_b-BLOCK=256", "notes"}
+
+
 def test_refused_kernel_leaves_the_others(root: Path) -> None:
     append(root, "copy_a", "#! refuse\n")
     result = project.build(root)

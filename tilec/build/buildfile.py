@@ -208,7 +208,7 @@ class _Reader:
                 hint = f"write `{key} = 1024` or `{key} = [1024, 2048]`"
                 self.refuse("E0802", f"`{key}` is not a number, bool, string or list of those", at("constants", key), hint)
                 continue
-            if len({(type(item), item) for item in values}) != len(values):
+            if len({repr(item) for item in values}) != len(values):
                 self.refuse("E0806", f"`{key}` lists a value twice", at("constants", key), "remove one of them")
                 continue
             found[key] = tuple(values)

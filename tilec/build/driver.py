@@ -20,7 +20,7 @@ from tilec.cache import FileDigests, Store, reasons, write_atomically
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.target import Target
 
-FILES = ("cubin", "json", "ptx")
+FILES = ("ptx", "cubin", "json")  # in the order they are written
 
 
 @dataclass(slots=True)
@@ -127,6 +127,8 @@ def build_project(
         _make(results, todo, store, output, jobs, finish, dump, runner, preload)
         made = [results[position].planned for position in todo if results[position].status == "built"]
         store.set_texts({_note(item): json.dumps(item.fields) for item in made})
+    if len(entries) == len(build.entries) and dump is None:
+        _remove_stale(output, planned, refusals, store)
     return BuildResult(results, refusals, list(dict.fromkeys(store.problems)))
 
 
@@ -234,7 +236,7 @@ _WORDS = {
 
 def _write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> None:
     """Copies in `<output>/<arch>/`; the manifest last, so that one on disk always has its CUBIN."""
-    for name in ("ptx", "cubin", "json"):
+    for name in FILES:
         path = output / item.target.name / f"{item.name}.{name}"
         try:
             if path.is_file() and path.read_bytes() == products[name]:
@@ -243,3 +245,20 @@ def _write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> N
         except OSError as error:
             hint = "free space or permissions there"
             raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
+
+
+def _remove_stale(output: Path, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
+    """Remove what an earlier build left for specialisations that the build file no longer has; nothing tilec did not write."""
+    unread = tuple(refusal.kernel for refusal in refusals)
+    for arch in {item.target.name for item in planned}:
+        note = f"outputs:{output}|{arch}"
+        names = {item.name for item in planned if item.target.name == arch}
+        text = store.get_text(note)
+        before = set[str](json.loads(text)) if text else set[str]()
+        # A kernel that cannot be read has no plan, but its former artifacts are still wanted.
+        kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
+        for name in before - names - kept:
+            for suffix in reversed(FILES):
+                (output / arch / f"{name}.{suffix}").unlink(missing_ok=True)
+        if before != names | kept:
+            store.set_texts({note: json.dumps(sorted(names | kept))})

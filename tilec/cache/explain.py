@@ -13,7 +13,8 @@ def reasons(old: Mapping[str, str] | None, fresh: Mapping[str, str]) -> list[str
     for name in sorted({*old, *fresh}):
         before, after = old.get(name), fresh.get(name)
         if before != after:
-            found.append(_phrase(*name.partition(" ")[::2], before, after))
+            kind, _, rest = name.partition(" ")
+            found.append(_phrase(kind, rest, before, after))
     return found
 
 

@@ -21,7 +21,7 @@ from tilec.cache.lock import locked
 from tilec.diagnostics import CompileError, Diagnostic
 
 USED_STEP = 3600.0  # seconds: the time of last use is written at most this often
-SQLITE_TIMEOUT = 60.0
+SQLITE_TIMEOUT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,8 @@ class _TextDisk(diskcache.Disk):
     def fetch(self, mode: Any, filename: Any, value: Any, read: Any) -> Any:
         if mode == 4:
             raise sqlite3.DatabaseError("the index holds a pickle")
-        return super().fetch(mode, filename, value, read)
+        base: Any = super()
+        return base.fetch(mode, filename, value, read)
 
 
 class Store:

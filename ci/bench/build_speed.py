@@ -1,0 +1,105 @@
+"""How long `tilec build` takes: cold, nothing changed, one kernel edited, a comment edited.
+
+    python3 ci/bench/build_speed.py [--arch sm_90,sm_100,sm_120] [--jobs 2] [--kernel rms_norm] [--out ci/bench/results]
+
+Builds a copy of the project (build.toml and kernels_src) in a temporary folder, as a user would, in fresh processes; times
+are wall clock and include the start of the interpreter. Writes build_speed.json and build_speed.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+WARM_RUNS = 7
+LIMITS = {"cold, per artifact": 1.0, "nothing changed": 0.7, "one kernel edited": 3.0}
+
+
+def build(project: Path, options: list[str]) -> tuple[float, dict[str, Any]]:
+    """Seconds of wall clock of one `tilec build --json` and what it printed."""
+    environment = {name: value for name, value in os.environ.items() if name != "TILEC_CACHE_DIR"}
+    command = [sys.executable, "-m", "tilec", "build", "--project", str(project), "--json", *options]
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=project)
+    seconds = time.perf_counter() - start
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return seconds, json.loads(done.stdout)
+
+
+def rebuilt(report: dict[str, Any], kernel: str, stage: str) -> list[str]:
+    """Artifacts for which `stage` ran; a build of any artifact of another kernel is an error."""
+    made = [item for item in report["artifacts"] if item["status"] == "built"]
+    other = {item["kernel"] for item in made} - {kernel}
+    if other:
+        sys.exit(f"editing {kernel} rebuilt {', '.join(sorted(other))}")
+    return [item["name"] for item in made if not item["stage_hits"][stage]]
+
+
+def measure(project: Path, options: list[str], kernel: str, edit: list[str]) -> list[dict[str, Any]]:
+    """One row per situation: name, seconds, artifacts made, artifacts whose CUBIN was assembled again."""
+    cold, report = build(project, options)
+    count = len(report["artifacts"])
+    rows: list[dict[str, Any]] = [{"what": "cold", "seconds": cold, "artifacts": count, "cubins": count}]
+    rows.append({"what": "cold, per artifact", "seconds": cold / count, "artifacts": 1, "cubins": 1})
+    warm = [build(project, options) for _ in range(WARM_RUNS)]
+    if any(item["status"] != "hit" for _, report in warm for item in report["artifacts"]):
+        sys.exit("a build with nothing changed made something")
+    rows.append({"what": "nothing changed", "seconds": statistics.median(s for s, _ in warm), "artifacts": 0, "cubins": 0})
+    path = project / "kernels_src" / f"{kernel}.py"
+    text = path.read_text(encoding="utf-8")
+    if edit[0] not in text:
+        sys.exit(f"{path.name} has no `{edit[0]}` to edit")
+    edited = text.replace(edit[0], edit[1], 1)
+    for what, fresh in (("one kernel edited", edited), ("a comment edited", f"{edited}# a comment\n")):
+        path.write_text(fresh, encoding="utf-8")
+        seconds, report = build(project, options)
+        made = sum(item["status"] == "built" for item in report["artifacts"])
+        rows.append({"what": what, "seconds": seconds, "artifacts": made, "cubins": len(rebuilt(report, kernel, "cubin"))})
+    if rows[-1]["cubins"]:
+        sys.exit("a comment assembled a CUBIN again")
+    return rows
+
+
+def main() -> int:
+    """Measure, print the table, write it; 1 where a limit is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", default="sm_90,sm_100,sm_120")
+    parser.add_argument("--jobs", default="2")
+    parser.add_argument("--kernel", default="rms_norm", help="the kernel to edit")
+    parser.add_argument(
+        "--edit", nargs=2, default=["+ eps", "+ eps + eps"], metavar=("OLD", "NEW"), help="the edit to its text"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder, "project")
+        shutil.copytree(ROOT / "kernels_src", project / "kernels_src")
+        shutil.copy(ROOT / "build.toml", project)
+        rows = measure(project, ["--arch", options.arch, "--jobs", options.jobs], options.kernel, options.edit)
+    cores = len(os.sched_getaffinity(0))
+    lines = [f"`tilec build --arch {options.arch} --jobs {options.jobs}` on {cores} cores", ""]
+    lines += ["| what | seconds | limit | artifacts made | CUBINs assembled |", "|---|--:|--:|--:|--:|"]
+    for row in rows:
+        limit = LIMITS.get(row["what"])
+        lines.append(f"| {row['what']} | {row['seconds']:.2f} | {limit or ''} | {row['artifacts']} | {row['cubins']} |")
+    print("\n".join(lines))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "build_speed.md").write_text("\n".join(lines) + "\n")
+    record = {"arch": options.arch, "jobs": int(options.jobs), "cores": cores, "limits_seconds": LIMITS, "rows": rows}
+    (options.out / "build_speed.json").write_text(json.dumps(record, indent=1) + "\n")
+    return int(any(row["seconds"] > LIMITS.get(row["what"], float("inf")) for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
