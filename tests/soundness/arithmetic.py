@@ -122,7 +122,7 @@ def _reduce(op: ops.Reduce, tile: Tile) -> Tile:
         column = [tile[_at(shape, (*position[:axis], k, *position[axis:]))] for k in range(shape[axis])]
         known = [value for value in column if value is not None]
         if len(known) < len(column):
-            found.append(0 if op.kind.startswith("arg") else None)
+            found.append(None)
         elif op.kind.startswith("arg"):
             found.append(known.index(max(known) if op.kind == "argmax" else min(known)))
         else:

@@ -43,11 +43,12 @@ class Fault:
 
 @dataclass(slots=True)
 class _Traffic:
-    """Who touched an element: two blocks per role are enough to tell a race."""
+    """Who touched an element: two blocks per role are enough to tell a race. Unsafe writes only count as written."""
 
     writers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
     atomics: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
     readers: dict[Element, set[Place]] = field(default_factory=dict[Element, "set[Place]"])
+    trusted: set[Element] = field(default_factory=set[Element])
 
 
 def deciding_values(function: Function) -> set[Value]:
@@ -142,7 +143,7 @@ class Launch:
 
     def _scalar(self, value: Value) -> int:
         number = self.values[value][0]
-        assert number is not None, "an index or bound depends on a float"
+        assert number is not None, "not tracked as an integer"
         return number
 
     def _run(self, block: Block) -> None:
@@ -175,6 +176,8 @@ class Launch:
         if decides and divides and any(d is not None and d <= 0 for d in self.values[op.operands[1]]):
             self._fault("divisor", op)
         found = evaluate(op, [self.values[value] for value in op.operands])
+        if decides and None in found and not result.tile.dtype.is_float:
+            found = [self._unknown(op) if value is None else value for value in found]
         dtype = result.tile.dtype
         if dtype.is_integer:
             kept = [None if v is None else wrapped(v, dtype) for v in found]
@@ -183,6 +186,12 @@ class Launch:
             found = kept
         self.values[result] = found
 
+    def _unknown(self, op: Op) -> int:
+        """An integer that floats decide: any position for argmax and argmin, any number for a conversion."""
+        if isinstance(op, ops.Reduce):
+            return self.memory.pick(0, op.operands[0].tile.shape[op.axis] - 1)
+        return self.memory.pick(*op.result.tile.dtype.integer_range())
+
     def _loop(self, op: ops.For) -> None:
         lower, upper, step = (self._scalar(value) for value in op.operands[:3])
         body = op.regions[0]
@@ -190,7 +199,10 @@ class Launch:
         if step <= 0:
             self._fault("divisor", op)
             step = max(1, -step)
-        for iteration in self._iterations(op, range(lower, upper, step)):
+        every = range(lower, upper, step)
+        if every and every[-1] + step != wrapped(every[-1] + step, op.upper.tile.dtype):
+            self._fault("wrap", op)  # the variable passes the last value once more before the loop ends
+        for iteration in self._iterations(op, every):
             self._step()
             self.values[body.arguments[0]] = [iteration]
             for argument, value in zip(body.arguments[1:], carried, strict=True):
@@ -277,8 +289,7 @@ class Launch:
             if integer:
                 self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else value)
         if op.unsafe is not None:
-            for element in seen:
-                _note(role, element, self.block)
+            traffic.trusted |= seen
 
     def _races(self) -> None:
         for name, traffic in self.traffic.items():
@@ -295,7 +306,8 @@ class Launch:
     def _gaps(self) -> None:
         for parameter in self.function.parameters:
             if parameter.access is Access.OUT:
-                written = self.traffic[parameter.name].writers
+                traffic = self.traffic[parameter.name]
+                written = {*traffic.writers, *traffic.trusted}
                 self._step(prod(self.dims[parameter.value]))
                 for element in product(*map(range, self.dims[parameter.value])):
                     if element not in written:

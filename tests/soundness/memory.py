@@ -59,7 +59,7 @@ class Memory:
 
     def write(self, tensor: str, element: Element, value: int | None) -> None:
         """Store an integer; None when it is not known, which leaves any value of the dtype behind."""
-        self._held[tensor, element] = self._pick(*self._ranges[tensor]) if value is None else value
+        self._held[tensor, element] = self.pick(*self._ranges[tensor]) if value is None else value
 
     def _draw(self, tensor: str, element: Element) -> int:
         inside = all(0 <= index < extent for index, extent in zip(element, self._dims[tensor], strict=True))
@@ -67,9 +67,10 @@ class Memory:
             place = _row_major(element, self._dims[tensor])
             drawn = self._distinct[tensor]
             return drawn[place] if drawn else self._ranges[tensor][0] + place
-        return self._pick(*self._ranges[tensor])
+        return self.pick(*self._ranges[tensor])
 
-    def _pick(self, low: int, high: int) -> int:
+    def pick(self, low: int, high: int) -> int:
+        """An integer of `low..high + 1`: any of few, one near the ends or zero of many."""
         if high - low <= 64:
             return self._random.randint(low, high)
         near = [value for value in (low, high, -1, 0, 1, 2, 3, 5) if low <= value <= high]

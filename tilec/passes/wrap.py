@@ -24,6 +24,7 @@ def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
     for op in findings.index.deciding:
         if isinstance(op, For):
             _positive(findings, op, op.step, "step")
+            _counter_fits(findings, op)
         elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
             _positive(findings, op, op.operands[1], "divisor")
         elif _may_wrap(op):
@@ -124,6 +125,34 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
             return
         met.append(found)
     findings.met("wrap", f"end of {site.subject}", site.op, strongest(met))
+
+
+def _counter_fits(findings: Findings, op: For) -> None:
+    """The loop variable, stepped once past the last iteration, stays within i32: the loop could not end otherwise."""
+    index = findings.index
+    lower, upper, step = (index.scalar(value) for value in (op.lower, op.upper, op.step))
+    instance = _located(findings, op, [lower, upper, step])
+    lower, upper, step = (axis.start for axis in instance.axes)
+    _, high = op.upper.tile.dtype.integer_range()
+    violation = [terms.lt(lower, upper), terms.lt(terms.const(high), upper + step - 1)]
+    if terms.FALSE in violation:
+        findings.met("wrap", "loop variable", op, Discharge("interval"))
+        return
+
+    def complain() -> Complaint:
+        return Complaint(
+            "E0304",
+            "loop variable may leave the range of i32 after the last iteration",
+            op.loc,
+            f"stops at {high + 1} at most, steps by more than one",
+            loop_labels(index, op),
+            "bound the step with `requires(...)`, or fix the grid to the blocks the device holds",
+            (instance,),
+        )
+
+    found = findings.prove([*instance.holds, *violation], complain)
+    if found is not None:
+        findings.met("wrap", "loop variable", op, found)
 
 
 def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
