@@ -105,7 +105,8 @@ def test_artifacts_that_are_no_longer_asked_for_are_removed(root: Path) -> None:
     path = root / "build.toml"
     path.write_text(path.read_text().replace("[128, 256]", "[256, 512]"))
     append(root, "copy_b", "def broken(:\n")
-    project.build(root)
+    again = project.build(root)
+    assert again.results[2].reasons == ["constant BLOCK changed: 128 -> 512"]
     names = {item.stem for item in folder.iterdir()}
     assert names == {"copy_a-BLOCK=256", "copy_a-BLOCK=512", "copy_b-BLOCK=128", "copy_b-BLOCK=256", "notes"}
 

@@ -268,7 +268,7 @@ def test_reasons() -> None:
     assert reasons(None, old) == ["not built before"]
     assert reasons(old, old) == []
     assert reasons(old, old | {"source k.py": "b"}) == ["source of k.py changed"]
-    assert reasons(old, old | {"constant H": "int 2"}) == ["constant H changed: int 1 -> int 2"]
+    assert reasons(old, old | {"constant H": "int 2"}) == ["constant H changed: 1 -> 2"]
     assert reasons(old, old | {"toolchain ptxas": "13.3 sha256:b"}) == ["toolchain changed: ptxas 13.2 -> 13.3"]
     assert reasons(old, old | {"toolchain ptxas": "13.2 sha256:b"}) == ["toolchain changed: ptxas 13.2 (other binary) -> 13.2"]
     assert reasons(old, old | {"compiler mlir": "y"}) == ["tilec's mlir stage changed"]

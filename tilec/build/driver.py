@@ -114,7 +114,7 @@ def build_project(
         before = len(store.problems)
         entry = store.lookup(item.key, f"artifact {item.name} for {item.target}") if dump is None else None
         if entry is None or not {*FILES, "summary"} <= entry.outputs.keys():
-            results[position].reasons = _why(item, store, damaged=store.problems[before:])
+            results[position].reasons = _why(item, planned, store, output, damaged=store.problems[before:])
             todo.append(position)
             continue
         result = results[position]
@@ -136,12 +136,26 @@ def _note(item: Planned) -> str:
     return f"built:{item.request.root}|{item.target}|{item.name}"
 
 
-def _why(item: Planned, store: Store, damaged: list[str]) -> list[str]:
+def _why(item: Planned, planned: list[Planned], store: Store, output: Path, damaged: list[str]) -> list[str]:
     if damaged:
         return ["entry corrupt" if "corrupt" in damaged[-1] else "entry missing"]
     text = store.get_text(_note(item))
-    found = reasons(json.loads(text) if text else None, item.fields)
-    return found or ["entry missing"]
+    if text is None:
+        return _changed_constants(item, planned, store, output) or reasons(None, item.fields)
+    return reasons(json.loads(text), item.fields) or ["entry missing"]
+
+
+def _changed_constants(item: Planned, planned: list[Planned], store: Store, output: Path) -> list[str]:
+    """How constants differ from the closest artifact of the kernel that was built before and is no longer asked for."""
+    text = store.get_text(_outputs_note(output, item.target))
+    wanted = {other.name for other in planned if other.target == item.target}
+    found: list[list[str]] = []
+    before: list[str] = json.loads(text) if text else []
+    for name in sorted(set(before) - wanted):
+        former = store.get_text(_note(replace(item, name=name))) if name.startswith(f"{item.request.kernel}-") else None
+        if former is not None:
+            found.append([line for line in reasons(json.loads(former), item.fields) if line.startswith("constant ")])
+    return min(found, key=len, default=[])
 
 
 def _make(
@@ -247,18 +261,22 @@ def _write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> N
             raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
 
 
+def _outputs_note(output: Path, target: Target) -> str:
+    return f"outputs:{output}|{target}"
+
+
 def _remove_stale(output: Path, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
     """Remove what an earlier build left for specialisations that the build file no longer has; nothing tilec did not write."""
     unread = tuple(refusal.kernel for refusal in refusals)
-    for arch in {item.target.name for item in planned}:
-        note = f"outputs:{output}|{arch}"
-        names = {item.name for item in planned if item.target.name == arch}
+    for arch in {item.target for item in planned}:
+        note = _outputs_note(output, arch)
+        names = {item.name for item in planned if item.target == arch}
         text = store.get_text(note)
         before = set[str](json.loads(text)) if text else set[str]()
         # A kernel that cannot be read has no plan, but its former artifacts are still wanted.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
         for name in before - names - kept:
             for suffix in reversed(FILES):
-                (output / arch / f"{name}.{suffix}").unlink(missing_ok=True)
+                (output / arch.name / f"{name}.{suffix}").unlink(missing_ok=True)
         if before != names | kept:
             store.set_texts({note: json.dumps(sorted(names | kept))})

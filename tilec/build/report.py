@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, TextIO
 
 from tilec.build.driver import BuildResult, Progress, Result
@@ -92,7 +93,19 @@ def summary_line(built: BuildResult, seconds: float) -> str:
     return f"{', '.join(parts)} in {seconds:.2f} s"
 
 
-def as_json(built: BuildResult, seconds: float) -> dict[str, Any]:
+def source_texts(diagnostics: list[Diagnostic], root: Path | None) -> dict[str, str]:
+    """Texts of the files that diagnostics name relative to `root`."""
+    sources: dict[str, str] = {}
+    for item in diagnostics:
+        for label in (*item.secondary, *([item.primary] if item.primary else [])):
+            name = label.span.file
+            if root is not None and name not in sources and not Path(name).is_absolute():
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    sources[name] = (root / name).read_text(encoding="utf-8-sig")
+    return sources
+
+
+def as_json(built: BuildResult, seconds: float, root: Path | None = None) -> dict[str, Any]:
     """The result as plain data."""
     return {
         "seconds": round(seconds, 3),
@@ -110,16 +123,17 @@ def as_json(built: BuildResult, seconds: float) -> dict[str, Any]:
             }
             for result in built.results
         ],
-        "errors": [diagnostic_json(item) for item in built.diagnostics],
+        "errors": [diagnostic_json(item, root) for item in built.diagnostics],
     }
 
 
-def diagnostic_json(item: Diagnostic) -> dict[str, Any]:
+def diagnostic_json(item: Diagnostic, root: Path | None = None) -> dict[str, Any]:
     """A diagnostic as plain data; `rendered` is what the terminal shows."""
     span = item.primary.span if item.primary else None
     place = {"file": span.file, "line": span.line, "column": span.column + 1} if span else None
     shown = str(item.counterexample) if item.counterexample else None
     return {
         "code": item.code, "message": item.message, "at": place, "counterexample": shown, "notes": list(item.notes),
-        "hint": item.hint, "rendered": render(item),
+        "hint": item.hint,
+        "rendered": render(item, source_texts([item], root)),
     }  # fmt: skip

@@ -26,6 +26,8 @@ def _phrase(kind: str, name: str, before: str | None, after: str | None) -> str:
         return f"toolchain changed: {name} {left} -> {right}"
     if kind == "compiler":
         return f"tilec's {name} stage changed"
+    if kind == "constant":  # the value follows its type
+        before, after = (text and text.partition(" ")[2] for text in (before, after))
     return f"{kind} {name} changed: {before or 'none'} -> {after or 'none'}"
 
 

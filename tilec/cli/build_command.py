@@ -43,7 +43,7 @@ def build_command(
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
     if as_json:
-        print(json.dumps(to_json(built, seconds), indent=1))
+        print(json.dumps(to_json(built, seconds, build.root), indent=1))
     else:
         table(built.results)
         print(summary_line(built, seconds))

@@ -60,7 +60,7 @@ def check_command(project: str, kernels: tuple[str, ...], jobs: int, *, proofs: 
         results.append(record)
     print_diagnostics(diagnostics, build.root)
     if as_json:
-        print(json.dumps({"kernels": results, "errors": [diagnostic_json(item) for item in diagnostics]}, indent=1))
+        print(json.dumps({"kernels": results, "errors": [diagnostic_json(item, build.root) for item in diagnostics]}, indent=1))
     else:
         _print(results, proofs)
     sys.stdout.flush()

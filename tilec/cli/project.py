@@ -67,18 +67,11 @@ def toolchain(store: Store) -> dict[str, str]:
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
     """Diagnostics on stderr; files are relative to `root`."""
+    from tilec.build.report import source_texts
+
     found = list(diagnostics)
-    sources: dict[str, str] = {}
-    for item in found:
-        for label in (*item.secondary, *([item.primary] if item.primary else [])):
-            name = label.span.file
-            if root is not None and name not in sources and not Path(name).is_absolute():
-                try:
-                    sources[name] = (root / name).read_text(encoding="utf-8-sig")
-                except (OSError, UnicodeDecodeError):
-                    continue
     if found:
-        print(render_all(found, sources), file=sys.stderr)
+        print(render_all(found, source_texts(found, root)), file=sys.stderr)
 
 
 def status_of(error: CompileError) -> int:
