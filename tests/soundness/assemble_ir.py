@@ -9,7 +9,8 @@ from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Precondition, Value, ValueFact
 from tilec.ir.types import TensorType, TileType, boolean, f32, i32
 
-_KINDS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max"}
+_KINDS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max",
+          ">>": "shr", "<<": "shl", "&": "and"}  # fmt: skip
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 

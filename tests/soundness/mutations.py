@@ -107,7 +107,7 @@ def _other(r: random.Random, kernel: Description, old: Expr, scope: tuple[str, .
     choices: list[Callable[[], Expr]] = [
         lambda: ("+", old, r.randint(1, 2)),
         lambda: ("-", old, 1),
-        lambda: (r.choice(["*", "//", "%"]), old, r.randint(1, 4)),
+        lambda: (r.choice(["*", "//", "%", ">>", "&"]), old, r.randint(1, 4)),
         lambda: (r.choice(["min", "max"]), old, r.choice([*dims, *scope, r.randint(0, 5)])),
     ]
     if isinstance(old, int):

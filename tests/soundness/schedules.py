@@ -362,3 +362,28 @@ def flat_rows(r: random.Random) -> Description:
     row: Expr = r.choice([("+", _mul("b1", "N"), "b0"), ("+", _mul("b0", heads), "b1")])
     body: list[Statement] = [Move("load", "x", ["b0", "b1", 0], [1, 1, 2]), Move("store", "out", [row, 0], [1, 2])]
     return Description("flat_rows", ["N", heads], tensors, body, [("<=", "N", 65536)])
+
+
+@_schedule
+def flagged(r: random.Random) -> Description:
+    tensors = [Tensor("flags", "In", ["N"], True, 0, 3), *_io("N", "M")]
+    t = r.randint(1, 3)
+    rows = [Loop("j", 0, _cdiv("M", t), 1, _copy(["b0", "j"], [1, t], True, True)) for _ in range(2)]
+    body: list[Statement] = [LoadIndex("flag", "flags", ["b0"]), Branch((">", "flag", 0), [rows[0]], [rows[1]])]
+    return Description("flagged", ["N"], tensors, body)
+
+
+@_schedule
+def halves(r: random.Random) -> Description:
+    shift = r.randint(1, 2)
+    width = 1 << shift
+    index: list[Expr] = [(">>", "b0", shift), ("&", "b0", width - 1)]
+    return Description("halves", [_mul("N", width)], _io("N", width), _copy(index, [1, 1]))
+
+
+@_schedule
+def table_of_rows(r: random.Random) -> Description:
+    tensors = [Tensor("pages", "In", ["N", "M"], True, 0, "P"), Tensor("kv", "In", ["P", 4]), Tensor("out", "Out", ["N", 4])]
+    loop = Loop("j", 0, "M", 1, [LoadIndex("page", "pages", ["b0", "j"]), Move("load", "kv", ["page", 0], [1, 4])])
+    body: list[Statement] = [loop, Move("store", "out", ["b0", 0], [1, 4])]
+    return Description("table_of_rows", ["N"], tensors, body)
