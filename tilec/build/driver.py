@@ -150,12 +150,12 @@ def _changed_constants(item: Planned, planned: list[Planned], store: Store, outp
     text = store.get_text(_outputs_note(output, item.target))
     wanted = {other.name for other in planned if other.target == item.target}
     found: list[list[str]] = []
-    before: list[str] = json.loads(text) if text else []
+    before: list[str] = json.loads(text or "[]")
     for name in sorted(set(before) - wanted):
         former = store.get_text(_note(replace(item, name=name))) if name.startswith(f"{item.request.kernel}-") else None
         if former is not None:
             found.append([line for line in reasons(json.loads(former), item.fields) if line.startswith("constant ")])
-    return min(found, key=len, default=[])
+    return min(found, key=len, default=list[str]())
 
 
 def _make(
@@ -272,7 +272,7 @@ def _remove_stale(output: Path, planned: list[Planned], refusals: list[Refusal],
         note = _outputs_note(output, arch)
         names = {item.name for item in planned if item.target == arch}
         text = store.get_text(note)
-        before = set[str](json.loads(text)) if text else set[str]()
+        before: set[str] = set(json.loads(text or "[]"))
         # A kernel that cannot be read has no plan, but its former artifacts are still wanted.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
         for name in before - names - kept:
