@@ -63,23 +63,28 @@ def mutants(path: Path) -> Iterator[Mutant]:
             writes = _writes_out(kernel, loop.body)
             must = writes if inward else not _clipped(loop.body)
             end = "stop" if place == stop else "start"
-            yield _mutant(path, tree, loop.iter.args[place], change, f"loop{number}-{end}{change:+d}", must)
+            yield _mutant(path, tree, loop.iter.args[place], change, _step(loop.iter), f"loop{number}-{end}{change:+d}", must)
     for node in ast.walk(kernel):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "grid":
             for axis, extent in enumerate(node.args):
                 must = any(_kind(parameter) == "Out" for parameter in kernel.args.args)
-                yield _mutant(path, tree, extent, -1, f"grid{axis}-1", must)
-                yield _mutant(path, tree, extent, 1, f"grid{axis}+1", not _clipped(kernel.body))
+                yield _mutant(path, tree, extent, -1, "1", f"grid{axis}-1", must)
+                yield _mutant(path, tree, extent, 1, "1", f"grid{axis}+1", not _clipped(kernel.body, ("store", "scatter")))
 
 
-def _mutant(path: Path, tree: ast.Module, target: ast.expr, change: int, what: str, must: bool) -> Mutant:
+def _step(loop: ast.Call) -> str:
+    """One iteration further: a bound that moves by less than the step may leave the iterations as they are."""
+    return ast.unparse(loop.args[2]) if len(loop.args) == 3 else "1"
+
+
+def _mutant(path: Path, tree: ast.Module, target: ast.expr, change: int, by: str, what: str, must: bool) -> Mutant:
     changed = copy.deepcopy(tree)
     for old, new in zip(ast.walk(tree), ast.walk(changed), strict=True):
         if old is target:
             assert isinstance(new, ast.expr)
             op = ast.Add() if change > 0 else ast.Sub()
             inner = copy.deepcopy(new)
-            _become(changed, new, ast.BinOp(inner, op, ast.Constant(abs(change))))
+            _become(changed, new, ast.BinOp(inner, op, ast.parse(by, mode="eval").body))
             break
     return Mutant(path.stem, what, ast.unparse(ast.fix_missing_locations(changed)) + "\n", must)
 
@@ -112,8 +117,8 @@ def _writes_out(kernel: ast.FunctionDef, body: list[ast.stmt]) -> bool:
     return any(isinstance(call.args[0], ast.Name) and call.args[0].id in outs for call in stores)
 
 
-def _clipped(body: list[ast.stmt]) -> bool:
-    accesses = [c for c in _calls(body) if isinstance(c.func, ast.Name) and c.func.id in ("load", "store", "gather", "scatter")]
+def _clipped(body: list[ast.stmt], words: tuple[str, ...] = ("load", "store", "gather", "scatter")) -> bool:
+    accesses = [c for c in _calls(body) if isinstance(c.func, ast.Name) and c.func.id in words]
     return all(any(keyword.arg in ("pad", "mask") for keyword in call.keywords) for call in accesses)
 
 
