@@ -121,9 +121,16 @@ def main() -> int:
     text = table(rows, time.perf_counter() - start)
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "soundness.md").write_text(text, encoding="utf-8")
-    kept = [asdict(row) for row in rows if row.kind not in ("accepted", "refused_confirmed") or row.wrong_examples]
+    kept = [asdict(row) for row in rows if row.kind not in ("accepted", "refused_confirmed", "invalid")]
+    inexact = [row.seed for row in rows if row.wrong_examples]
     counts = Counter(row.kind for row in rows)
-    data = {"kernels": len(rows), "first": arguments.seed, "counts": dict(sorted(counts.items())), "noted": kept}
+    data = {
+        "kernels": len(rows),
+        "first": arguments.seed,
+        "counts": dict(sorted(counts.items())),
+        "inexact_examples": inexact,
+        "noted": kept,
+    }
     (arguments.output / "soundness.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     print(text)
     return 1 if counts["false_accept"] or counts["crash"] else 0
