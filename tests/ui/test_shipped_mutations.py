@@ -25,7 +25,7 @@ from tilec.passes.prove import prove
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "kernels_src"
-SAFETY = {"E0301", "E0302", "E0303", "E0304", "E0306", "E0401", "E0402", "E0403", "E0404", "E0405"}
+SAFETY = {"E0301", "E0302", "E0303", "E0304", "E0305", "E0306", "E0401", "E0402", "E0403", "E0404", "E0405"}
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,23 @@ def mutants(path: Path) -> Iterator[Mutant]:
             must = writes if inward else not _clipped(loop.body)
             end = "stop" if place == stop else "start"
             yield _mutant(path, tree, loop.iter.args[place], change, _step(loop.iter), f"loop{number}-{end}{change:+d}", must)
+    yield from _index_mutants(path, tree, kernel)
     for node in ast.walk(kernel):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "grid":
             for axis, extent in enumerate(node.args):
                 must = any(_kind(parameter) == "Out" for parameter in kernel.args.args)
                 yield _mutant(path, tree, extent, -1, "1", f"grid{axis}-1", must)
                 yield _mutant(path, tree, extent, 1, "1", f"grid{axis}+1", not _clipped(kernel.body, ("store", "scatter")))
+
+
+def _index_mutants(path: Path, tree: ast.Module, kernel: ast.FunctionDef) -> Iterator[Mutant]:
+    """Every index of an access moved by one; must be refused unless clipped, and a store to an `Out` in any case."""
+    for number, call in enumerate(_calls(kernel.body)):
+        if isinstance(call.func, ast.Name) and call.func.id in ("load", "store") and len(call.args) > 1:
+            where = call.args[1]
+            must = _writes_out(kernel, [ast.Expr(call)]) or not _clipped([ast.Expr(call)])
+            for axis, index in enumerate(where.elts if isinstance(where, ast.Tuple) else [where]):
+                yield _mutant(path, tree, index, 1, "1", f"{call.func.id}{number}-axis{axis}+1", must)
 
 
 def _step(loop: ast.Call) -> str:
@@ -93,6 +104,8 @@ def _become(tree: ast.Module, target: ast.expr, value: ast.expr) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and any(argument is target for argument in node.args):
             node.args = [value if argument is target else argument for argument in node.args]
+        elif isinstance(node, ast.Tuple) and any(element is target for element in node.elts):
+            node.elts = [value if element is target else element for element in node.elts]
 
 
 def _decorated(node: ast.FunctionDef) -> bool:
