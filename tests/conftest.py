@@ -23,12 +23,12 @@ def bless(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture
 def soundness_kernels(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--soundness-kernels"))
+    return int(str(request.config.getoption("--soundness-kernels")))
 
 
 @pytest.fixture
 def soundness_seed(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--soundness-seed"))
+    return int(str(request.config.getoption("--soundness-seed")))
 
 
 @pytest.hookimpl(hookwrapper=True)

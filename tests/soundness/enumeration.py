@@ -175,12 +175,12 @@ class Launch:
         divides = isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod")
         if decides and divides and any(d is not None and d <= 0 for d in self.values[op.operands[1]]):
             self._fault("divisor", op)
-        found = evaluate(op, [self.values[value] for value in op.operands])
+        found: Tile = evaluate(op, [self.values[value] for value in op.operands])
         if decides and None in found and not result.tile.dtype.is_float:
             found = [self._unknown(op) if value is None else value for value in found]
         dtype = result.tile.dtype
         if dtype.is_integer:
-            kept = [None if v is None else wrapped(v, dtype) for v in found]
+            kept: Tile = [None if v is None else wrapped(v, dtype) for v in found]
             if kept != found and decides:
                 self._fault("wrap", op)
             found = kept
