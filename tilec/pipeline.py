@@ -212,6 +212,21 @@ def run_stage(stage: Stage, work: Work, store: Store) -> None:
     work.milliseconds[stage.name] = (time.perf_counter() - start) * 1000
 
 
+def look_up(request: Request, target: Target | None, store: Store, stages: tuple[Stage, ...]) -> Work | None:
+    """The work of `stages` where the store holds all of it, else None; runs nothing."""
+    from tilec.cache import key_of
+
+    work = Work(request, target)
+    for stage in stages:
+        entry = store.lookup(key_of(stage.name, stage_fields(stage, work)), f"{stage.name} of {request.kernel}")
+        if entry is None:
+            return None
+        work.products |= entry.outputs
+        work.digests |= entry.digests
+        work.hits[stage.name] = True
+    return work
+
+
 def compile_kernel(request: Request, target: Target, store: Store, stages: tuple[Stage, ...] = STAGES) -> Work:
     """Take a kernel through all stages and link it; CompileError where one refuses. LLVM may abort the process."""
     work = Work(request, target)

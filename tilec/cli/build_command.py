@@ -9,14 +9,14 @@ import time
 from tilec.build.driver import build_project
 from tilec.build.report import as_json as to_json
 from tilec.build.report import progress, summary_line, table
-from tilec.cli.project import chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, toolchain
+from tilec.cli.project import chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
 
 
 def build_command(
     project: str, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     dump: tuple[str, str] | None,
 ) -> int:  # fmt: skip
-    """Build and print; 0, or 1 where a kernel was refused or is over its budget."""
+    """Build and print; the exit status."""
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
@@ -47,4 +47,4 @@ def build_command(
     else:
         table(built.results)
         print(summary_line(built, seconds))
-    return int(bool(built.refusals) or any(result.status == "failed" for result in built.results))
+    return status_of(built.diagnostics)

@@ -12,42 +12,54 @@ from tilec.build.scheduler import Crashed, Report, run
 from tilec.build.worker import Outcome, Task
 from tilec.build.worker import run as run_task
 from tilec.cache import FileDigests
-from tilec.cli.project import chosen_entries, open_project, open_store, print_diagnostics
+from tilec.cli.project import chosen_entries, open_project, open_store, print_diagnostics, status_of
 from tilec.diagnostics import Diagnostic
+from tilec.pipeline import CHECK_STAGES, look_up
 from tilec.target import TARGETS
 
 CHECK_PRELOAD = ("tilec.frontend", "tilec.passes")
 
 
 def check_command(project: str, kernels: tuple[str, ...], jobs: int, *, proofs: bool, as_json: bool) -> int:
-    """Prove and print; 0, or 1 where a kernel was refused."""
+    """Prove and print; the exit status."""
     build = open_project(project)
     entries = chosen_entries(build, kernels)
     store = open_store(build)
     files = FileDigests(store.base / "files.json")
     planned, refusals = plan(build, entries, TARGETS[:1], store, files, {})
     files.save()
-    tasks = [Task(item.request, item.name, (), (), str(store.root)) for item in planned]
-    store.close()
     found: dict[int, Outcome] = {}
-    for event in run(tasks, run_task, jobs, CHECK_PRELOAD):
+    todo: list[int] = []
+    for position, item in enumerate(planned):
+        known = look_up(item.request, None, store, CHECK_STAGES)
+        if known is None:
+            todo.append(position)
+        else:
+            found[position] = Outcome(0, products={"proofs": known.products["proofs"]})
+    problems = store.problems
+    store.close()
+    tasks = [Task(planned[position].request, planned[position].name, (), (), str(store.root)) for position in todo]
+    for event in run(tasks, run_task, jobs, CHECK_PRELOAD) if tasks else ():
         if isinstance(event, Report) and isinstance(event.message, Outcome):
-            found[event.index] = event.message
+            found[todo[event.index]] = event.message
+            problems.extend(event.message.problems)
         elif isinstance(event, Crashed):
             notes = tuple(event.text.strip().splitlines()[-3:])
             crash = Diagnostic("E0504", f"internal error in tilec while proving `{tasks[event.index].name}`", notes=notes)
-            found[event.index] = Outcome(0, (crash,))
+            found[todo[event.index]] = Outcome(0, (crash,))
+    for problem in dict.fromkeys(problems):
+        print(f"warning: {problem}", file=sys.stderr)
     diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
     seen: set[tuple[str, str, str]] = set()
     results: list[dict[str, Any]] = []
-    for position, task in enumerate(tasks):
+    for position, item in enumerate(planned):
         outcome = found[position]
-        for item in outcome.diagnostics:
-            mark = (item.code, item.message, str(item.primary))
+        for one in outcome.diagnostics:
+            mark = (one.code, one.message, str(one.primary))
             if mark not in seen:
                 seen.add(mark)
-                diagnostics.append(item)
-        record: dict[str, Any] = {"kernel": task.request.kernel, "constants": task.request.constants, "name": task.name}
+                diagnostics.append(one)
+        record: dict[str, Any] = {"kernel": item.request.kernel, "constants": item.request.constants, "name": item.name}
         record["status"] = "refused" if outcome.diagnostics else "proven"
         if not outcome.diagnostics:
             data = json.loads(outcome.products["proofs"])
@@ -64,7 +76,7 @@ def check_command(project: str, kernels: tuple[str, ...], jobs: int, *, proofs: 
     else:
         _print(results, proofs)
     sys.stdout.flush()
-    return int(bool(diagnostics))
+    return status_of(diagnostics)
 
 
 def _print(results: list[dict[str, Any]], proofs: bool) -> None:

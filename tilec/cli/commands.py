@@ -208,7 +208,7 @@ def run(arguments: list[str] | None = None) -> int:
         return 2
     except CompileError as error:
         print_diagnostics(error.diagnostics)
-        return status_of(error)
+        return status_of(error.diagnostics)
     except (KeyboardInterrupt, click.Abort):
         print("interrupted", file=sys.stderr)
         return 130

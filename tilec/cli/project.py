@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilec.diagnostics import CompileError, Diagnostic, render_all
+from tilec.diagnostics import Diagnostic, render_all
 
 if TYPE_CHECKING:
     from tilec.build.buildfile import BuildFile, KernelEntry
@@ -74,6 +74,9 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = Non
         print(render_all(found, source_texts(found, root)), file=sys.stderr)
 
 
-def status_of(error: CompileError) -> int:
-    """Exit status of an error: 1 where a kernel is at fault, 2 where the build file, the cache or the environment is."""
-    return 2 if any(item.code.startswith(("E06", "E07", "E08")) and item.code != "E0805" for item in error.diagnostics) else 1
+def status_of(diagnostics: Iterable[Diagnostic]) -> int:
+    """Exit status: 0 for none, 2 where the build file, the cache or the environment is at fault, 1 where only kernels are."""
+    found = [item.code for item in diagnostics]
+    if any(code in ("E0601", "E0603") or (code.startswith(("E07", "E08")) and code != "E0805") for code in found):
+        return 2
+    return int(bool(found))
