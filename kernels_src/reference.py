@@ -1,0 +1,82 @@
+"""What each kernel computes, in float64 NumPy: the truth that tests and benchmarks compare with.
+
+One function per kernel, of the same name, taking the kernel's inputs in its parameter order and returning its outputs in
+that order. Floating inputs may have any dtype and are widened to float64 first; nothing is rounded to the kernel's dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Wide = NDArray[np.float64]
+
+
+def _wide(array: Array) -> Wide:
+    return np.asarray(array).astype(np.float64)
+
+
+def add(x: Array, y: Array) -> Wide:
+    """`x + y`; (N,), (N,) -> (N,)."""
+    return _wide(x) + _wide(y)
+
+
+def silu_mul(gate: Array, up: Array) -> Wide:
+    """`silu(gate) * up`; (N,), (N,) -> (N,)."""
+    wide = _wide(gate)
+    return wide / (1.0 + np.exp(-wide)) * _wide(up)
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Wide:
+    """Root-mean-square norm of each row times the weight; (T, H), (H,) -> (T, H)."""
+    wide = _wide(x)
+    return wide / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps) * _wide(weight)
+
+
+def add_rms_norm(x: Array, residual: Array, weight: Array, eps: float) -> tuple[Wide, Wide]:
+    """The new residual and the norm of it; (T, H), (T, H), (H,) -> (T, H), (T, H).
+
+    The kernel normalises the sum as stored, so the sum is rounded to the dtype of `residual` before the norm.
+    """
+    total = _wide(x) + _wide(residual)
+    stored = total.astype(np.asarray(residual).dtype)
+    return total, rms_norm(stored, weight, eps)
+
+
+def embedding(ids: Array, table: Array) -> Wide:
+    """Rows of the table; (T,), (V, H) -> (T, H)."""
+    return _wide(table)[np.asarray(ids)]
+
+
+def gather_row(x: Array, index: Array) -> Wide:
+    """One row; (T, H), (1,) -> (1, H)."""
+    return _wide(x)[np.asarray(index)]
+
+
+def argmax_blocks(logits: Array, block: int) -> tuple[Wide, NDArray[np.int32]]:
+    """Maximum and its column for each part of `block` columns; (B, V) -> (B, P), (B, P)."""
+    wide = _wide(logits)
+    starts = range(0, wide.shape[1], block)
+    parts = [wide[:, start : start + block] for start in starts]
+    maxima = np.stack([part.max(axis=1) for part in parts], axis=1)
+    columns = [part.argmax(axis=1) + start for start, part in zip(starts, parts, strict=True)]
+    return maxima, np.stack(columns, axis=1).astype(np.int32)
+
+
+def argmax_reduce(maxima: Array, indices: Array) -> NDArray[np.int32]:
+    """Lowest index among the parts with the greatest maximum; (B, P), (B, P) -> (B,)."""
+    best = maxima == maxima.max(axis=1, keepdims=True)
+    return np.where(best, indices, np.iinfo(np.int32).max).min(axis=1).astype(np.int32)
+
+
+def matvec(x: Array, w: Array) -> Wide:
+    """`x @ w.T`; (B, K), (N, K) -> (B, N)."""
+    return _wide(x) @ _wide(w).T
+
+
+def matmul(a: Array, b: Array) -> Wide:
+    """`a @ b.T`; (M, K), (N, K) -> (M, N)."""
+    return _wide(a) @ _wide(b).T
