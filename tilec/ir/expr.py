@@ -33,7 +33,7 @@ CONNECTIVES: Final[dict[str, Callable[[int, int], bool]]] = {
     "or": lambda a, b: bool(a) or bool(b),
 }
 OPERATORS: Final = ARITHMETIC | COMPARISONS | CONNECTIVES
-_PRECEDENCE: Final = {"or": 1, "and": 2} | {name: 3 for name in COMPARISONS} | {"+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
+_PRECEDENCE: Final = {"or": 1, "and": 2} | dict.fromkeys(COMPARISONS, 3) | {"+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
 
 
 @dataclass(frozen=True, slots=True)
