@@ -130,12 +130,10 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
 def _counter_fits(findings: Findings, op: For) -> None:
     """The loop variable, stepped once past the last iteration, stays within i32: the loop could not end otherwise."""
     index = findings.index
-    lower, upper, step = (index.scalar(value) for value in (op.lower, op.upper, op.step))
-    instance = _located(findings, op, [lower, upper, step])
-    lower, upper, step = (axis.start for axis in instance.axes)
-    _, high = op.upper.tile.dtype.integer_range()
-    violation = [terms.lt(lower, upper), terms.lt(terms.const(high), upper + step - 1)]
-    if terms.FALSE in violation:
+    instance = _located(findings, op.regions[0].ops[-1], [index.variable(op) + index.scalar(op.step)])
+    low, high = op.upper.tile.dtype.integer_range()
+    violation = terms.lt(terms.const(high), instance.axes[0].start)
+    if violation == terms.FALSE:
         findings.met("wrap", "loop variable", op, Discharge("interval"))
         return
 
@@ -144,13 +142,13 @@ def _counter_fits(findings: Findings, op: For) -> None:
             "E0304",
             "loop variable may leave the range of i32 after the last iteration",
             op.loc,
-            f"stops at {high + 1} at most, steps by more than one",
+            f"i32 holds {low}..{high + 1}",
             loop_labels(index, op),
             "bound the step with `requires(...)`, or fix the grid to the blocks the device holds",
             (instance,),
         )
 
-    found = findings.prove([*instance.holds, *violation], complain)
+    found = findings.prove([*instance.holds, violation], complain)
     if found is not None:
         findings.met("wrap", "loop variable", op, found)
 
