@@ -1,7 +1,7 @@
 """Stages that stand in for the compilers: quick, deterministic, and able to fail in every way a real one can.
 
-What a stage does is written in the kernel file: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5` or
-`#! raise`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
+What a stage does is written in the kernel file: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`,
+`#! full` or `#! raise`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
     if "#! refuse" in text:
         span = Span(work.request.path, 1, 0, 1, 6)
         raise CompileError(Diagnostic("E0301", "load may read past the end", Label(span), hint="pass `pad=0`"))
+    if "#! full" in text:
+        raise CompileError(Diagnostic("E0701", "the cache cannot be written: no space left on device"))
     if "#! raise" in text:
         raise ValueError("a defect")
     body = [line for line in text.split("\n") if line.strip() and not line.startswith("# ")]

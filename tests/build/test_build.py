@@ -161,6 +161,13 @@ def test_store_that_is_a_file_is_one_clear_error(root: Path, monkeypatch: pytest
     assert [item.code for item in caught.value.diagnostics] == ["E0701"]
 
 
+def test_store_that_fills_up_ends_the_build_with_one_error(root: Path) -> None:
+    append(root, "copy_a", "#! full\n")
+    with pytest.raises(CompileError) as caught:
+        project.build(root)
+    assert [item.code for item in caught.value.diagnostics] == ["E0701"]
+
+
 _SLOW = "import sys; from pathlib import Path; from tests.build import project; project.build(Path(sys.argv[1]))"
 
 

@@ -1,4 +1,4 @@
-"""`tilec check` on real kernels: proofs, refusals, and answers kept in the store."""
+"""`tilec check`, `dump` and `graph` on real kernels: proofs, refusals, and answers kept in the store."""
 
 from __future__ import annotations
 
@@ -59,3 +59,30 @@ def test_wrong_constants_point_at_the_build_file(root: Path, capsys: pytest.Capt
     assert "error[E0804]: kernel `add` has no constant `BLOK`" in err
     assert "--> build.toml:5:36" in err
     assert "no value for `BLOCK`" in err
+
+
+def test_dump_prints_the_chosen_specialisation_only(root: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert commands.run(["dump", "add", "-c", "E=f16"]) == 0
+    out, err = capfdbinary.readouterr()
+    assert out.startswith(b"kernel @add(%x: in tensor<f16, [N]")
+    assert err == b""
+    assert commands.run(["dump", "add", "--stage", "proofs", "-o", "proofs.json"]) == 0
+    assert json.loads((root / "proofs.json").read_text())["obligations"]
+
+
+@pytest.mark.parametrize("constants", ["E=f32", "F=1", "E"])
+def test_dump_of_a_specialisation_that_is_not_built(
+    root: Path, capsys: pytest.CaptureFixture[str], constants: str
+) -> None:  # fmt: skip
+    assert commands.run(["dump", "add", "-c", constants]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_graph_writes_an_svg(root: Path) -> None:
+    import xml.etree.ElementTree
+
+    assert commands.run(["graph", "add", "-o", "add.svg"]) == 0
+    assert xml.etree.ElementTree.parse(root / "add.svg").getroot().tag.endswith("svg")
+    (root / "kernels_src/add.py").write_text(KERNEL.replace(", pad=0", ""))
+    assert commands.run(["graph", "add", "-o", "refused.svg"]) == 1
+    assert not (root / "refused.svg").exists()

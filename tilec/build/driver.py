@@ -14,7 +14,7 @@ from tilec.build.buildfile import BUDGETS, BuildFile, KernelEntry
 from tilec.build.plan import Planned, Refusal, plan
 from tilec.build.scheduler import Crashed, Report, Runner
 from tilec.build.scheduler import run as run_tasks
-from tilec.build.worker import BUILD_PRELOAD, Began, Outcome, Task
+from tilec.build.worker import BUILD_PRELOAD, Began, Outcome, Task, raise_if_fatal
 from tilec.build.worker import run as run_task
 from tilec.cache import FileDigests, Store, reasons, write_atomically
 from tilec.diagnostics import CompileError, Diagnostic, Label
@@ -183,7 +183,7 @@ def _make(
                     at[event.index] = event.message.position + 1
             elif isinstance(event, Crashed) and at[event.index] < len(group):
                 result = results[group[at[event.index]]]
-                result.diagnostics = (_crash(result.planned, event.text),)
+                result.diagnostics = (crash(result.planned, event.text),)
                 finish(result)
                 rest = group[at[event.index] + 1 :]
                 if rest:
@@ -200,6 +200,7 @@ def _task(results: list[Result], group: list[int], store: Store, dump: tuple[str
 
 
 def _accept(result: Result, outcome: Outcome, store: Store, output: Path) -> None:
+    raise_if_fatal(outcome)
     result.milliseconds, result.hits = outcome.milliseconds, outcome.hits
     result.diagnostics = outcome.diagnostics
     store.problems.extend(outcome.problems)
@@ -209,7 +210,8 @@ def _accept(result: Result, outcome: Outcome, store: Store, output: Path) -> Non
         _write_outputs(output, result.planned, outcome.products)
 
 
-def _crash(item: Planned, text: str) -> Diagnostic:
+def crash(item: Planned, text: str) -> Diagnostic:
+    """What to report where the worker at `item` died or raised; `text` is the scheduler's."""
     lines = tuple(text.strip().splitlines()[-3:])
     if text.startswith("Traceback"):
         message, why = f"internal error in tilec while compiling `{item.request.kernel}` for {item.target}", lines

@@ -18,7 +18,7 @@ BUILD_PRELOAD = ("tilec.build.preload",)
 @dataclass(frozen=True, slots=True)
 class Task:
     """A request for several targets, none to check only. `keys` are the store's keys of the artifacts, in order; `dump` names
-    a stage and the folder for its product of each target."""
+    a stage and the folder for its product of each target, after which a task with `stop` is done."""
 
     request: Request
     name: str
@@ -26,6 +26,7 @@ class Task:
     keys: tuple[str, ...]
     store: str
     dump: tuple[str, str] | None = None
+    stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,12 @@ class Outcome:
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     hits: dict[str, bool] = field(default_factory=dict[str, bool])
     problems: tuple[str, ...] = ()
+
+
+def raise_if_fatal(outcome: Outcome) -> None:
+    """Raise CompileError where the store or an output cannot be written, which no other task would fare better with."""
+    if any(item.code.startswith("E07") for item in outcome.diagnostics):
+        raise CompileError(outcome.diagnostics)
 
 
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary")
@@ -85,6 +92,8 @@ def _outcome(
             pipeline.run_stage(stage, work, store)
             if task.dump is not None and task.dump[0] == stage.name:
                 _dump(task, stage, work)
+                if task.stop:
+                    return Outcome(position, problems=tuple(store.problems[before:]))
         if target is None:
             products = {"proofs": work.products["proofs"]}
         else:

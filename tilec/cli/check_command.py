@@ -9,7 +9,7 @@ from typing import Any
 from tilec.build.plan import plan
 from tilec.build.report import RUNGS, diagnostic_json
 from tilec.build.scheduler import Crashed, Report, run
-from tilec.build.worker import Outcome, Task
+from tilec.build.worker import Outcome, Task, raise_if_fatal
 from tilec.build.worker import run as run_task
 from tilec.cache import FileDigests
 from tilec.cli.project import chosen_entries, open_project, open_store, print_diagnostics, status_of
@@ -41,6 +41,7 @@ def check_command(project: str, kernels: tuple[str, ...], jobs: int, *, proofs: 
     tasks = [Task(planned[position].request, planned[position].name, (), (), str(store.root)) for position in todo]
     for event in run(tasks, run_task, jobs, CHECK_PRELOAD) if tasks else ():
         if isinstance(event, Report) and isinstance(event.message, Outcome):
+            raise_if_fatal(event.message)
             found[todo[event.index]] = event.message
             problems.extend(event.message.problems)
         elif isinstance(event, Crashed):

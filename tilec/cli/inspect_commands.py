@@ -9,7 +9,16 @@ import tempfile
 from pathlib import Path
 
 from tilec.build.buildfile import BuildFile, Constant, KernelEntry
-from tilec.cli.project import UsageError, chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, toolchain
+from tilec.cli.project import (
+    UsageError,
+    chosen_entries,
+    chosen_targets,
+    open_project,
+    open_store,
+    print_diagnostics,
+    status_of,
+    toolchain,
+)
 from tilec.diagnostics import CompileError, Diagnostic
 
 
@@ -53,28 +62,46 @@ def _entry(project: str, kernel: str) -> tuple[BuildFile, KernelEntry]:
 def dump_command(
     project: str, kernel: str, stage: str, arch: str | None, constants: tuple[str, ...], output: str | None
 ) -> int:  # fmt: skip
-    """Print one product of one specialisation; 1 where the kernel is refused before that stage."""
+    """Print one product of one specialisation; nothing where the kernel is refused before that stage. The exit status."""
     from dataclasses import replace
 
-    from tilec.build.driver import build_project
-    from tilec.pipeline import stage_named
+    from tilec.build.driver import crash
+    from tilec.build.plan import plan
+    from tilec.build.scheduler import Crashed, Report, run
+    from tilec.build.worker import BUILD_PRELOAD, Outcome, Task
+    from tilec.build.worker import run as run_task
+    from tilec.cache import FileDigests
+    from tilec.pipeline import CHECK_STAGES, stage_named
 
     build, entry = _entry(project, kernel)
     values = specialisation(entry, constants)
-    one = replace(entry, constants={name: (value,) for name, value in values.items()}, budget={})
+    one = replace(entry, constants={name: (value,) for name, value in values.items()})
     targets = (chosen_targets(arch) or entry.targets)[:1]
-    store = open_store(build)
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(store):
-        built = build_project(build, (one,), targets, store, toolchain(store), jobs=1, dump=(stage, folder))
-        found = sorted(Path(folder).rglob(f"*{stage_named(stage).suffix}"))
-        data = found[0].read_bytes() if found else None
-    print_diagnostics(built.diagnostics, build.root)
+    with contextlib.closing(open_store(build)) as store:
+        planned, refusals = plan(build, (one,), targets, store, FileDigests(), toolchain(store))
+    diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
+    data: bytes | None = None
+    preload = () if stage_named(stage) in CHECK_STAGES else BUILD_PRELOAD
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = [
+            Task(item.request, item.name, targets, (item.key,), str(store.root), (stage, folder), True) for item in planned
+        ]
+        for event in run(tasks, run_task, 1, preload):
+            if isinstance(event, Report) and isinstance(event.message, Outcome):
+                diagnostics.extend(event.message.diagnostics)
+            elif isinstance(event, Crashed):
+                diagnostics.append(crash(planned[event.index], event.text))
+        for path in Path(folder).rglob(f"*{stage_named(stage).suffix}"):
+            data = path.read_bytes()
+    print_diagnostics(diagnostics, build.root)
     if data is None:
-        return 1
+        return status_of(diagnostics)
     if output is not None:
         _write(Path(output), data)
     else:
+        sys.stdout.flush()
         sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
     return 0
 
 
