@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tilec.codegen import legality
+from tilec.codegen import float_literals, legality
 from tilec.codegen.bindings import load_llvmlite, load_mlir
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.target import Target
@@ -40,7 +40,7 @@ def to_llvm_ir(mlir: str) -> str:
             passmanager.PassManager.parse(_GPU_PIPELINE if nested else _PLAIN_PIPELINE).run(module.operation)
             if nested:
                 module = _unwrapped(ir, nested[0])
-            return str(llvm.translate_module_to_llvmir(module.operation))
+            return float_literals.older_spelling(str(llvm.translate_module_to_llvmir(module.operation)))
         except (ir.MLIRError, RuntimeError) as error:
             raise _failure("E0501", "MLIR refused the lowered kernel", str(error)) from None
 

@@ -200,10 +200,12 @@ class Mma(Op, opcode="mma"):
 class Load(Op, opcode="load", effect=Effect.READ):
     """Read the box `[offset_k, offset_k + shape_k)` of a tensor. Operands: tensor, one i32/i64 scalar offset (in elements)
     per axis. With `pad`, elements outside the tensor read as that value; without, the box lies inside (proven).
-    `unsafe` is the index of the enclosing unsafe block or None."""
+    `unsafe` is the index of the enclosing unsafe block or None. `vector` is how many bytes a thread may move at once, as the
+    layout pass proved from alignment; 0 before it ran."""
 
     pad: float | None = None
     unsafe: int | None = None
+    vector: int = 0
 
     @property
     def source(self) -> Value:
@@ -220,10 +222,11 @@ class Load(Op, opcode="load", effect=Effect.READ):
 @dataclass(eq=False, kw_only=True)
 class Store(Op, opcode="store", effect=Effect.WRITE):
     """Write a tile over the box at the offsets. Operands: tensor, tile, offsets. With `mask`, elements of the box outside
-    the tensor are not written; without, the box lies inside (proven)."""
+    the tensor are not written; without, the box lies inside (proven). `vector` is as for a load."""
 
     mask: bool = False
     unsafe: int | None = None
+    vector: int = 0
 
     @property
     def target(self) -> Value:

@@ -1,0 +1,123 @@
+"""Tile IR with layouts -> MLIR text (`llvm`, `nvvm` and `scf` dialects), one `llvm.func` per kernel.
+
+In: a function from `tilec.passes.prepare`. Out: a module that code generation takes to PTX, and how to launch it. The text is
+deterministic and names no source location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.artifact import AbiSlot
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir import ops, ops_staging
+from tilec.ir.core import Access, Function, Op
+from tilec.ir.shared_plan import taken_bytes
+from tilec.ir.types import TensorType
+from tilec.lowering import arithmetic, control, memory, mma, tensor_core
+from tilec.lowering.context import Context, storage
+from tilec.lowering.reduce import lower_reduce
+from tilec.target import Target
+
+__all__ = ["Lowered", "lower"]
+
+RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
+    ops.Constant: arithmetic.lower_constant,
+    ops.Iota: arithmetic.lower_iota,
+    ops.BlockId: arithmetic.lower_block_id,
+    ops.NumBlocks: arithmetic.lower_num_blocks,
+    ops.DimValue: arithmetic.lower_dim,
+    ops.Unary: arithmetic.lower_unary,
+    ops.Binary: arithmetic.lower_binary,
+    ops.Compare: arithmetic.lower_compare,
+    ops.Select: arithmetic.lower_select,
+    ops.Cast: arithmetic.lower_cast,
+    ops.Broadcast: arithmetic.lower_broadcast,
+    ops.Reshape: arithmetic.lower_reshape,
+    ops.Permute: arithmetic.lower_permute,
+    ops.Reduce: lower_reduce,
+    ops.Load: memory.lower_load,
+    ops.Store: memory.lower_store,
+    ops.Gather: memory.lower_gather,
+    ops.Scatter: memory.lower_scatter,
+    ops.AtomicUpdate: memory.lower_atomic,
+    ops.Mma: mma.lower_mma,
+    ops_staging.SharedAlloc: mma.lower_shared_alloc,
+    ops_staging.AsyncCopy: mma.lower_async_copy,
+    ops_staging.CommitCopies: lambda context, _: tensor_core.commit_copies(context),
+    ops_staging.WaitCopies: mma.lower_wait_copies,
+    ops_staging.SharedLoad: mma.lower_shared_load,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block."""
+
+    mlir: str
+    entry: str
+    abi: tuple[AbiSlot, ...]
+    num_threads: int
+    dynamic_shared_bytes: int
+
+
+def lower(function: Function, target: Target) -> Lowered:
+    """CompileError E0506 where an operation has no form on tensors of this shape, E0507 where shared memory runs out."""
+    context = Context(function, taken_bytes(function))
+    context.shared_bytes = max(
+        (op.offset + op.result.shared.bytes for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)),
+        default=0,
+    )
+    context.begin()
+
+    def run(sequence: Sequence[Op]) -> None:
+        for op in sequence:
+            context.current = op
+            if isinstance(op, ops.For):
+                control.lower_for(context, op, run)
+            elif isinstance(op, ops.If):
+                control.lower_if(context, op, run)
+            else:
+                RULES[type(op)](context, op)
+
+    run(function.body.ops)
+    if context.shared_bytes > target.max_shared_bytes:
+        message = (
+            f"`{function.name}` needs {context.shared_bytes} bytes of shared memory; {target} has {target.max_shared_bytes}"
+        )
+        raise CompileError(
+            Diagnostic("E0507", message, Label(function.loc) if function.loc else None, hint="use smaller tiles")
+        )
+    abi = _abi(function)
+    return Lowered(_module(function, context), function.name, abi, context.threads, context.shared_bytes)
+
+
+def _abi(function: Function) -> tuple[AbiSlot, ...]:
+    pointers = [AbiSlot("pointer", p.name) for p in function.parameters if p.access is not None]
+    sizes = [AbiSlot("stride" if name in function.strides else "dim", name) for name in function.dims]
+    scalars = [AbiSlot("scalar", p.name) for p in function.parameters if p.access is None]
+    return (*pointers, *sizes, *scalars)
+
+
+def _module(function: Function, context: Context) -> str:
+    arguments: list[str] = []
+    for parameter in function.parameters:
+        if parameter.access is not None:
+            assert isinstance(parameter.value.type, TensorType)
+            attributes = "llvm.noalias, llvm.readonly" if parameter.access is Access.IN else "llvm.noalias"
+            arguments.append(f"%{parameter.name}: !llvm.ptr<1> {{{attributes}}}")
+    arguments += [f"%{name}: {'i64' if name in function.strides else 'i32'}" for name in function.dims]
+    arguments += [f"%{p.name}: {storage(p.value.tile.dtype)}" for p in function.parameters if p.access is None]
+    lines = [
+        "module {",
+        "llvm.mlir.global external @dynamic_shared() {addr_space = 3 : i32, alignment = 128 : i64} : !llvm.array<0 x i8>",
+        f"llvm.func @{function.name}({', '.join(arguments)}) attributes "
+        f"{{nvvm.kernel, nvvm.reqntid = array<i32: {context.threads}>}} {{",
+        *context.lines,
+        "llvm.return",
+        "}",
+        "}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilec.passes.prepare import prepare
 from tilec.passes.prove import Proofs, prove
 
-__all__ = ["Proofs", "prove"]
+__all__ = ["Proofs", "prepare", "prove"]

@@ -1,0 +1,83 @@
+"""The layouts of tiles that no tensor core touches: contiguous vectors per thread, and what axis changes make of them."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tilec.ir.layout import Digit, Layout
+
+
+def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
+    """The natural layout of a tile: a vector per thread and lanes on the last axis, warps on the axis before it.
+
+    `vector` elements per thread stay together on the last axis; axes of extent 1 do not count. What is left goes to registers.
+    """
+    rank = len(shape)
+    axes = [axis for axis in range(rank) if shape[axis] > 1]
+    left = list(shape)
+    done = [1] * rank
+    registers: list[Digit] = []
+    lanes: list[Digit] = []
+    warp_digits: list[Digit] = []
+
+    def take(digits: list[Digit], axis: int, extent: int) -> None:
+        if extent > 1:
+            digits.append(Digit(extent, axis, done[axis]))
+            done[axis] *= extent
+            left[axis] //= extent
+
+    if axes:
+        take(registers, axes[-1], gcd(left[axes[-1]], vector))
+    free = 32
+    for axis in reversed(axes):
+        extent = gcd(left[axis], free)
+        take(lanes, axis, extent)
+        free //= extent
+    if free > 1:
+        lanes.append(Digit(free))
+    free = warps
+    for axis in [*axes[-2:-1], *axes[-1:], *reversed(axes[:-2])]:
+        extent = gcd(left[axis], free)
+        take(warp_digits, axis, extent)
+        free //= extent
+    if free > 1:
+        warp_digits.append(Digit(free))
+    for axis in reversed(axes):
+        take(registers, axis, left[axis])
+    return Layout(rank, tuple(registers), tuple(lanes), tuple(warp_digits))
+
+
+def without_axis(layout: Layout, axis: int) -> Layout:
+    """The layout of a reduction's result: digits of the axis leave the registers and become replicas elsewhere."""
+
+    def moved(digit: Digit) -> Digit:
+        if digit.axis is None or digit.axis < axis:
+            return digit
+        return Digit(digit.extent) if digit.axis == axis else Digit(digit.extent, digit.axis - 1, digit.stride)
+
+    return Layout(
+        layout.rank - 1,
+        tuple(moved(digit) for digit in layout.registers if digit.axis != axis),
+        tuple(moved(digit) for digit in layout.lanes),
+        tuple(moved(digit) for digit in layout.warps),
+    )
+
+
+def with_axes(layout: Layout, axes: dict[int, int], rank: int) -> Layout:
+    """The same layout under other axis numbers, from old to new."""
+
+    def moved(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+        return tuple(d if d.axis is None else Digit(d.extent, axes[d.axis], d.stride) for d in digits)
+
+    return Layout(rank, moved(layout.registers), moved(layout.lanes), moved(layout.warps))
+
+
+def hidden(layout: Layout, repeated: set[int]) -> Layout:
+    """The layout of a tile that becomes `layout` when repeated along the axes `repeated`: the same threads hold it, fewer
+    registers do, and what moved along those axes is replicated."""
+
+    def replicas(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+        return tuple(Digit(d.extent) if d.axis in repeated else d for d in digits)
+
+    kept = tuple(d for d in layout.registers if d.axis not in repeated)
+    return Layout(layout.rank, kept, replicas(layout.lanes), replicas(layout.warps))

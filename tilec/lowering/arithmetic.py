@@ -1,0 +1,253 @@
+"""Element-wise operations on what one thread holds. 16-bit floats compute in f32 and round once per operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir.blocked_layouts import hidden
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import (
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    Iota,
+    NumBlocks,
+    Permute,
+    Reshape,
+    Select,
+    Unary,
+)
+from tilec.ir.types import DType, f32
+from tilec.lowering.context import Context, literal, storage
+from tilec.lowering.convert import registers_in
+from tilec.lowering.tensor_core import arith, compare, number, select
+
+FLOAT_KINDS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+
+
+def operands_as(context: Context, op: Op, like: Value) -> list[list[str]]:
+    """Every operand in the layout of `like` (a scalar stays one register)."""
+    if like.layout is None:
+        return [context.registers(value) for value in op.operands]
+    return [registers_in(context, value, like.layout) for value in op.operands]
+
+
+def lower_constant(context: Context, op: Constant) -> None:
+    count = op.result.layout.num_registers if op.result.layout else 1
+    context.assign(op.result, [literal(context, op.value, op.result.tile.dtype)] * count)
+
+
+def lower_iota(context: Context, op: Iota) -> None:
+    layout = op.result.layout
+    assert layout is not None
+    (first,) = context.thread_coordinates(layout)
+    context.assign(
+        op.result, [arith(context, "add", first, layout.coordinates(r, 0, 0)[0]) for r in range(layout.num_registers)]
+    )
+
+
+def lower_block_id(context: Context, op: BlockId) -> None:
+    context.assign(op.result, [context.value(f"nvvm.read.ptx.sreg.ctaid.{'xyz'[op.axis]} : i32")])
+
+
+def lower_num_blocks(context: Context, op: NumBlocks) -> None:
+    context.assign(op.result, [context.value(f"nvvm.read.ptx.sreg.nctaid.{'xyz'[op.axis]} : i32")])
+
+
+def lower_dim(context: Context, op: DimValue) -> None:
+    context.assign(op.result, [f"%{op.symbol}"])
+
+
+def lower_broadcast(context: Context, op: Broadcast) -> None:
+    source, layout = op.operands[0], op.result.layout
+    held = context.registers(source)
+    assert layout is not None
+    if source.layout is None:
+        context.assign(op.result, held * layout.num_registers)
+        return
+    repeated = {axis for axis, extent in enumerate(source.tile.shape) if extent == 1}
+    slice_ = hidden(layout, repeated)
+    names = registers_in(context, source, slice_)
+    places = {slice_.coordinates(r, 0, 0): names[r] for r in range(slice_.num_registers)}
+    out: list[str] = []
+    for register in range(layout.num_registers):
+        place = layout.coordinates(register, 0, 0)
+        out.append(places[tuple(0 if axis in repeated else c for axis, c in enumerate(place))])
+    context.assign(op.result, out)
+
+
+def lower_reshape(context: Context, op: Reshape) -> None:
+    source, layout = op.operands[0], op.result.layout
+    held = context.registers(source)
+    if layout is None or source.layout is None:
+        count = layout.num_registers if layout else 1
+        context.assign(op.result, [held[0]] * count)
+        return
+    old = [axis for axis, extent in enumerate(source.tile.shape) if extent > 1]
+    new = [axis for axis, extent in enumerate(op.result.tile.shape) if extent > 1]
+    if [source.tile.shape[a] for a in old] != [op.result.tile.shape[a] for a in new]:
+        primary = Label(op.loc) if op.loc else None
+        raise CompileError(Diagnostic("E0506", "this reshape splits or joins axes, which lowering cannot do yet", primary))
+    context.assign(op.result, held)
+
+
+def lower_permute(context: Context, op: Permute) -> None:
+    context.assign(op.result, context.registers(op.operands[0]))
+
+
+def lower_unary(context: Context, op: Unary) -> None:
+    dtype = op.result.tile.dtype
+    context.assign(op.result, [_unary(context, op.kind, name, dtype) for name in context.registers(op.operands[0])])
+
+
+def lower_binary(context: Context, op: Binary) -> None:
+    left, right = operands_as(context, op, op.result)
+    dtype = op.result.tile.dtype
+    context.assign(op.result, [binary(context, op.kind, a, b, dtype) for a, b in zip(left, right, strict=True)])
+
+
+def lower_compare(context: Context, op: Compare) -> None:
+    left, right = operands_as(context, op, op.result)
+    dtype = op.operands[0].tile.dtype
+    context.assign(op.result, [compared(context, op.kind, a, b, dtype) for a, b in zip(left, right, strict=True)])
+
+
+def lower_select(context: Context, op: Select) -> None:
+    conditions, on_true, on_false = operands_as(context, op, op.result)
+    type_ = storage(op.result.tile.dtype)
+    context.assign(op.result, [select(context, c, a, b, type_) for c, a, b in zip(conditions, on_true, on_false, strict=True)])
+
+
+def lower_cast(context: Context, op: Cast) -> None:
+    source, target = op.operands[0].tile.dtype, op.result.tile.dtype
+    context.assign(op.result, [cast(context, name, source, target) for name in context.registers(op.operands[0])])
+
+
+def in_f32(context: Context, names: list[str], dtype: DType, run: Callable[[list[str]], str]) -> str:
+    """`run` on f32 copies of floats of any width, the result rounded back."""
+    if dtype.name == "f32":
+        return run(names)
+    type_ = storage(dtype)
+    wide = [context.value(f"llvm.fpext {name} : {type_} to f32") for name in names]
+    return context.value(f"llvm.fptrunc {run(wide)} : f32 to {type_}")
+
+
+def binary(context: Context, kind: str, left: str, right: str, dtype: DType) -> str:
+    """One element of `Binary`."""
+    if dtype.is_float:
+        return in_f32(context, [left, right], dtype, lambda names: _float_binary(context, kind, *names))
+    type_ = storage(dtype)
+    unsigned = dtype.kind != "i"
+    if kind in ("min", "max"):
+        predicate = ("u" if unsigned else "s") + ("lt" if kind == "min" else "gt")
+        return select(context, compare(context, predicate, left, right, type_), left, right, type_)
+    if kind in ("floordiv", "mod"):
+        return _floor_division(context, kind, left, right, type_, unsigned)
+    return arith(context, {"shr": "lshr" if unsigned else "ashr"}.get(kind, kind), left, right, type_)
+
+
+def compared(context: Context, kind: str, left: str, right: str, dtype: DType) -> str:
+    """One element of `Compare`."""
+    type_ = storage(dtype)
+    if dtype.is_float:
+        return context.value(f'llvm.fcmp "{COMPARE_FLOAT[kind]}" {left}, {right} : {type_}')
+    sign = "" if kind in ("eq", "ne") else "s" if dtype.kind == "i" else "u"
+    return compare(context, sign + kind, left, right, type_)
+
+
+def cast(context: Context, name: str, source: DType, target: DType) -> str:
+    """One element of `Cast`."""
+    a, b = storage(source), storage(target)
+    if source == target:
+        return name
+    if source.is_float and target.is_float:
+        if a == b or source.bits == target.bits:  # bf16 and f16 meet in f32
+            name, a = context.value(f"llvm.fpext {name} : {a} to f32"), "f32"
+            return context.value(f"llvm.fptrunc {name} : f32 to {b}")
+        return context.value(f"llvm.{'fpext' if source.bits < target.bits else 'fptrunc'} {name} : {a} to {b}")
+    if source.is_float:
+        if target.kind == "b":
+            return compared(context, "ne", name, literal(context, 0.0, source), source)
+        return context.value(f"llvm.{'fptosi' if target.kind == 'i' else 'fptoui'} {name} : {a} to {b}")
+    if target.is_float:
+        made = context.value(f"llvm.{'sitofp' if source.kind == 'i' else 'uitofp'} {name} : {a} to f32")
+        return made if b == "f32" else context.value(f"llvm.fptrunc {made} : f32 to {b}")
+    if target.kind == "b":
+        return compare(context, "ne", name, number(context, 0, a), a)
+    if a == b:
+        return name
+    if int(b[1:]) < int(a[1:]):
+        return context.value(f"llvm.trunc {name} : {a} to {b}")
+    return context.value(f"llvm.{'sext' if source.kind == 'i' else 'zext'} {name} : {a} to {b}")
+
+
+def _float_binary(context: Context, kind: str, left: str, right: str) -> str:
+    if kind in FLOAT_KINDS:
+        return context.value(f"llvm.{FLOAT_KINDS[kind]} {left}, {right} : f32")
+    if kind in ("min", "max"):
+        return context.value(f"llvm.intr.{kind}num({left}, {right}) : (f32, f32) -> f32")
+    assert kind == "pow", kind
+    power = context.value(f"llvm.fmul {_approximate(context, 'lg2', left)}, {right} : f32")
+    return _approximate(context, "ex2", power)
+
+
+def _floor_division(context: Context, kind: str, left: str, right: str, type_: str, unsigned: bool) -> str:
+    if unsigned:
+        return arith(context, "udiv" if kind == "floordiv" else "urem", left, right, type_)
+    zero = number(context, 0, type_)
+    rest = arith(context, "srem", left, right, type_)
+    differ = compare(context, "slt", arith(context, "xor", rest, right, type_), zero, type_)
+    adjust = context.value(f"llvm.and {differ}, {compare(context, 'ne', rest, zero, type_)} : i1")
+    if kind == "mod":
+        return select(context, adjust, arith(context, "add", rest, right, type_), rest, type_)
+    quotient = arith(context, "sdiv", left, right, type_)
+    return select(context, adjust, arith(context, "sub", quotient, number(context, 1, type_), type_), quotient, type_)
+
+
+def _approximate(context: Context, kind: str, name: str) -> str:
+    """A special-function unit instruction on f32 (PTX ISA, `ex2`, `lg2`, `rsqrt`, `rcp`, `tanh`, `sin`, `cos`)."""
+    return context.value(f'llvm.inline_asm "{kind}.approx.f32 $0, $1;", "=f,f" {name} : (f32) -> f32')
+
+
+def _unary(context: Context, kind: str, name: str, dtype: DType) -> str:
+    type_ = storage(dtype)
+    if not dtype.is_float:
+        if kind == "not":
+            return arith(context, "xor", name, number(context, 1 if type_ == "i1" else -1, type_), type_)
+        negative = arith(context, "sub", number(context, 0, type_), name, type_)
+        if kind == "neg":
+            return negative
+        return select(context, compare(context, "slt", name, number(context, 0, type_), type_), negative, name, type_)
+    return in_f32(context, [name], dtype, lambda names: _float_unary(context, kind, names[0]))
+
+
+def _scaled(context: Context, name: str, factor: float) -> str:
+    return context.value(f"llvm.fmul {name}, {literal(context, factor, f32)} : f32")
+
+
+def _float_unary(context: Context, kind: str, name: str) -> str:
+    match kind:
+        case "neg":
+            return context.value(f"llvm.fneg {name} : f32")
+        case "abs" | "sqrt" | "floor" | "ceil":
+            word = {"abs": "fabs"}.get(kind, kind)
+            return context.value(f"llvm.intr.{word}({name}) : (f32) -> f32")
+        case "exp2":
+            return _approximate(context, "ex2", name)
+        case "exp":
+            return _approximate(context, "ex2", _scaled(context, name, 1.4426950408889634))
+        case "log2":
+            return _approximate(context, "lg2", name)
+        case "log":
+            return _scaled(context, _approximate(context, "lg2", name), 0.6931471805599453)
+        case "sigmoid":
+            grown = _approximate(context, "ex2", _scaled(context, name, -1.4426950408889634))
+            return _approximate(context, "rcp", context.value(f"llvm.fadd {grown}, {literal(context, 1.0, f32)} : f32"))
+        case _:
+            return _approximate(context, kind, name)

@@ -1,0 +1,170 @@
+"""State of lowering one kernel: MLIR text so far, what each thread holds of each value, and the shared-memory plan.
+
+Tiles are lists of per-thread SSA names in register order of their layout, scalars one name. Values are held in the MLIR type
+of their dtype (`storage`); bool is i1.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.expr import Expr
+from tilec.ir.layout import Layout
+from tilec.ir.types import DType
+from tilec.lowering.tensor_core import Writer, arith, compare, number, offset_pointer, select
+
+COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
+
+
+def storage(dtype: DType) -> str:
+    """The MLIR type of a dtype; signedness is in the operations, f8 is carried as i8."""
+    if dtype.is_float and dtype.bits > 8:
+        return dtype.name
+    return "i1" if dtype.kind == "b" else f"i{dtype.bits}"
+
+
+def literal(out: Writer, value: float, dtype: DType) -> str:
+    """A constant of a dtype; floats by their bits, so that infinities and rounding survive the text."""
+    type_ = storage(dtype)
+    if dtype.kind == "b":
+        return out.value(f"llvm.mlir.constant({'true' if value else 'false'}) : i1")
+    if not dtype.is_float:
+        return number(out, int(value), type_)
+    wide = struct.unpack("<I", struct.pack("<f", value))[0]
+    name = out.value(f"llvm.mlir.constant(0x{wide:08X} : f32) : f32")
+    return name if dtype.name == "f32" else out.value(f"llvm.fptrunc {name} : f32 to {type_}")
+
+
+class Context:
+    """Where the rules write. Satisfies `tilec.lowering.mma.TileContext`."""
+
+    def __init__(self, function: Function, taken: dict[Op, int]) -> None:
+        self.function = function
+        self.threads = function.num_warps * 32
+        self.lines: list[str] = []
+        self.shared_bytes = 0
+        self._count = 0
+        self._held: dict[Value, list[str]] = {}
+        self._taken = taken
+        self._thread = self._base = ""
+        self.current: Op | None = None
+
+    def begin(self) -> None:
+        """Bind parameters and read the special registers."""
+        for parameter in self.function.parameters:
+            self._held[parameter.value] = [f"%{parameter.name}"]
+        self._thread = self.value("nvvm.read.ptx.sreg.tid.x : i32")
+        self._base = self.value("llvm.mlir.addressof @dynamic_shared : !llvm.ptr<3>")
+
+    def name(self) -> str:
+        """A fresh SSA name."""
+        self._count += 1
+        return f"%v{self._count}"
+
+    def value(self, text: str) -> str:
+        """Append an operation with one result and return its name."""
+        name = self.name()
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def effect(self, text: str) -> None:
+        """Append text without a result."""
+        self.lines.append(text)
+
+    def registers(self, value: Value) -> list[str]:
+        """What this thread holds of a value."""
+        return self._held[value]
+
+    def scalar(self, value: Value) -> str:
+        """The one name of a scalar."""
+        (name,) = self._held[value]
+        return name
+
+    def assign(self, value: Value, registers: list[str]) -> None:
+        """Set what this thread holds of a value."""
+        self._held[value] = registers
+
+    def pointer(self, tensor: Value) -> str:
+        """Base of a tensor or shared buffer."""
+        return self._held[tensor][0]
+
+    def thread(self) -> str:
+        """Index of this thread in its block, i32."""
+        return self._thread
+
+    def shared_base(self) -> str:
+        """Start of the dynamic shared memory."""
+        return self._base
+
+    def host(self, expr: Expr) -> str:
+        """A launch expression as i64."""
+        if expr.op == "const":
+            return number(self, expr.value, "i64")
+        if expr.op == "sym":
+            if expr.name in self.function.strides:
+                return f"%{expr.name}"
+            return self.value(f"llvm.sext %{expr.name} : i32 to i64")
+        left, right = (self.host(arg) for arg in expr.args)
+        if expr.op in ("min", "max"):
+            smaller = compare(self, "slt", left, right, "i64")
+            return select(self, smaller, *((left, right) if expr.op == "min" else (right, left)), "i64")
+        # Extents and strides are never negative, so division may truncate.
+        kind = {"+": "add", "-": "sub", "*": "mul", "//": "sdiv", "%": "srem"}[expr.op]
+        return arith(self, kind, left, right, "i64")
+
+    def extent(self, tensor: Value, axis: int) -> str:
+        """Extent of an axis as i32."""
+        expr = tensor.tensor.dims[axis]
+        if expr.op == "const":
+            return number(self, expr.value)
+        if expr.op == "sym" and expr.name not in self.function.strides:
+            return f"%{expr.name}"
+        return self.value(f"llvm.trunc {self.host(expr)} : i64 to i32")
+
+    def stride(self, tensor: Value, axis: int) -> str:
+        """Stride of an axis in elements as i64."""
+        type_ = tensor.tensor
+        if type_.strides is not None:
+            return self.host(type_.strides[axis])
+        product = number(self, 1, "i64")
+        for expr in type_.dims[axis + 1 :]:
+            product = arith(self, "mul", product, self.host(expr), "i64")
+        return product
+
+    def stride_constant(self, tensor: Value, axis: int) -> int | None:
+        """The stride where it is known at compile time."""
+        type_ = tensor.tensor
+        if type_.strides is not None:
+            return type_.strides[axis].constant
+        product = 1
+        for expr in type_.dims[axis + 1 :]:
+            if expr.constant is None:
+                return None
+            product *= expr.constant
+        return product
+
+    def thread_coordinates(self, layout: Layout) -> list[str]:
+        """Coordinates of this thread's register 0 on each axis, i32."""
+        lane, warp = arith(self, "and", self._thread, 31), arith(self, "lshr", self._thread, 5)
+        out = [""] * layout.rank
+        for index, digits in ((lane, layout.lanes), (warp, layout.warps)):
+            for position, digit in enumerate(digits):
+                step = index if position == len(digits) - 1 else arith(self, "urem", index, digit.extent)
+                if position < len(digits) - 1:
+                    index = arith(self, "udiv", index, digit.extent)
+                if digit.axis is not None:
+                    part = arith(self, "mul", step, digit.stride)
+                    out[digit.axis] = arith(self, "add", out[digit.axis], part) if out[digit.axis] else part
+        return [coordinate or number(self, 0) for coordinate in out]
+
+    def scratch(self, size: int) -> str:
+        """Shared memory for one conversion or reduction, past what live buffers take; `size` in bytes."""
+        assert self.current is not None
+        offset = (self._taken.get(self.current, 0) + 127) // 128 * 128
+        self.shared_bytes = max(self.shared_bytes, offset + size)
+        return offset_pointer(self, self._base, offset, "!llvm.ptr<3>")
+
+    def barrier(self) -> None:
+        """Wait for all threads of the block."""
+        self.effect("nvvm.barrier")

@@ -1,0 +1,338 @@
+"""Accesses to global memory: boxes as vectors where the whole box is inside its tensor, else element by element under masks.
+
+Addresses are 64-bit. The test whether a box is inside is the same for all threads of a block, so the tail of a tensor costs
+the full blocks one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilec.ir.blocked_layouts import natural
+from tilec.ir.core import Access, Value
+from tilec.ir.layout import Layout
+from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.types import DType
+from tilec.lowering.context import Context, literal, storage
+from tilec.lowering.convert import registers_in
+from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
+
+
+def lower_load(context: Context, op: Load) -> None:
+    """Vectors of `op.vector` bytes; `In` tensors go through the read-only path."""
+    layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
+    dtype = op.result.tile.dtype
+    box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
+    invariant = context.function.parameter_of(op.source).access is Access.IN
+    width = _vector_length(layout, op.vector // dtype.bytes)
+
+    def whole() -> list[str]:
+        return _load_vectors(context, box, dtype, width, invariant)
+
+    if op.pad is None:
+        context.assign(op.result, whole())
+        return
+    pad = literal(context, op.pad, dtype)
+
+    def partly() -> list[str]:
+        out: list[str] = []
+        for register in range(layout.num_registers):
+            inside = box.element_inside(register)
+            out.append(
+                _guarded(context, inside, lambda r=register: _load_one(context, box.pointer(r), dtype, invariant), pad, dtype)
+            )
+        return out
+
+    context.assign(op.result, _choose(context, box.whole_inside(), whole, partly, dtype))
+
+
+def lower_store(context: Context, op: Store) -> None:
+    """The tile in its own layout where that is vectorised, else converted to one that is."""
+    dtype = op.tile.tile.dtype
+    layout = _store_layout(op, op.vector // dtype.bytes, context.function.num_warps)
+    held = registers_in(context, op.tile, layout) if op.tile.layout else context.registers(op.tile)
+    box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
+    width = _vector_length(layout, op.vector // dtype.bytes)
+    if dtype.kind == "b":
+        held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
+    type_ = "i8" if dtype.kind == "b" else storage(dtype)
+    owner = _owns(context, layout)
+    if owner:
+        context.effect(f"scf.if {owner} {{")
+    if op.mask:
+        context.effect(f"scf.if {box.whole_inside()} {{")
+    for first in range(0, layout.num_registers, width):
+        _store_vector(context, box.pointer(first), held[first : first + width], type_, dtype.bytes)
+    if op.mask:
+        context.effect("} else {")
+        for register in range(layout.num_registers):
+            context.effect(f"scf.if {box.element_inside(register)} {{")
+            _store_vector(context, box.pointer(register), [held[register]], type_, dtype.bytes)
+            context.effect("}")
+        context.effect("}")
+    if owner:
+        context.effect("}")
+    if context.function.parameter_of(op.target).access is not Access.OUT:
+        context.barrier()  # a later load of the same element may be done by another thread of the block
+
+
+def lower_gather(context: Context, op: Gather) -> None:
+    """One element per position; outside positions read the pad."""
+    layout = op.result.layout
+    assert layout is not None
+    dtype = op.result.tile.dtype
+    invariant = context.function.parameter_of(op.source).access is Access.IN
+    indices = [_wide(context, index, registers_in(context, index, layout)) for index in op.indices]
+    out: list[str] = []
+    for register in range(layout.num_registers):
+        place = [names[register] for names in indices]
+        if op.pad is None:
+            out.append(_load_one(context, _element(context, op.source, place), dtype, invariant))
+        else:
+            pad = literal(context, op.pad, dtype)
+            load = lambda p=place: _load_one(context, _element(context, op.source, p), dtype, invariant)  # noqa: E731
+            out.append(_guarded(context, _inside(context, op.source, place), load, pad, dtype))
+    context.assign(op.result, out)
+
+
+def lower_scatter(context: Context, op: Scatter) -> None:
+    """One element per position; masked positions outside are not written."""
+    layout = op.tile.layout
+    assert layout is not None
+    dtype = op.tile.tile.dtype
+    held = context.registers(op.tile)
+    indices = [_wide(context, index, registers_in(context, index, layout)) for index in op.indices]
+    owner = _owns(context, layout)
+    if owner:
+        context.effect(f"scf.if {owner} {{")
+    for register in range(layout.num_registers):
+        place = [names[register] for names in indices]
+        if op.mask:
+            context.effect(f"scf.if {_inside(context, op.target, place)} {{")
+        _store_vector(context, _element(context, op.target, place), [held[register]], storage(dtype), dtype.bytes)
+        if op.mask:
+            context.effect("}")
+    if owner:
+        context.effect("}")
+    if context.function.parameter_of(op.target).access is not Access.OUT:
+        context.barrier()
+
+
+def lower_atomic(context: Context, op: AtomicUpdate) -> None:
+    """One relaxed atomic per element."""
+    dtype = op.tile.tile.dtype
+    layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
+    held = context.registers(op.tile)
+    box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
+    signed = "" if dtype.kind == "i" else "u"
+    kind = ("fadd" if dtype.is_float else "add") if op.kind == "add" else ("f" if dtype.is_float else signed) + op.kind
+    owner = _owns(context, layout)
+    if owner:
+        context.effect(f"scf.if {owner} {{")
+    for register in range(layout.num_registers):
+        if op.mask:
+            context.effect(f"scf.if {box.element_inside(register)} {{")
+        context.value(f"llvm.atomicrmw {kind} {box.pointer(register)}, {held[register]} monotonic : {GLOBAL}, {storage(dtype)}")
+        if op.mask:
+            context.effect("}")
+    if owner:
+        context.effect("}")
+
+
+class _Box:
+    """Addresses and edges of a box, for the elements this thread holds."""
+
+    def __init__(self, context: Context, tensor: Value, offsets: list[Value], shape: tuple[int, ...], layout: Layout) -> None:
+        self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
+        self.offsets = [_wide(context, offset, [context.scalar(offset)])[0] for offset in offsets]
+        own = context.thread_coordinates(layout) if layout.lanes else [number(context, 0)] * len(shape)
+        self.first = [
+            arith(context, "add", offset, context.value(f"llvm.zext {coordinate} : i32 to i64"), "i64")
+            for offset, coordinate in zip(self.offsets, own, strict=True)
+        ]
+        self.base = _element(context, tensor, self.first)
+
+    def pointer(self, register: int) -> str:
+        """Address of a register's element."""
+        context, size = self.context, self.tensor.tensor.dtype.bytes
+        fixed, pointer = 0, self.base
+        for axis, step in enumerate(self.layout.coordinates(register, 0, 0)):
+            stride = context.stride_constant(self.tensor, axis)
+            if stride is not None:
+                fixed += step * stride * size
+            elif step:
+                moved = arith(context, "mul", context.stride(self.tensor, axis), number(context, step * size, "i64"), "i64")
+                pointer = offset_pointer(context, pointer, moved, GLOBAL, "i64")
+        return offset_pointer(context, pointer, fixed, GLOBAL)
+
+    def whole_inside(self) -> str:
+        """Whether the whole box lies in the tensor; the same for all threads."""
+        out = ""
+        for axis, offset in enumerate(self.offsets):
+            limit = self._extent(axis)
+            end = arith(self.context, "add", offset, number(self.context, self.shape[axis], "i64"), "i64")
+            out = _and(self.context, out, compare(self.context, "sge", offset, number(self.context, 0, "i64"), "i64"))
+            out = _and(self.context, out, compare(self.context, "sle", end, limit, "i64"))
+        return out
+
+    def element_inside(self, register: int) -> str:
+        """Whether a register's element lies in the tensor."""
+        steps = self.layout.coordinates(register, 0, 0)
+        place = [
+            arith(self.context, "add", first, number(self.context, step, "i64"), "i64") if step else first
+            for first, step in zip(self.first, steps, strict=True)
+        ]
+        return _inside(self.context, self.tensor, place)
+
+    def _extent(self, axis: int) -> str:
+        return self.context.host(self.tensor.tensor.dims[axis])
+
+
+def _inside(context: Context, tensor: Value, place: list[str]) -> str:
+    out = ""
+    for axis, index in enumerate(place):
+        # Unsigned comparison covers negative indices too.
+        out = _and(context, out, compare(context, "ult", index, context.host(tensor.tensor.dims[axis]), "i64"))
+    return out
+
+
+def _and(context: Context, left: str, right: str) -> str:
+    return context.value(f"llvm.and {left}, {right} : i1") if left else right
+
+
+def _wide(context: Context, value: Value, names: list[str]) -> list[str]:
+    dtype = value.tile.dtype
+    if dtype.bits == 64:
+        return names
+    kind = "sext" if dtype.kind == "i" else "zext"
+    return [context.value(f"llvm.{kind} {name} : i{dtype.bits} to i64") for name in names]
+
+
+def _element(context: Context, tensor: Value, place: list[str]) -> str:
+    size = tensor.tensor.dtype.bytes
+    pointer = context.pointer(tensor)
+    for axis, index in enumerate(place):
+        stride = context.stride_constant(tensor, axis)
+        if stride is not None:
+            moved = arith(context, "mul", index, number(context, stride * size, "i64"), "i64")
+        else:
+            elements = arith(context, "mul", index, context.stride(tensor, axis), "i64")
+            moved = arith(context, "mul", elements, number(context, size, "i64"), "i64")
+        pointer = offset_pointer(context, pointer, moved, GLOBAL, "i64")
+    return pointer
+
+
+def _store_layout(op: Store, most: int, warps: int) -> Layout:
+    """The tile's own layout, or the natural one where that stores wider vectors (accumulators of `mma`)."""
+    tile = op.tile
+    if tile.layout is None:
+        return Layout(tile.tile.rank, (), (), ())
+    wider = natural(tile.tile.shape, warps)
+    return wider if _vector_length(wider, most) > _vector_length(tile.layout, most) else tile.layout
+
+
+def _vector_length(layout: Layout, most: int) -> int:
+    """Neighbouring elements on the last axis that registers hold in a run, at most `most`, a power of two."""
+    if not layout.registers or layout.registers[0].axis != layout.rank - 1 or layout.registers[0].stride != 1:
+        return 1
+    length = 1
+    while length * 2 <= most and layout.registers[0].extent % (length * 2) == 0:
+        length *= 2
+    return length
+
+
+def _load_vectors(context: Context, box: _Box, dtype: DType, width: int, invariant: bool) -> list[str]:
+    if width == 1:
+        return [_load_one(context, box.pointer(r), dtype, invariant) for r in range(box.layout.num_registers)]
+    out: list[str] = []
+    words = width * dtype.bytes // 4
+    for first in range(0, box.layout.num_registers, width):
+        pointer = box.pointer(first)
+        hint = " invariant" if invariant else ""
+        if words:
+            raw = "i32" if words == 1 else f"vector<{words}xi32>"
+        else:
+            raw = f"i{width * dtype.bytes * 8}"
+        vector = f"vector<{width}x{_memory_type(dtype)}>"
+        loaded = context.value(f"llvm.load {pointer}{hint} {{alignment = {width * dtype.bytes} : i64}} : {GLOBAL} -> {raw}")
+        lanes = loaded if raw == vector else context.value(f"llvm.bitcast {loaded} : {raw} to {vector}")
+        for position in range(width):
+            index = number(context, position)
+            out.append(context.value(f"llvm.extractelement {lanes}[{index} : i32] : {vector}"))
+    return [_from_memory(context, name, dtype) for name in out]
+
+
+def _memory_type(dtype: DType) -> str:
+    return "i8" if dtype.kind == "b" else storage(dtype)
+
+
+def _from_memory(context: Context, name: str, dtype: DType) -> str:
+    if dtype.kind != "b":
+        return name
+    return compare(context, "ne", name, number(context, 0, "i8"), "i8")
+
+
+def _load_one(context: Context, pointer: str, dtype: DType, invariant: bool) -> str:
+    hint = " invariant" if invariant else ""
+    name = context.value(f"llvm.load {pointer}{hint} {{alignment = {dtype.bytes} : i64}} : {GLOBAL} -> {_memory_type(dtype)}")
+    return _from_memory(context, name, dtype)
+
+
+def _store_vector(context: Context, pointer: str, names: list[str], type_: str, size: int) -> None:
+    align = f"{{alignment = {len(names) * size} : i64}}"
+    if len(names) == 1:
+        context.effect(f"llvm.store {names[0]}, {pointer} {align} : {type_}, {GLOBAL}")
+        return
+    vector = f"vector<{len(names)}x{type_}>"
+    packed = context.value(f"llvm.mlir.undef : {vector}")
+    for position, name in enumerate(names):
+        packed = context.value(f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {vector}")
+    words = len(names) * size // 4
+    if words:
+        raw = "i32" if words == 1 else f"vector<{words}xi32>"
+        if raw != vector:
+            packed = context.value(f"llvm.bitcast {packed} : {vector} to {raw}")
+        vector = raw
+    context.effect(f"llvm.store {packed}, {pointer} {align} : {vector}, {GLOBAL}")
+
+
+def _guarded(context: Context, condition: str, inside: Callable[[], str], outside: str, dtype: DType) -> str:
+    name, type_ = context.name(), storage(dtype)
+    context.effect(f"{name} = scf.if {condition} -> ({type_}) {{")
+    context.effect(f"scf.yield {inside()} : {type_}")
+    context.effect("} else {")
+    context.effect(f"scf.yield {outside} : {type_}")
+    context.effect("}")
+    return name
+
+
+def _choose(
+    context: Context, condition: str, whole: Callable[[], list[str]], partly: Callable[[], list[str]], dtype: DType
+) -> list[str]:
+    name = context.name()
+    place = len(context.lines)
+    context.effect("")
+    held = whole()
+    types = ", ".join([storage(dtype)] * len(held))
+    context.lines[place] = f"{name}:{len(held)} = scf.if {condition} -> ({types}) {{"
+    context.effect(f"scf.yield {', '.join(held)} : {types}")
+    context.effect("} else {")
+    context.effect(f"scf.yield {', '.join(partly())} : {types}")
+    context.effect("}")
+    return [f"{name}#{i}" for i in range(len(held))]
+
+
+def _owns(context: Context, layout: Layout) -> str:
+    """True in the first of the threads that hold the same elements; empty where no element is held twice."""
+    if not layout.lanes:
+        return compare(context, "eq", context.thread(), number(context, 0))
+    out = ""
+    lane, warp = arith(context, "and", context.thread(), 31), arith(context, "lshr", context.thread(), 5)
+    for index, digits in ((lane, layout.lanes), (warp, layout.warps)):
+        position = 1
+        for digit in digits:
+            if digit.axis is None and digit.extent > 1:
+                step = arith(context, "urem", arith(context, "udiv", index, position), digit.extent)
+                out = _and(context, out, compare(context, "eq", step, number(context, 0)))
+            position *= digit.extent
+    return out

@@ -1,0 +1,133 @@
+"""Reductions of one axis: registers first, then lanes by shuffles, then warps through shared memory.
+
+Every thread that holds an element of the result ends with the same value, so no further exchange is needed.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.layout import Layout
+from tilec.ir.ops import Reduce
+from tilec.ir.types import DType, i32
+from tilec.lowering.arithmetic import binary, compared
+from tilec.lowering.context import Context, storage
+from tilec.lowering.tensor_core import SHARED, arith, number, offset_pointer, select
+
+Parts = tuple[str, ...]  # the value, and for argmax and argmin its position
+
+
+def lower_reduce(context: Context, op: Reduce) -> None:
+    """Float sums accumulate in f32 whatever the tile's dtype."""
+    source = op.operands[0]
+    layout = source.layout
+    assert layout is not None
+    dtype = source.tile.dtype
+    held = context.registers(source)
+    work = dtype
+    if dtype.is_float and dtype.bits == 16:
+        from tilec.ir.types import f32
+
+        held = [context.value(f"llvm.fpext {name} : {storage(dtype)} to f32") for name in held]
+        work = f32
+    positional = op.kind.startswith("arg")
+    own = context.thread_coordinates(layout)[op.axis] if positional else ""
+    groups: dict[tuple[int, ...], Parts] = {}
+    for register, name in enumerate(held):
+        place = layout.coordinates(register, 0, 0)
+        parts = (name, arith(context, "add", own, place[op.axis])) if positional else (name,)
+        key = place[: op.axis] + place[op.axis + 1 :]
+        groups[key] = _combine(context, op.kind, groups[key], parts, work) if key in groups else parts
+    results = list(groups.values())
+    results = [_across_lanes(context, op, layout, parts, work) for parts in results]
+    results = _across_warps(context, op, layout, results, work)
+    names = [parts[-1] for parts in results]
+    if work != dtype and not positional:
+        names = [context.value(f"llvm.fptrunc {name} : f32 to {storage(dtype)}") for name in names]
+    context.assign(op.result, names)
+
+
+def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DType) -> Parts:
+    if len(left) == 1:
+        return (binary(context, {"sum": "add"}.get(kind, kind), left[0], right[0], dtype),)
+    better = compared(context, "gt" if kind == "argmax" else "lt", right[0], left[0], dtype)
+    equal = compared(context, "eq", right[0], left[0], dtype)
+    earlier = compared(context, "lt", right[1], left[1], i32)
+    tie = context.value(f"llvm.and {equal}, {earlier} : i1")
+    take = context.value(f"llvm.or {better}, {tie} : i1")
+    return select(context, take, right[0], left[0], storage(dtype)), select(context, take, right[1], left[1])
+
+
+def _across_lanes(context: Context, op: Reduce, layout: Layout, parts: Parts, dtype: DType) -> Parts:
+    position = 1
+    for digit in layout.lanes:
+        step = 1
+        while digit.axis == op.axis and step < digit.extent:
+            other = tuple(
+                _shuffle(context, name, position * step, storage(dtype) if i == 0 else "i32") for i, name in enumerate(parts)
+            )
+            parts = _combine(context, op.kind, parts, other, dtype)
+            step *= 2
+        position *= digit.extent
+    return parts
+
+
+def _shuffle(context: Context, name: str, mask: int, type_: str) -> str:
+    """The value of the lane whose index differs in the bits of `mask` (PTX ISA, `shfl.sync.bfly`)."""
+    if type_ == "i64":
+        low = context.value(f"llvm.trunc {name} : i64 to i32")
+        high = context.value(f"llvm.trunc {arith(context, 'lshr', name, 32, 'i64')} : i64 to i32")
+        wide = [context.value(f"llvm.zext {_shuffle(context, half, mask, 'i32')} : i32 to i64") for half in (low, high)]
+        return context.value(f"llvm.or {wide[0]}, {arith(context, 'shl', wide[1], 32, 'i64')} : i64")
+    small = type_ not in ("i32", "f32")
+    if small:
+        name = context.value(f"llvm.zext {name} : {type_} to i32")
+    members, offset, clamp = number(context, -1), number(context, mask), number(context, 31)
+    lane_type = "i32" if small else type_
+    moved = context.value(f"nvvm.shfl.sync bfly {members}, {name}, {offset}, {clamp} : {lane_type} -> {lane_type}")
+    return context.value(f"llvm.trunc {moved} : i32 to {type_}") if small else moved
+
+
+def _across_warps(context: Context, op: Reduce, layout: Layout, results: list[Parts], dtype: DType) -> list[Parts]:
+    if all(digit.axis != op.axis or digit.extent == 1 for digit in layout.warps):
+        return results
+    width = 8  # bytes kept per value, wide enough for every dtype
+    count = len(results) * len(results[0])
+    scratch = context.scratch(context.threads * count * width)
+    thread = context.thread()
+    lane, warp = arith(context, "and", thread, 31), arith(context, "lshr", thread, 5)
+    context.barrier()
+    own = offset_pointer(context, scratch, arith(context, "mul", thread, count * width), SHARED)
+    types = [storage(dtype), "i32"]
+    for slot, parts in enumerate(results):
+        for which, name in enumerate(parts):
+            pointer = offset_pointer(context, own, (slot * len(parts) + which) * width, SHARED)
+            value, type_ = (
+                (name, types[which]) if types[which] != "i1" else (context.value(f"llvm.zext {name} : i1 to i8"), "i8")
+            )
+            context.effect(f"llvm.store {value}, {pointer} : {type_}, {SHARED}")
+    context.barrier()
+    # This thread's warp index with the digits of the axis set to zero, then every combination of them.
+    fixed, position, steps = None, 1, [0]
+    for digit in layout.warps:
+        if digit.axis == op.axis:
+            steps = [step + position * i for i in range(digit.extent) for step in steps]
+        else:
+            index = arith(context, "urem", arith(context, "udiv", warp, position), digit.extent)
+            part = arith(context, "mul", index, position)
+            fixed = part if fixed is None else arith(context, "add", fixed, part)
+        position *= digit.extent
+    first = arith(context, "mul", fixed, 32) if fixed is not None else None
+    base_thread = arith(context, "add", lane, first) if first is not None else lane
+    base = offset_pointer(context, scratch, arith(context, "mul", base_thread, count * width), SHARED)
+    out: list[Parts] = []
+    for slot, parts in enumerate(results):
+        total: Parts | None = None
+        for step in sorted(steps):
+            loaded: list[str] = []
+            for which in range(len(parts)):
+                offset = step * 32 * count * width + (slot * len(parts) + which) * width
+                pointer = offset_pointer(context, base, offset, SHARED)
+                loaded.append(context.value(f"llvm.load {pointer} : {SHARED} -> {types[which]}"))
+            total = tuple(loaded) if total is None else _combine(context, op.kind, total, tuple(loaded), dtype)
+        assert total is not None
+        out.append(total)
+    return out

@@ -1,0 +1,14 @@
+"""From a proven function to one that says how threads run it, for one target."""
+
+from __future__ import annotations
+
+from tilec.ir.core import Function
+from tilec.passes import layout, staging
+from tilec.target import Target
+
+
+def prepare(function: Function, target: Target, *, num_warps: int | None = None) -> Function:
+    """Pipeline the loops that feed tensor cores, then decide layouts and vectors; in place. `num_warps` overrides the choice
+    for kernels without tensor-core loops, whose shapes decide it."""
+    staging.stage(function, target)
+    return layout.assign(function, num_warps)
