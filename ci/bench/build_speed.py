@@ -60,12 +60,14 @@ def measure(project: Path, options: list[str], kernel: str, edit: list[str]) -> 
     text = path.read_text(encoding="utf-8")
     if edit[0] not in text:
         sys.exit(f"{path.name} has no `{edit[0]}` to edit")
-    edited = text.replace(edit[0], edit[1], 1)
+    edited = edit[1].join(text.rsplit(edit[0], 1))  # the last place is code, an earlier one may be prose
     for what, fresh in (("one kernel edited", edited), ("a comment edited", f"{edited}# a comment\n")):
         path.write_text(fresh, encoding="utf-8")
         seconds, report = build(project, options)
         made = sum(item["status"] == "built" for item in report["artifacts"])
         rows.append({"what": what, "seconds": seconds, "artifacts": made, "cubins": len(rebuilt(report, kernel, "cubin"))})
+    if not rows[-2]["cubins"]:
+        sys.exit(f"the edit of {path.name} changed no CUBIN")
     if rows[-1]["cubins"]:
         sys.exit("a comment assembled a CUBIN again")
     return rows
