@@ -7,6 +7,7 @@ the full blocks one comparison.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tilec.ir.blocked_layouts import natural
 from tilec.ir.core import Access, Value
@@ -90,7 +91,7 @@ def lower_gather(context: Context, op: Gather) -> None:
             out.append(_load_one(context, _element(context, op.source, place), dtype, invariant))
         else:
             pad = literal(context, op.pad, dtype)
-            load = lambda p=place: _load_one(context, _element(context, op.source, p), dtype, invariant)  # noqa: E731
+            load = partial(_load_place, context, op.source, place, dtype, invariant)
             out.append(_guarded(context, _inside(context, op.source, place), load, pad, dtype))
     context.assign(op.result, out)
 
@@ -270,6 +271,10 @@ def _from_memory(context: Context, name: str, dtype: DType) -> str:
     if dtype.kind != "b":
         return name
     return compare(context, "ne", name, number(context, 0, "i8"), "i8")
+
+
+def _load_place(context: Context, tensor: Value, place: list[str], dtype: DType, invariant: bool) -> str:
+    return _load_one(context, _element(context, tensor, place), dtype, invariant)
 
 
 def _load_one(context: Context, pointer: str, dtype: DType, invariant: bool) -> str:
