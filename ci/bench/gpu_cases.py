@@ -204,13 +204,6 @@ def _gather(manifest: Manifest, t: Tensors) -> Tensors:
     return {out: t[table][t[index].reshape(-1).long()].reshape(t[out].shape)}
 
 
-def _matvec(manifest: Manifest, t: Tensors) -> Tensors:
-    left, right = _inputs(manifest, t)
-    vector, weight = (left, right) if left.numel() < right.numel() else (right, left)
-    out = _out(manifest)
-    return {out: (vector.reshape(-1, vector.shape[-1]) @ weight.T).reshape(t[out].shape)}
-
-
 def _matmul(manifest: Manifest, t: Tensors) -> Tensors:
     a, b = (spec for spec in manifest.tensors if spec.access == "in")
     transposed = str(a.dims[1]) == str(b.dims[1])
@@ -231,27 +224,30 @@ def _add(manifest: Manifest, t: Tensors) -> Tensors:
     return {_out(manifest): x + y}
 
 
-def _argmax(manifest: Manifest, t: Tensors) -> Tensors:
-    """Both steps: one maximum per group of `BLOCK` values (or of all), and its index, the first where several are equal."""
-    ins = [spec for spec in manifest.tensors if spec.access == "in"]
-    outs = [spec for spec in manifest.tensors if spec.access == "out"]
-    values = next(t[spec.name] for spec in ins if spec.dtype[0] in "fb").reshape(-1)
-    numbers = next((t[spec.name].reshape(-1) for spec in ins if spec.dtype[0] == "i"), None)
-    groups = t[outs[0].name].numel()
-    block = manifest.constants.get("BLOCK")
-    size = block if isinstance(block, int) and groups > 1 else -(-values.numel() // groups)
-    padded = functional.pad(values, (0, groups * size - values.numel()), value=-math.inf).view(groups, size)
-    top = padded.amax(1)
-    inside = torch.arange(size, device=values.device)
-    first = torch.where(padded == top[:, None], inside, size).amin(1) + torch.arange(groups, device=values.device) * size
-    chosen = first if numbers is None else numbers[first]
-    return {spec.name: (top if spec.dtype[0] in "fb" else chosen).reshape(t[spec.name].shape) for spec in outs}
+def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
+    """Maximum and its column for each part of BLOCK columns, the first column where several are equal."""
+    (logits,) = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
+    maxima, indices = (spec.name for spec in manifest.tensors if spec.access == "out")
+    size = int(manifest.constants["BLOCK"])
+    rows, parts = t[maxima].shape
+    padded = functional.pad(logits, (0, parts * size - logits.shape[1]), value=-math.inf).view(rows, parts, size)
+    top = padded.amax(2)
+    inside = torch.arange(size, device=logits.device)
+    first = torch.where(padded == top[:, :, None], inside, size).amin(2)
+    return {maxima: top, indices: first + torch.arange(parts, device=logits.device) * size}
+
+
+def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
+    """The lowest index among the parts with the greatest maximum."""
+    maxima, indices = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
+    best = maxima == maxima.amax(1, keepdim=True)
+    return {_out(manifest): torch.where(best, indices, 2147483647).amin(1)}
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
-    "gather_row": _gather, "matvec": _matvec, "matmul": _matmul, "argmax": _argmax,
-    "argmax_blocks": _argmax, "argmax_reduce": _argmax,
+    "gather_row": _gather, "matvec": _matmul, "matmul": _matmul,
+    "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce,
 }  # fmt: skip
 
 # Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
