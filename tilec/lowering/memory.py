@@ -27,24 +27,25 @@ def lower_load(context: Context, op: Load) -> None:
     invariant = context.function.parameter_of(op.source).access is Access.IN
     width = _vector_length(layout, op.vector // dtype.bytes)
 
+    words = _Words(context, dtype, width)
+
     def whole() -> list[str]:
-        return _load_vectors(context, box, dtype, width, invariant)
+        return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), invariant)]
 
     if op.pad is None:
-        context.assign(op.result, whole())
+        context.assign(op.result, words.elements(whole()))
         return
     pad = literal(context, op.pad, dtype)
 
-    def partly() -> list[str]:
-        out: list[str] = []
-        for register in range(layout.num_registers):
-            inside = box.element_inside(register)
-            out.append(
-                _guarded(context, inside, lambda r=register: _load_one(context, box.pointer(r), dtype, invariant), pad, dtype)
-            )
-        return out
+    def element(register: int) -> str:
+        load = partial(_load_one, context, box.pointer(register), dtype, invariant)
+        return _guarded(context, box.element_inside(register), load, pad, dtype)
 
-    context.assign(op.result, _choose(context, box.whole_inside(), whole, partly, dtype))
+    def partly() -> list[str]:
+        return words.pack([element(register) for register in range(layout.num_registers)])
+
+    held = _choose(context, box.whole_inside(), whole, partly, words.type)
+    context.assign(op.result, words.elements(held))
 
 
 def lower_store(context: Context, op: Store) -> None:
@@ -242,25 +243,57 @@ def _vector_length(layout: Layout, most: int) -> int:
     return length
 
 
-def _load_vectors(context: Context, box: _Box, dtype: DType, width: int, invariant: bool) -> list[str]:
-    if width == 1:
-        return [_load_one(context, box.pointer(r), dtype, invariant) for r in range(box.layout.num_registers)]
-    out: list[str] = []
-    words = width * dtype.bytes // 4
-    for first in range(0, box.layout.num_registers, width):
-        pointer = box.pointer(first)
-        hint = " invariant" if invariant else ""
-        if words:
-            raw = "i32" if words == 1 else f"vector<{words}xi32>"
-        else:
-            raw = f"i{width * dtype.bytes * 8}"
-        vector = f"vector<{width}x{_memory_type(dtype)}>"
-        loaded = context.value(f"llvm.load {pointer}{hint} {{alignment = {width * dtype.bytes} : i64}} : {GLOBAL} -> {raw}")
-        lanes = loaded if raw == vector else context.value(f"llvm.bitcast {loaded} : {raw} to {vector}")
-        for position in range(width):
-            index = number(context, position)
-            out.append(context.value(f"llvm.extractelement {lanes}[{index} : i32] : {vector}"))
-    return [_from_memory(context, name, dtype) for name in out]
+class _Words:
+    """Elements as they come from memory in one access: up to 32 bits of neighbours in a register, so that a branch passes
+    registers on and not their parts. `width` elements make an access."""
+
+    def __init__(self, context: Context, dtype: DType, width: int) -> None:
+        self.context, self.dtype, self.width = context, dtype, width
+        self.each = max(1, min(width, 4 // dtype.bytes))  # elements in a word
+        self.vector = f"vector<{self.each}x{_memory_type(dtype)}>"
+        self.type = storage(dtype) if self.each == 1 else f"i{self.each * dtype.bytes * 8}"
+        self.raw = _memory_type(dtype) if self.each == 1 else self.type
+
+    def load(self, pointer: str, invariant: bool) -> list[str]:
+        """The words of one access."""
+        context, count = self.context, self.width // self.each
+        type_ = self.raw if count == 1 else f"vector<{count}x{self.raw}>"
+        loaded = _load(context, pointer, type_, self.width * self.dtype.bytes, invariant)
+        words = [loaded] if count == 1 else [_extract(context, loaded, type_, i) for i in range(count)]
+        return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
+
+    def pack(self, elements: list[str]) -> list[str]:
+        """Elements, one by one, into words."""
+        if self.each == 1:
+            return elements
+        context, out = self.context, list[str]()
+        for first in range(0, len(elements), self.each):
+            packed = context.value(f"llvm.mlir.undef : {self.vector}")
+            for position, name in enumerate(elements[first : first + self.each]):
+                if self.dtype.kind == "b":
+                    name = context.value(f"llvm.zext {name} : i1 to i8")
+                packed = context.value(f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {self.vector}")
+            out.append(context.value(f"llvm.bitcast {packed} : {self.vector} to {self.type}"))
+        return out
+
+    def elements(self, words: list[str]) -> list[str]:
+        """Words into elements."""
+        if self.each == 1:
+            return words
+        context, out = self.context, list[str]()
+        for word in words:
+            lanes = context.value(f"llvm.bitcast {word} : {self.type} to {self.vector}")
+            out += [_from_memory(context, _extract(context, lanes, self.vector, i), self.dtype) for i in range(self.each)]
+        return out
+
+
+def _extract(context: Context, vector: str, type_: str, position: int) -> str:
+    return context.value(f"llvm.extractelement {vector}[{number(context, position)} : i32] : {type_}")
+
+
+def _load(context: Context, pointer: str, type_: str, align: int, invariant: bool) -> str:
+    hint = " invariant" if invariant else ""
+    return context.value(f"llvm.load {pointer}{hint} {{alignment = {align} : i64}} : {GLOBAL} -> {type_}")
 
 
 def _memory_type(dtype: DType) -> str:
@@ -278,9 +311,7 @@ def _load_place(context: Context, tensor: Value, place: list[str], dtype: DType,
 
 
 def _load_one(context: Context, pointer: str, dtype: DType, invariant: bool) -> str:
-    hint = " invariant" if invariant else ""
-    name = context.value(f"llvm.load {pointer}{hint} {{alignment = {dtype.bytes} : i64}} : {GLOBAL} -> {_memory_type(dtype)}")
-    return _from_memory(context, name, dtype)
+    return _from_memory(context, _load(context, pointer, _memory_type(dtype), dtype.bytes, invariant), dtype)
 
 
 def _store_vector(context: Context, pointer: str, names: list[str], type_: str, size: int) -> None:
@@ -312,13 +343,13 @@ def _guarded(context: Context, condition: str, inside: Callable[[], str], outsid
 
 
 def _choose(
-    context: Context, condition: str, whole: Callable[[], list[str]], partly: Callable[[], list[str]], dtype: DType
+    context: Context, condition: str, whole: Callable[[], list[str]], partly: Callable[[], list[str]], type_: str
 ) -> list[str]:
     name = context.name()
     place = len(context.lines)
     context.effect("")
     held = whole()
-    types = ", ".join([storage(dtype)] * len(held))
+    types = ", ".join([type_] * len(held))
     context.lines[place] = f"{name}:{len(held)} = scf.if {condition} -> ({types}) {{"
     context.effect(f"scf.yield {', '.join(held)} : {types}")
     context.effect("} else {")

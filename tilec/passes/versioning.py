@@ -1,0 +1,118 @@
+"""Give blocks that lie inside all tensors code without masks, and the blocks at the edges the code as written.
+
+One test at the start of a block then stands for the test of every padded load and masked store whose box is known there, so
+that the loads of a full block are issued back to back, with nothing between them. Only the order of tests changes, never
+what is read or written: the pass runs after the proofs and needs none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilec.ir.clone import clone
+from tilec.ir.core import Block, Effect, Function, Op, Value
+from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
+from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.types import TileType, boolean, i32
+from tilec.passes.divisibility import aligned_ranges
+from tilec.passes.ranges import Range
+
+Edge = tuple[Value, int, int | str]  # offset, extent of the box, extent of the tensor
+Masked = Load | Store
+
+
+def version(function: Function) -> Function:
+    """Split the body, in place, where a masked access can be decided at the start of the block. Kernels whose loads go through
+    shared memory mask each copy instead and stay as they are."""
+    ops = list(function.body.walk())
+    if any(isinstance(op, AsyncCopy) for op in ops):
+        return function
+    early = _known_at_start(function)
+    facts = aligned_ranges(function)
+    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(op, early, facts)) is not None}
+    tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
+    if not tests:
+        for op in decided:
+            _unmask(op)
+        return function
+    start = [op for op in function.body.ops if _is_early(op, early)]
+    rest = [op for op in function.body.ops if not _is_early(op, early)]
+    condition = _condition(start, tests)
+    names: dict[Value, Value] = {}
+    edge_code = clone(rest, names)
+    for op in decided:
+        _unmask(op)
+    branch = If(operands=[condition], regions=[Block(ops=[*rest, Yield()]), Block(ops=[*edge_code, Yield()])])
+    function.body.ops = [*start, branch]
+    return function
+
+
+def _is_masked(op: Op) -> bool:
+    return (isinstance(op, Load) and op.pad is not None) or (isinstance(op, Store) and op.mask)
+
+
+def _unmask(op: Op) -> None:
+    if isinstance(op, Load):
+        op.pad = None
+    elif isinstance(op, Store):
+        op.mask = False
+
+
+def _known_at_start(function: Function) -> set[Value]:
+    """Scalars that follow from launch values and the block's place alone."""
+    known = {parameter.value for parameter in function.parameters if parameter.access is None}
+    for op in function.body.ops:
+        scalar = all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
+        if op.results and scalar and op.effect is Effect.NONE and not op.regions and set(op.operands) <= known:
+            known |= set(op.results)
+    return known
+
+
+def _is_early(op: Op, early: set[Value]) -> bool:
+    return bool(op.results) and set(op.results) <= early
+
+
+def _edges(op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
+    """The tests that put the box of an access inside its tensor; None where they cannot be made at the start."""
+    if isinstance(op, Load):
+        tensor, offsets, shape = op.source.tensor, op.offsets, op.result.tile.shape
+    else:
+        assert isinstance(op, Store)
+        tensor, offsets, shape = op.target.tensor, op.offsets, op.tile.tile.shape
+    edges: list[Edge] = []
+    for offset, extent, dim in zip(offsets, shape, tensor.dims, strict=True):
+        fact = facts[offset]
+        if dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
+            continue
+        if offset not in early or offset.tile.dtype != i32 or dim.op not in ("const", "sym"):
+            return None
+        edges.append((offset, extent, dim.value if dim.op == "const" else dim.name))
+    return edges
+
+
+def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
+    """All of `0 <= offset <= dim - extent`. Dims are positive and extents small, so the difference does not wrap."""
+    scalar = TileType(i32)
+
+    def put(op: Op, type_: TileType = scalar) -> Value:
+        op.define(type_)
+        start.append(op)
+        return op.result
+
+    def constant(value: int) -> Value:
+        return put(Constant(value=value))
+
+    def compare(kind: str, left: Value, right: Value) -> Value:
+        return put(Compare(operands=[left, right], kind=kind), TileType(boolean))
+
+    found: Value | None = None
+    zero = constant(0)
+    for offset, extent, dim in tests:
+        if isinstance(dim, int):
+            last = constant(dim - extent)
+        else:
+            last = put(Binary(operands=[put(DimValue(symbol=dim)), constant(extent)], kind="sub"))
+        for inside in (compare("ge", offset, zero), compare("le", offset, last)):
+            found = put(Binary(operands=[found, inside], kind="and"), TileType(boolean)) if found else inside
+    assert found is not None
+    return found
