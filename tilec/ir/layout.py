@@ -48,6 +48,32 @@ class Layout:
                     out[digit.axis] += step * digit.stride
         return tuple(out)
 
+    def problem(self, shape: tuple[int, ...], warps: int) -> str | None:
+        """Why this does not hold every element of a tile of `shape` on `warps` warps; None where it does.
+
+        Digits of one axis, in order of their strides, must count its coordinates like the digits of a number do.
+        """
+        if self.rank != len(shape):
+            return f"its rank is {self.rank}"
+        if prod(digit.extent for digit in self.lanes) != 32:
+            return "the lanes are not 32"
+        if prod(digit.extent for digit in self.warps) != warps:
+            return f"the warps are not {warps}"
+        covered = [1] * self.rank
+        for digit in sorted((*self.registers, *self.lanes, *self.warps), key=lambda digit: digit.stride):
+            if digit.extent < 1:
+                return f"the digit {digit} counts nothing"
+            if digit.axis is None or digit.extent == 1:
+                continue
+            if not 0 <= digit.axis < self.rank:
+                return f"there is no axis {digit.axis}"
+            if digit.stride != covered[digit.axis]:
+                return f"the digit {digit} does not go on where {covered[digit.axis]} elements end"
+            covered[digit.axis] *= digit.extent
+        if tuple(covered) != shape:
+            return f"it holds {covered}"
+        return None
+
     def __str__(self) -> str:
         groups = (self.registers, self.lanes, self.warps)
         return "<" + " | ".join(" ".join(map(str, group)) or "1" for group in groups) + ">"

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from tilec.ir.core import Function
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.verifier import verify
 from tilec.passes import layout, staging, versioning
 from tilec.passes.canonicalize import canonicalize
 from tilec.target import Target
 
 
 def prepare(function: Function, target: Target, *, num_warps: int | None = None) -> Function:
-    """Clean up, pipeline the loops that feed tensor cores, free full blocks from masks, then decide layouts and vectors; in place.
-    `num_warps` overrides the choice for kernels without tensor-core loops, whose shapes decide it."""
+    """Clean up, pipeline the loops that feed tensor cores, free full blocks from masks, decide layouts and vectors; in place.
+
+    `num_warps` overrides the choice for kernels without tensor-core loops, whose shapes decide it. The function is verified
+    after each pass; the VerifyError names the pass that broke a rule.
+    """
     canonicalize(function)
+    _check(function, "canonicalize")
     staging.stage(function, target)
+    _check(function, "staging")
     versioning.version(function)
-    return layout.assign(function, num_warps)
+    _check(function, "versioning")
+    layout.assign(function, num_warps)
+    _check(function, "layout")
+    return function
+
+
+def _check(function: Function, after: str) -> None:
+    try:
+        verify(function)
+    except VerifyError as error:
+        raise VerifyError(f"after {after}: {error}") from error

@@ -1,0 +1,249 @@
+"""Reads the text form of the tile IR back: `.tir` text goes in, a `Function` comes out, and printing it gives the same text.
+
+Names of values are no part of the text, and neither are source locations; both come out empty. The parser checks syntax,
+names of values and attributes, nothing else: `tilec.ir.verifier` judges the function. `ParseError` names line and column.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from functools import cache
+from types import UnionType
+from typing import Any, Final, get_args, get_type_hints
+
+from tilec.ir import ops, ops_staging
+from tilec.ir.core import OPS, Access, Block, Function, Op, Parameter, Precondition, UnsafeBlock, Value, ValueFact
+from tilec.ir.expr import Expr
+from tilec.ir.layout import Layout
+from tilec.ir.tokens import ParseError, Token
+from tilec.ir.type_reader import TypeReader
+from tilec.ir.types import Type
+
+__all__ = ["ParseError", "parse_expr", "parse_function"]
+
+_OP_MODULES: Final = (ops, ops_staging)  # importing them fills `OPS`
+_WORDS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
+
+
+def parse_function(text: str) -> Function:
+    """The function that `text` prints."""
+    reader = _Reader(text)
+    function = reader.function()
+    reader.expect_end()
+    return function
+
+
+def parse_expr(text: str) -> Expr:
+    """The expression that `text` prints."""
+    reader = _Reader(text)
+    expr = reader.expr()
+    reader.expect_end()
+    return expr
+
+
+class _Reader(TypeReader):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.values: dict[str, Value] = {}
+
+    def function(self) -> Function:
+        self.expect("kernel")
+        self.expect("@")
+        name = self.word("the kernel's name")
+        self.expect("(")
+        body = Block()
+        parameters = self.listed(lambda: self.parameter(body), ")")
+        self.expect("{")
+        function = Function(name, parameters, body)
+        self.header(function)
+        body.ops = self.block()
+        self.expect("}")
+        return function
+
+    def parameter(self, body: Block) -> Parameter:
+        token = self.expect_kind("value", "a parameter")
+        self.expect(":")
+        access = next((member for member in Access if self.skip(member.value)), None)
+        type_ = self.type()
+        value = body.add_argument(type_, token.text[1:])
+        self.name(token, value)
+        return Parameter(token.text[1:], value, access)
+
+    def header(self, function: Function) -> None:
+        self.expect("constants")
+        self.expect("{")
+        function.constants = dict(self.listed(self.attribute, "}"))
+        self.expect("dims")
+        self.expect("[")
+        function.dims = tuple(self.listed(lambda: self.word("a dim"), "]"))
+        self.expect("strides")
+        self.expect("[")
+        function.strides = tuple(self.listed(lambda: self.word("a stride"), "]"))
+        self.expect("grid")
+        function.grid = self.exprs()
+        if self.skip("warps"):
+            function.num_warps = self.integer()
+        while self.skip("requires"):
+            function.requires = (*function.requires, Precondition(self.expr()))
+        while self.skip("values"):
+            function.values = (*function.values, self.fact())
+        while self.skip("unsafe"):
+            reason = self.expect_kind("text", "a reason").text
+            function.unsafe = (*function.unsafe, UnsafeBlock(reason))
+
+    def fact(self) -> ValueFact:
+        tensor = self.expect_kind("value", "a tensor").text[1:]
+        low = self.expr()
+        self.expect("..")
+        high = self.expr()
+        return ValueFact(tensor, low, high, self.skip("distinct"))
+
+    def block(self) -> list[Op]:
+        """Operations up to a closing brace."""
+        found: list[Op] = []
+        while not (self.here.text == "}" and self.here.kind == "sign") and self.here.kind != "end":
+            found.append(self.op())
+        return found
+
+    def op(self) -> Op:
+        results: list[Token] = []
+        if self.here.kind == "value":
+            results.append(self.take())
+            while self.skip(","):
+                results.append(self.expect_kind("value", "a result"))
+            self.expect("=")
+        token = self.here
+        opcode = self.word("an operation")
+        if opcode not in OPS:
+            raise self.error(f"unknown operation `{opcode}`", token)
+        operands = self.operands(token.line)
+        attributes = self.attributes(OPS[opcode], token)
+        op = OPS[opcode](operands=operands, **attributes)
+        types = self.result_types(len(results))
+        if self.here.text == "{" and self.here.line == self.tokens[self.position - 1].line:
+            op.regions = self.regions()
+        for name, (type_, layout) in zip(results, types, strict=True):
+            value = Value(type_, "", op, layout)
+            op.results.append(value)
+            self.name(name, value)
+        return op
+
+    def operands(self, line: int) -> list[Value]:
+        """Values on the line of the opcode; the next line may begin with results."""
+        found: list[Value] = []
+        while self.here.kind == "value" and self.here.line == line:
+            token = self.take()
+            if token.text not in self.values:
+                raise self.error(f"`{token.text}` is used before it is defined", token)
+            found.append(self.values[token.text])
+            if not self.skip(","):
+                break
+        return found
+
+    def attributes(self, op_class: type[Op], at: Token) -> dict[str, Any]:
+        following = self.tokens[self.position + 1 : self.position + 3]
+        found: dict[str, Any] = {}
+        if self.here.text == "{" and [t.kind for t in following[:1]] == ["word"] and [t.text for t in following[1:]] == ["="]:
+            self.take()
+            found = dict(self.listed(self.attribute, "}"))
+        hints = _attribute_types(op_class)
+        for name, value in found.items():
+            if name not in hints:
+                raise self.error(f"`{op_class.opcode}` has no attribute `{name}`", at)
+            if not _fits(value, hints[name]):
+                raise self.error(f"attribute `{name}` cannot be {value!r}", at)
+        missing = sorted(hints.keys() - found.keys())
+        if missing:
+            raise self.error(f"`{op_class.opcode}` lacks the attribute `{missing[0]}`", at)
+        return found
+
+    def attribute(self) -> tuple[str, Any]:
+        name = self.word("an attribute")
+        self.expect("=")
+        return name, self.attribute_value()
+
+    def attribute_value(self) -> Any:
+        token = self.take()
+        if token.kind == "text":
+            return token.text
+        if token.kind == "float":
+            try:
+                return float.fromhex(token.text)
+            except OverflowError:
+                raise self.error("no float is that large", token) from None
+        if token.text == "-":
+            following = self.here
+            value = None if following.text in ("-", "[") else self.attribute_value()
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self.error(f"expected a number, found {following.described}", following)
+            return -value
+        if token.kind == "integer":
+            return int(token.text)
+        if token.text == "[":
+            with self.nested():
+                return tuple(self.listed(self.attribute_value, "]"))
+        if token.kind == "word" and token.text in _WORDS:
+            return _WORDS[token.text]
+        raise self.error(f"expected an attribute's value, found {token.described}", token)
+
+    def result_types(self, count: int) -> list[tuple[Type, Layout | None]]:
+        if not count:
+            return []
+        self.expect(":")
+        types = [self.typed()]
+        while self.skip(","):
+            types.append(self.typed())
+        if len(types) != count:
+            raise self.error(f"{count} results have {len(types)} types")
+        return types
+
+    def regions(self) -> list[Block]:
+        self.expect("{")
+        with self.nested():
+            found = [self.region()]
+            while self.skip("{"):
+                found.append(self.region())
+        return found
+
+    def region(self) -> Block:
+        """A region up to and including its closing brace; names defined inside end with it."""
+        outer = len(self.values)
+        block = Block()
+        if self.skip("^"):
+            self.expect("(")
+            self.listed(lambda: self.argument(block), ")")
+        block.ops = self.block()
+        self.expect("}")
+        while len(self.values) > outer:  # names are only ever added, so the last ones are the region's
+            self.values.popitem()
+        return block
+
+    def argument(self, block: Block) -> None:
+        token = self.expect_kind("value", "an argument")
+        self.expect(":")
+        type_, layout = self.typed()
+        value = block.add_argument(type_)
+        value.layout = layout
+        self.name(token, value)
+
+    def name(self, token: Token, value: Value) -> None:
+        if token.text in self.values:
+            raise self.error(f"`{token.text}` is defined twice", token)
+        self.values[token.text] = value
+
+
+@cache
+def _attribute_types(op_class: type[Op]) -> dict[str, tuple[Any, ...]]:
+    """Attributes of an operation, each with the types its value may have."""
+    structure = {f.name for f in fields(Op)}
+    hints = get_type_hints(op_class)
+    names = [f.name for f in fields(op_class) if f.name not in structure]
+    return {name: get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],) for name in names}
+
+
+def _fits(value: Any, options: tuple[Any, ...]) -> bool:
+    if isinstance(value, tuple):
+        items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
+        return tuple[int, ...] in options and all(type(item) is int for item in items)
+    return type(value) in options or (type(value) is int and float in options)

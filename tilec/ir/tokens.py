@@ -1,0 +1,64 @@
+"""Words, signs, numbers and strings of the tile IR's text form, each with its place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+
+class ParseError(Exception):
+    """The text is no tile IR; `line` and `column` count from 1."""
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        self.message, self.line, self.column = message, line, column
+        super().__init__(f"{line}:{column}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`kind` is value (with its `%`), word, integer, float, text (unescaped), sign or end."""
+
+    kind: str
+    text: str
+    line: int
+    column: int
+
+    @property
+    def described(self) -> str:
+        """The token as an error message names it."""
+        return "the end of the text" if self.kind == "end" else f"`{self.text}`"
+
+
+_PATTERN: Final = re.compile(
+    r"""(?P<blank>[ \t\r]+)
+    |(?P<line>\n)
+    |(?P<value>%\w+)
+    |(?P<float>0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,4}(?!\w))
+    |(?P<integer>[0-9]{1,40}(?!\w))
+    |(?P<word>[^\W\d]\w*)
+    |(?P<text>"(?:[^"\\\n]|\\.)*")
+    |(?P<sign>\.\.|//|[=!<>]=|[-+*%(){}\[\]<>,:=@^|])""",
+    re.VERBOSE,
+)
+_ESCAPES: Final = {"n": "\n"}
+
+
+def tokenize(text: str) -> list[Token]:
+    """All tokens, the last of kind end; ParseError at a character that begins none."""
+    tokens: list[Token] = []
+    line, start, position = 1, 0, 0
+    while position < len(text):
+        match = _PATTERN.match(text, position)
+        if match is None:
+            raise ParseError(f"unexpected character {text[position]!r}", line, position - start + 1)
+        kind, found = str(match.lastgroup), match.group()
+        if kind == "text":
+            found = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), found[1:-1])
+        if kind not in ("blank", "line"):
+            tokens.append(Token(kind, found, line, position - start + 1))
+        position = match.end()
+        if kind == "line":
+            line, start = line + 1, position
+    tokens.append(Token("end", "", line, position - start + 1))
+    return tokens
