@@ -1,0 +1,61 @@
+"""Candidates for sampling: the largest logits of each part of a row, and where they are."""
+
+import tilec
+from tilec import (
+    Const,
+    Dim,
+    Element,
+    In,
+    Out,
+    arange,
+    argmax,
+    bid,
+    cdiv,
+    f32,
+    grid,
+    i32,
+    inf,
+    load,
+    max,
+    minimum,
+    requires,
+    reshape,
+    store,
+    where,
+)
+
+
+class E(Element):
+    """bf16 or f16"""
+
+
+class B(Dim):
+    """number of rows"""
+
+
+class V(Dim):
+    """vocabulary size"""
+
+
+class P(Dim):
+    """parts per row"""
+
+
+class K(Dim):
+    """candidates per part"""
+
+
+@tilec.kernel
+def topk_blocks(logits: In[E, B, V], best: Out[f32, B, P, K], indices: Out[i32, B, P, K], *, E: Const, BLOCK: Const):
+    """The K largest of BLOCK logits, in descending order, the lowest column first among equals; a part with fewer ends in
+    -inf with column V. The K largest of the row are among the parts'. No NaN or -inf in `logits`."""
+    grid(P, B)
+    requires(cdiv(V, BLOCK) == P)
+    part, row = bid(0), bid(1)
+    v = load(logits, (row, part), shape=(1, BLOCK), pad=-inf).astype(f32)
+    columns = arange(BLOCK)[None, :]
+    for k in range(K):
+        value, at = max(v, axis=1), argmax(v, axis=1)
+        store(best, (row, part, k), reshape(value, (1, 1, 1)))
+        store(indices, (row, part, k), reshape(minimum(at + part * BLOCK, V), (1, 1, 1)))
+        v = where(columns == at[:, None], -inf, v)
