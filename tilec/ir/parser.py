@@ -120,7 +120,7 @@ class _Reader(TypeReader):
         operands = self.operands(token.line)
         attributes = self.attributes(OPS[opcode], token)
         op = OPS[opcode](operands=operands, **attributes)
-        types = self.result_types(len(results))
+        types = self.result_types(len(results), token)
         if self.here.text == "{" and self.here.line == self.tokens[self.position - 1].line:
             op.regions = self.regions()
         for name, (type_, layout) in zip(results, types, strict=True):
@@ -187,7 +187,7 @@ class _Reader(TypeReader):
             return _WORDS[token.text]
         raise self.error(f"expected an attribute's value, found {token.described}", token)
 
-    def result_types(self, count: int) -> list[tuple[Type, Layout | None]]:
+    def result_types(self, count: int, at: Token) -> list[tuple[Type, Layout | None]]:
         if not count:
             return []
         self.expect(":")
@@ -195,7 +195,7 @@ class _Reader(TypeReader):
         while self.skip(","):
             types.append(self.typed())
         if len(types) != count:
-            raise self.error(f"{count} results have {len(types)} types")
+            raise self.error(f"{count} results have {len(types)} types", at)
         return types
 
     def regions(self) -> list[Block]:

@@ -1,0 +1,240 @@
+"""The text form: what is printed parses back to the same text and the same code; what is no tile IR is refused, quickly."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import shipped
+from tilec.ir.core import VerifyError, attribute_text
+from tilec.ir.expr import OPERATORS, Expr, const, sym
+from tilec.ir.ops import Constant
+from tilec.ir.parser import ParseError, parse_expr, parse_function
+from tilec.ir.printer import print_function
+from tilec.ir.tokens import tokenize
+from tilec.ir.verifier import verify
+from tilec.lowering import lower
+from tilec.passes import prepare
+from tilec.passes.canonicalize import canonicalize
+from tilec.passes.staging import stage
+from tilec.passes.versioning import version
+from tilec.target import SM_90A, Target
+
+SECONDS = 2.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
+
+
+def assert_round_trip(text: str) -> None:
+    function = parse_function(text)
+    verify(function)
+    assert print_function(function) == text
+
+
+@pytest.mark.parametrize("name", shipped.NAMES)
+def test_shipped_kernels_come_back(name: str) -> None:
+    assert_round_trip(print_function(shipped.load(name)))
+
+
+@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+def test_every_point_of_the_pipeline_comes_back(name: str, target: Target) -> None:
+    function = shipped.load(name)
+    canonicalize(function)
+    assert_round_trip(print_function(function))
+    stage(function, target)
+    assert_round_trip(print_function(function))
+    version(function)
+    assert_round_trip(print_function(function))
+    assert_round_trip(print_function(shipped.prepared(name, target)))
+
+
+@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
+    prepared = shipped.prepared(name, target)
+    expected = lower(prepared, target)
+    assert lower(parse_function(print_function(prepared)), target) == expected
+    warps = shipped.entries()[name].num_warps
+    again = prepare(parse_function(print_function(shipped.load(name))), target, num_warps=warps)
+    assert lower(again, target) == expected
+
+
+def test_the_texts_show_staging_layouts_and_buffers() -> None:
+    text = print_function(shipped.prepared("matmul", SM_90A))
+    for word in ("shared_alloc", "async_copy", "wait_copies", "shared_load", "shared<bf16, [128, 64], stages", "<2@1*1 2@0*8"):
+        assert word in text
+
+
+def test_a_dump_parses_back(tmp_path: Path) -> None:
+    output = tmp_path / "rms_norm.tir"
+    command = [sys.executable, "-m", "tilec", "dump", "rms_norm", "--stage", "tir", "-o", str(output)]
+    project = ["--project", str(shipped.ROOT)]
+    environment = {"TILEC_CACHE_DIR": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*command, *project], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    text = output.read_text()
+    assert_round_trip(text)
+    assert text == print_function(shipped.load("rms_norm"))
+
+
+def expressions() -> st.SearchStrategy[Expr]:
+    leaves = st.integers(-(2**40), 2**40).map(const) | st.sampled_from(["N", "M", "H_2", "pos"]).map(sym)
+    operators = st.sampled_from(sorted(OPERATORS))
+    return st.recursive(leaves, lambda inner: st.builds(Expr, operators, st.tuples(inner, inner)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(expressions())
+def test_expressions_come_back(expr: Expr) -> None:
+    assert parse_expr(str(expr)) == expr
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats() | st.integers(-(2**64), 2**64) | st.booleans() | st.text(st.characters(exclude_categories=["Cs"])))
+def test_attributes_come_back(value: float | int | bool | str) -> None:
+    text = f"kernel @k() {{ constants {{A = {attribute_text(value)}}} dims [] strides [] grid [1] }}"
+    read = parse_function(text).constants["A"]
+    assert type(read) is type(value)
+    assert attribute_text(read) == attribute_text(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "words"),
+    [
+        ("%0 = unary %1", 12, "`%1` is used before it is defined"),
+        ("%0 = plus : i32", 6, "unknown operation `plus`"),
+        ("%0 = iota : i33[4]", 13, "unknown dtype `i33`"),
+        ("%0 = iota {n = 4} : i32[4]", 6, "`iota` has no attribute `n`"),
+        ("%0 = block_id : i32", 6, "`block_id` lacks the attribute `axis`"),
+        ("%0 = block_id {axis = true} : i32", 6, "attribute `axis` cannot be True"),
+        ("%0, %1 = iota : i32[4]", 10, "2 results have 1 types"),
+        ("%x = iota : i32[4]", 1, "`%x` is defined twice"),
+        ("%0 = iota : i32[4] $", 20, "unexpected character '$'"),
+        ("%0 = constant {value = -true} : bool", 25, "expected a number, found `true`"),
+    ],
+)
+def test_errors_name_their_place(line: str, column: int, words: str) -> None:
+    text = "kernel @k(%x: i32) {\nconstants {} dims [] strides []\ngrid [1]\n" + line + "\n}"
+    with pytest.raises(ParseError) as caught:
+        parse_function(text)
+    assert (caught.value.message, caught.value.line, caught.value.column) == (words, 4, column)
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(ParseError, match=r"^1:1: expected `kernel`, found the end of the text$"):
+        parse_function("")
+    with pytest.raises(ParseError, match=r"^2:1: expected `strides`, found `grid`$"):
+        parse_function("kernel @k() { constants {} dims [N]\ngrid [N] }")
+    with pytest.raises(ParseError, match=r"^2:1: expected the end of the text, found `kernel`$"):
+        parse_function("kernel @k() { constants {} dims [N] strides [] grid [N] }\nkernel")
+
+
+DEEP = [
+    "kernel @k() { constants {} dims [] strides [] grid [" + "(" * 5000,
+    "kernel @k() { constants {} dims [] strides [] grid [" + "1 + " * 50_000 + "1] }",
+    "kernel @k() { constants {} dims [] strides [] grid [" + "min(1, " * 5000,
+    "kernel @k() { constants {A = " + "[" * 5000,
+    "kernel @k() { constants {A = " + "-" * 5000,
+    "kernel @k() { constants {A = " + "9" * 5000,
+    "kernel @k() { constants {A = 0x1.8p+1024} dims [] strides [] grid [1] }",
+    "kernel @k() { constants {} dims [] strides [] grid [1] " + "if {" * 5000,
+    "kernel @k(" + '"' * 5000,
+    "kernel @k(" + "%" * 5000,
+]
+
+
+@pytest.mark.parametrize("text", DEEP, ids=lambda text: text[-12:])
+def test_deep_and_long_texts_are_refused(text: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(ParseError):
+        parse_function(text)
+    assert time.perf_counter() - start < SECONDS
+
+
+@cache
+def seeds() -> tuple[str, ...]:
+    """Texts to mutate, staged and not."""
+    plain = [print_function(shipped.load(name)) for name in ("add", "rms_norm", "matmul", "argmax_blocks")]
+    return (*plain, print_function(shipped.prepared("matmul", SM_90A)), print_function(shipped.prepared("add", SM_90A)))
+
+
+@cache
+def vocabulary() -> tuple[str, ...]:
+    words = {token.text for text in seeds() for token in tokenize(text) if token.kind != "text"}
+    return (*sorted(words), "-", "\n", '"', "%", "0", "-1", "99999999999999999999", "nan", "none", "true", "/", "\\", "é", "٣")
+
+
+ALIKE = (r"%[0-9]+", r"(?<![\w%])[0-9]+", r"\b(?:bf16|f16|f32|i32|bool)\b", r'"[a-z]+"')
+
+
+def mutated(seed: int) -> str:
+    """One of the texts after a few random edits: any word for any other, or a number, value, dtype or kind for another one."""
+    source = random.Random(seed)
+    text = source.choice(seeds())
+    if seed % 2:
+        for _ in range(source.randint(1, 3)):
+            found = list(re.finditer(source.choice(ALIKE), text))
+            match, other = source.choice(found), source.choice(found)
+            text = text[: match.start()] + other.group() + text[match.end() :]
+        return text
+    parts = text.split(" ")
+    for _ in range(source.randint(1, 4)):
+        at, other = source.randrange(len(parts)), source.randrange(len(parts))
+        match source.randrange(5):
+            case 0:
+                del parts[at]
+            case 1:
+                parts[at] = source.choice(vocabulary())
+            case 2:
+                parts.insert(at, source.choice(vocabulary()))
+            case 3:
+                parts[at], parts[other] = parts[other], parts[at]
+            case _:
+                parts[at:at] = parts[at : at + source.randrange(30)]
+    return " ".join(parts)
+
+
+def judge(text: str) -> str:
+    """What became of a text; anything but an answer is an exception or takes too long."""
+    start = time.perf_counter()
+    try:
+        function = parse_function(text)
+        printed = print_function(function)
+        assert print_function(parse_function(printed)) == printed
+        verify(function)
+    except ParseError as error:
+        assert 1 <= error.line <= text.count("\n") + 1
+        return "no tile IR"
+    except VerifyError:
+        return "broken"
+    finally:
+        assert time.perf_counter() - start < SECONDS
+    return "fine"
+
+
+def test_mutated_texts_are_judged() -> None:
+    answers = [judge(mutated(seed)) for seed in range(1200)]
+    # All three answers must be common, or the mutations say nothing about one of the two checks.
+    assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > 40
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text() | st.lists(st.sampled_from(vocabulary())).map(" ".join))
+def test_random_texts_are_refused(text: str) -> None:
+    assert judge(text) == "no tile IR"
+
+
+def test_values_lose_their_names_and_keep_their_types() -> None:
+    function = shipped.load("add")
+    read = parse_function(print_function(function))
+    ops = list(zip(function.body.walk(), read.body.walk(), strict=True))
+    assert all(type(a) is type(b) and [v.type for v in a.results] == [v.type for v in b.results] for a, b in ops)
+    assert all(a.attributes() == b.attributes() for a, b in ops)
+    assert any(isinstance(a, Constant) for a, _ in ops)
+    assert all(not value.name for _, b in ops for value in b.results)
