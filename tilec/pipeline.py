@@ -38,6 +38,7 @@ class Request:
     toolchain: dict[str, str]
     compiler: dict[str, str]
     num_warps: int | None = None
+    min_blocks: int | None = None
 
 
 @dataclass(slots=True)
@@ -116,7 +117,8 @@ def _mlir(work: Work) -> dict[str, bytes]:
     from tilec.passes import prepare
 
     assert work.target is not None
-    lowered = lower(prepare(work.function(), work.target, num_warps=work.request.num_warps), work.target)
+    prepared = prepare(work.function(), work.target, num_warps=work.request.num_warps)
+    lowered = lower(prepared, work.target, min_blocks=work.request.min_blocks)
     work.loaded = None  # `prepare` may have rewritten it
     launch = {
         "entry": lowered.entry,
@@ -188,6 +190,7 @@ def stage_fields(stage: Stage, work: Work) -> dict[str, int | str | None]:
         fields |= {f"constant {name}": _typed(value) for name, value in request.constants.items()}
     if stage.options:
         fields["num_warps"] = request.num_warps
+        fields["min_blocks"] = request.min_blocks
     if stage.target:
         assert work.target is not None
         fields["target"] = work.target.name
@@ -246,6 +249,8 @@ def artifact_fields(request: Request, target: Target) -> dict[str, str]:
     fields["option target"] = target.name
     if request.num_warps is not None:
         fields["option num_warps"] = str(request.num_warps)
+    if request.min_blocks is not None:
+        fields["option min_blocks"] = str(request.min_blocks)
     return fields
 
 

@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "shared_bytes": "shared_bytes",
 }
 _BUILD_KEYS: Final = ("kernels", "arch")
-_KERNEL_KEYS: Final = ("name", "constants", "budget", "num_warps", "arch")
+_KERNEL_KEYS: Final = ("name", "constants", "budget", "num_warps", "min_blocks", "arch")
 MAX_SPECIALISATIONS: Final = 10_000
 
 
@@ -39,6 +39,7 @@ class KernelEntry:
     constants: dict[str, tuple[Constant, ...]]
     budget: dict[str, int]
     num_warps: int | None
+    min_blocks: int | None
     targets: tuple[Target, ...]
     span: Span
     constant_spans: dict[str, Span]
@@ -184,16 +185,21 @@ class _Reader:
         if not (kernels / f"{name}.py").is_file():
             hint = f"create `{kernels.name}/{name}.py`, or correct the name"
             self.refuse("E0803", f"kernel `{name}` has no file in `{kernels.name}`", at("name"), hint)
-        warps = table.get("num_warps")
-        if warps is not None and (type(warps) is not int or warps not in (1, 2, 4, 8, 16, 32)):
-            self.refuse("E0802", "`num_warps` is not 1, 2, 4, 8, 16 or 32", at("num_warps"))
-            warps = None
+        warps = self.count(table, "num_warps", at)
+        min_blocks = self.count(table, "min_blocks", at)
         constants = self.constants(table.get("constants", {}), at)
         spans = {key: at("constants", key) for key in constants}
         if "arch" in table:
             targets = self.targets(table["arch"], "kernel", index)
         budget = self.budget(table.get("budget", {}), at)
-        return KernelEntry(name, constants, budget, warps, targets, at("name"), spans)
+        return KernelEntry(name, constants, budget, warps, min_blocks, targets, at("name"), spans)
+
+    def count(self, table: dict[str, Any], key: str, at: Any) -> int | None:
+        value = table.get(key)
+        if value is not None and (type(value) is not int or not 1 <= value <= 32):
+            self.refuse("E0802", f"`{key}` is not a number from 1 to 32", at(key))
+            return None
+        return value
 
     def constants(self, value: Any, at: Any) -> dict[str, tuple[Constant, ...]]:
         if not isinstance(value, dict):

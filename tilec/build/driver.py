@@ -162,10 +162,10 @@ def _make(
     results: list[Result], todo: list[int], store: Store, output: Path, jobs: int,
     finish: Callable[[Result], None], dump: tuple[str, str] | None, runner: Runner, preload: Sequence[str],
 ) -> None:  # fmt: skip
-    groups: dict[tuple[str, int | None], list[int]] = {}
+    groups: dict[tuple[str, int | None, int | None], list[int]] = {}
     for position in todo:
         item = results[position].planned
-        groups.setdefault((item.name, item.request.num_warps), []).append(position)
+        groups.setdefault((item.name, item.request.num_warps, item.request.min_blocks), []).append(position)
     remaining = list(groups.values())
     while remaining:
         tasks = [_task(results, group, store, dump) for group in remaining]

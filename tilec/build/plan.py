@@ -91,7 +91,7 @@ def plan(
         path = (build.kernels / f"{entry.name}.py").relative_to(build.root).as_posix()
         for values in entry.specialisations():
             request = Request(
-                entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.num_warps
+                entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.num_warps, entry.min_blocks
             )  # fmt: skip
             for target in entry.targets if targets is None else targets:
                 fields = pipeline.artifact_fields(request, target)

@@ -49,6 +49,8 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops_staging.CommitCopies: lambda context, _: tensor_core.commit_copies(context),
     ops_staging.WaitCopies: mma.lower_wait_copies,
     ops_staging.SharedLoad: mma.lower_shared_load,
+    ops_staging.Relayout: arithmetic.lower_relayout,
+    ops_staging.Columns: arithmetic.lower_columns,
 }
 
 
@@ -63,8 +65,10 @@ class Lowered:
     dynamic_shared_bytes: int
 
 
-def lower(function: Function, target: Target) -> Lowered:
-    """CompileError E0506 where an operation has no form on tensors of this shape, E0507 where shared memory runs out."""
+def lower(function: Function, target: Target, *, min_blocks: int | None = None) -> Lowered:
+    """`min_blocks` bounds the registers so that so many blocks fit a multiprocessor (PTX ISA, `.minnctapersm`).
+
+    CompileError E0506 where an operation has no form on tensors of this shape, E0507 where shared memory runs out."""
     context = Context(function, taken_bytes(function))
     context.shared_bytes = max(
         (op.offset + op.result.shared.bytes for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)),
@@ -91,7 +95,7 @@ def lower(function: Function, target: Target) -> Lowered:
             Diagnostic("E0507", message, Label(function.loc) if function.loc else None, hint="use smaller tiles")
         )
     abi = _abi(function)
-    return Lowered(_module(function, context), function.name, abi, context.threads, context.shared_bytes)
+    return Lowered(_module(function, context, min_blocks), function.name, abi, context.threads, context.shared_bytes)
 
 
 def _abi(function: Function) -> tuple[AbiSlot, ...]:
@@ -101,7 +105,8 @@ def _abi(function: Function) -> tuple[AbiSlot, ...]:
     return (*pointers, *sizes, *scalars)
 
 
-def _module(function: Function, context: Context) -> str:
+def _module(function: Function, context: Context, min_blocks: int | None) -> str:
+    occupancy = f", nvvm.minctasm = {min_blocks} : i32" if min_blocks else ""
     arguments: list[str] = []
     for parameter in function.parameters:
         if parameter.access is not None:
@@ -114,7 +119,7 @@ def _module(function: Function, context: Context) -> str:
         "module {",
         "llvm.mlir.global external @dynamic_shared() {addr_space = 3 : i32, alignment = 128 : i64} : !llvm.array<0 x i8>",
         f"llvm.func @{function.name}({', '.join(arguments)}) attributes "
-        f"{{nvvm.kernel, nvvm.reqntid = array<i32: {context.threads}>}} {{",
+        f"{{nvvm.kernel, nvvm.reqntid = array<i32: {context.threads}>{occupancy}}} {{",
         *context.lines,
         "llvm.return",
         "}",
