@@ -1,7 +1,8 @@
 """Spell float constants as the LLVM of llvmlite 0.50 reads them.
 
-torch-mlir 20261001 prints `f0x` and the bits, `+inf`, `-inf`, `+qnan`; llvmlite's parser knows `0x` and a double's bits
-for `float`, `0xH` for `half` and `0xR` for `bfloat`. A line's constants have the first float type that the line names.
+torch-mlir 20261001 prints `f0x` and the bits, `+inf`, `-inf`, `+qnan`, or the shortest decimal that rounds to the value;
+llvmlite's parser knows `0x` and a double's bits for `float`, `0xH` for `half`, `0xR` for `bfloat`, and only decimals that are
+exact. A line's constants have the first float type that the line names.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import struct
 from typing import Final
 
 _TYPE: Final = re.compile(r"\b(float|bfloat|half|double)\b")
-_CONSTANT: Final = re.compile(r"(?<![\w.@%\"])(?:f0x([0-9A-Fa-f]+)|([+-]?)(inf|qnan|nan)\b)")
+_CONSTANT: Final = re.compile(r"(?<![\w.@%\"+-])(?:f0x([0-9A-Fa-f]+)|([+-]?)(inf|qnan|nan)\b|([+-]?\d+\.\d*e[+-]\d+))")
 _SPECIAL_BITS: Final = {
     "float": (0x7F800000, 0x7FC00000, 32),
     "bfloat": (0x7F80, 0x7FC0, 16),
@@ -22,7 +23,7 @@ _SPECIAL_BITS: Final = {
 
 def older_spelling(llvm_ir: str) -> str:
     """The same module; only float constants in instructions are spelled differently."""
-    return "\n".join(_line(line) if "f0x" in line or "inf" in line or "nan" in line else line for line in llvm_ir.split("\n"))
+    return "\n".join(_line(line) if _CONSTANT.search(line) else line for line in llvm_ir.split("\n"))
 
 
 def _line(line: str) -> str:
@@ -35,12 +36,23 @@ def _line(line: str) -> str:
     def spelled(match: re.Match[str]) -> str:
         if match.group(1):
             bits = int(match.group(1), 16)
+        elif match.group(4):
+            bits = _rounded(float(match.group(4)), kind)
         else:
             bits = infinity if match.group(3) == "inf" else nan
             bits |= (match.group(2) == "-") << (width - 1)
         return _bits(bits, kind)
 
     return _CONSTANT.sub(spelled, line)
+
+
+def _rounded(value: float, kind: str) -> int:
+    """Bits of the nearest value of a type; the text was printed from one, so no tie is near."""
+    if kind == "bfloat":
+        (wide,) = struct.unpack("<I", struct.pack("<f", value))
+        return (wide + 0x8000) >> 16
+    letters = {"half": "<e", "float": "<f", "double": "<d"}[kind]
+    return int.from_bytes(struct.pack(letters, value), "little")
 
 
 def _bits(bits: int, kind: str) -> str:
