@@ -10,13 +10,14 @@ from collections.abc import Callable
 from functools import partial
 
 from tilec.ir.blocked_layouts import natural
-from tilec.ir.core import Access, Value
+from tilec.ir.core import Access, Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
 from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
+from tilec.lowering.visibility import is_touched_after, reads_before
 
 
 def lower_load(context: Context, op: Load) -> None:
@@ -59,6 +60,8 @@ def lower_store(context: Context, op: Store) -> None:
         held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
     type_ = "i8" if dtype.kind == "b" else storage(dtype)
     owner = _owns(context, layout)
+    if any(owner or not _same_threads(other, op, layout) for other in reads_before(context.function, op, op.target)):
+        context.barrier()
     if owner:
         context.effect(f"scf.if {owner} {{")
     if op.mask:
@@ -74,8 +77,7 @@ def lower_store(context: Context, op: Store) -> None:
         context.effect("}")
     if owner:
         context.effect("}")
-    if context.function.parameter_of(op.target).access is not Access.OUT:
-        context.barrier()  # a later load of the same element may be done by another thread of the block
+    _meet_after(context, op)
 
 
 def lower_gather(context: Context, op: Gather) -> None:
@@ -104,6 +106,8 @@ def lower_scatter(context: Context, op: Scatter) -> None:
     dtype = op.tile.tile.dtype
     held = context.registers(op.tile)
     indices = [_wide(context, index, registers_in(context, index, layout)) for index in op.indices]
+    if reads_before(context.function, op, op.target):
+        context.barrier()
     owner = _owns(context, layout)
     if owner:
         context.effect(f"scf.if {owner} {{")
@@ -116,8 +120,7 @@ def lower_scatter(context: Context, op: Scatter) -> None:
             context.effect("}")
     if owner:
         context.effect("}")
-    if context.function.parameter_of(op.target).access is not Access.OUT:
-        context.barrier()
+    _meet_after(context, op)
 
 
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
@@ -139,6 +142,17 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
             context.effect("}")
     if owner:
         context.effect("}")
+
+
+def _same_threads(earlier: Op, op: Store, layout: Layout) -> bool:
+    """Whether an earlier load took each element with the thread that stores it now."""
+    return isinstance(earlier, Load) and earlier.offsets == op.offsets and earlier.result.layout == layout
+
+
+def _meet_after(context: Context, op: Store | Scatter) -> None:
+    """A later access to the same element may be done by another thread of the block."""
+    if is_touched_after(context.function, op, op.target):
+        context.barrier()
 
 
 class _Box:
@@ -272,7 +286,9 @@ class _Words:
             for position, name in enumerate(elements[first : first + self.each]):
                 if self.dtype.kind == "b":
                     name = context.value(f"llvm.zext {name} : i1 to i8")
-                packed = context.value(f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {self.vector}")
+                packed = context.value(
+                    f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {self.vector}"
+                )
             out.append(context.value(f"llvm.bitcast {packed} : {self.vector} to {self.type}"))
         return out
 
