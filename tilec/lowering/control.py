@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilec.ir.core import Value
+from tilec.ir.core import Block, Value
 from tilec.ir.ops import Constant, For, If
 from tilec.ir.ops_staging import AsyncCopy, SharedLoad
 from tilec.lowering.context import Context, storage
@@ -18,7 +18,7 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     body = op.regions[0]
     carried = body.arguments[1:]
     start = [_as(context, initial, argument) for initial, argument in zip(op.initial, carried, strict=True)]
-    factor, step = _unroll(op)
+    factor, step, rest = _unroll(op)
     types = [storage(argument.tile.dtype) for argument, names in zip(carried, start, strict=True) for _ in names]
     variable, result = context.name(), context.name()
     inside = [[context.name() for _ in names] for names in start]
@@ -28,24 +28,36 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
         for name, first in zip(names, firsts, strict=True)
     )
     stride = context.scalar(op.step) if factor == 1 else number(context, step * factor)
+    upper = context.scalar(op.upper) if not rest else number(context, rest[0])
     head = f"{result}:{len(types)} = " if types else ""
     iteration = f" iter_args({pairs}) -> ({', '.join(types)})" if types else ""
-    bounds = f"{context.scalar(op.lower)} to {context.scalar(op.upper)} step {stride}"
+    bounds = f"{context.scalar(op.lower)} to {upper} step {stride}"
     context.effect(f"{head}scf.for {variable} = {bounds}{iteration} : i32 {{")
     for turn in range(factor):
-        context.assign(body.arguments[0], [arith(context, "add", variable, turn * step) if turn else variable])
-        for argument, names in zip(carried, inside, strict=True):
-            context.assign(argument, names)
-        lower(body.ops[:-1])
-        yielded = body.ops[-1].operands
-        inside = [_as(context, value, argument) for value, argument in zip(yielded, carried, strict=True)]
+        index = arith(context, "add", variable, turn * step) if turn else variable
+        inside = _turn(context, body, index, inside, lower)
     if types:
         context.effect(f"scf.yield {', '.join(name for names in inside for name in names)} : {', '.join(types)}")
     context.effect("}")
     position = 0
-    for value, names in zip(op.results, start, strict=True):
-        context.assign(value, [f"{result}#{position + i}" if len(types) > 1 else result for i in range(len(names))])
+    after: list[list[str]] = []
+    for names in start:
+        after.append([f"{result}#{position + i}" if len(types) > 1 else result for i in range(len(names))])
         position += len(names)
+    for index in rest:
+        after = _turn(context, body, number(context, index), after, lower)
+    for value, names in zip(op.results, after, strict=True):
+        context.assign(value, names)
+
+
+def _turn(context: Context, body: Block, index: str, held: list[list[str]], lower: Lower) -> list[list[str]]:
+    """One turn of a loop's body; the carried values after it."""
+    carried = body.arguments[1:]
+    context.assign(body.arguments[0], [index])
+    for argument, names in zip(carried, held, strict=True):
+        context.assign(argument, names)
+    lower(body.ops[:-1])
+    return [_as(context, value, argument) for value, argument in zip(body.ops[-1].operands, carried, strict=True)]
 
 
 def lower_if(context: Context, op: If, lower: Lower) -> None:
@@ -73,11 +85,15 @@ def _as(context: Context, value: Value, like: Value) -> list[str]:
     return context.registers(value) if like.layout is None else registers_in(context, value, like.layout)
 
 
-def _unroll(op: For) -> tuple[int, int]:
-    """How many turns to put into one, and the step; 1 where the number of turns is unknown or the body is pipelined."""
+def _unroll(op: For) -> tuple[int, int, list[int]]:
+    """How many turns to put into one, the step, and the loop variable of the turns left over at the end, which follow the loop;
+    no unrolling where the number of turns is unknown or the body is pipelined."""
     bounds = [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)]
     if len(bounds) < 3 or any(isinstance(inner, For | AsyncCopy | SharedLoad) for inner in op.regions[0].walk()):
-        return 1, 1
+        return 1, 1, []
     lower, upper, step = (int(bound) for bound in bounds)
     turns = max(0, -(-(upper - lower) // step))
-    return max((factor for factor in range(1, MAX_UNROLL + 1) if turns and turns % factor == 0), default=1), step
+    # The largest factor that leaves nothing over, if it is large enough, else the largest.
+    exact = max((factor for factor in range(1, MAX_UNROLL + 1) if turns and turns % factor == 0), default=1)
+    factor = exact if 2 * exact > MAX_UNROLL or turns <= MAX_UNROLL else MAX_UNROLL
+    return factor, step, [lower + step * turn for turn in range(turns - turns % factor, turns)]
