@@ -22,6 +22,6 @@ def rms_norm(x: In[E, T, H], weight: In[E, H], out: Out[E, T, H], eps: f32, *, E
     grid(T)
     row = bid(0)
     v = load(x, (row, 0), shape=(1, H)).astype(f32)
-    scale = rsqrt(sum(v * v, axis=1) / H + eps)
     w = load(weight, 0, shape=H).astype(f32)
+    scale = rsqrt(sum(v * v, axis=1) * (1.0 / H) + eps)
     store(out, (row, 0), astype(v * scale[:, None] * w[None, :], E))
