@@ -1,4 +1,4 @@
-"""Operations on shared memory, made by the staging pass and never by a kernel's author.
+"""Operations on shared memory and on layouts, made by the staging pass and never by a kernel's author.
 
 A buffer is a ring of stages. Copies into it are asynchronous; they are grouped by `commit_copies`, and `wait_copies` makes
 all but the newest groups of every thread visible to the whole block.
@@ -33,12 +33,14 @@ class SharedAlloc(Op, opcode="shared_alloc"):
 class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
     """Start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset per tensor axis.
 
-    The box spans the buffer's rows and columns on the last two tensor axes and one element on the others. Each thread copies
-    `vector` bytes at a time (4, 8 or 16), to which addresses are aligned. With `pad`, elements outside the tensor read as zero.
+    The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end, -2 or less), and
+    one element on the others. Each thread copies `vector` bytes at a time (4, 8 or 16), to which addresses are aligned. With
+    `pad`, elements outside the tensor read as zero.
     """
 
     vector: int
     pad: bool = False
+    row_axis: int = -2
     unsafe: int | None = None
 
     @property
@@ -62,6 +64,7 @@ class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
         _require(self.source.tensor.dtype == self.buffer.shared.dtype, self, "tensor and buffer share a dtype")
         _require(self.stage.type == TileType(i32), self, "the stage is an i32 scalar")
         _require(len(self.offsets) == self.source.tensor.rank >= 2, self, "one offset per tensor axis, at least two")
+        _require(-self.source.tensor.rank <= self.row_axis <= -2, self, "the rows lie on an axis before the last")
         _require(self.vector in (4, 8, 16), self, "a copy moves 4, 8 or 16 bytes")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
         _require(row_bytes % 16 == 0, self, "a row is whole 16-byte chunks")
@@ -101,3 +104,24 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
         rows, columns = (shape[1], shape[0]) if self.transposed else shape
         _require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, self, "the result is a matrix of the dtype")
         _require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, self, "the box lies inside")
+
+
+@dataclass(eq=False, kw_only=True)
+class Relayout(Op, opcode="relayout"):
+    """The same tile held as the result's layout says; free where every thread already holds what it needs."""
+
+    def verify(self) -> None:
+        _require(self.operands[0].type == self.result.type, self, "the result has the operand's type")
+
+
+@dataclass(eq=False, kw_only=True)
+class Columns(Op, opcode="columns"):
+    """Columns `start` and following of a matrix, as many as the result has; every thread must hold those it needs."""
+
+    start: int
+
+    def verify(self) -> None:
+        source, tile = self.operands[0].tile, self.result.tile
+        _require(source.rank == 2 and tile.rank == 2 and source.dtype == tile.dtype, self, "matrices of one dtype")
+        _require(source.shape[0] == tile.shape[0], self, "the rows stay")
+        _require(self.start >= 0 and self.start + tile.shape[1] <= source.shape[1], self, "the columns lie inside")

@@ -7,7 +7,7 @@ names of values and attributes, nothing else: `tilec.ir.verifier` judges the fun
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
@@ -153,7 +153,7 @@ class _Reader(TypeReader):
                 raise self.error(f"`{op_class.opcode}` has no attribute `{name}`", at)
             if not _fits(value, hints[name]):
                 raise self.error(f"attribute `{name}` cannot be {value!r}", at)
-        missing = sorted(hints.keys() - found.keys())
+        missing = sorted(_required(op_class) - found.keys())
         if missing:
             raise self.error(f"`{op_class.opcode}` lacks the attribute `{missing[0]}`", at)
         return found
@@ -240,6 +240,12 @@ def _attribute_types(op_class: type[Op]) -> dict[str, tuple[Any, ...]]:
     hints = get_type_hints(op_class)
     names = [f.name for f in fields(op_class) if f.name not in structure]
     return {name: get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],) for name in names}
+
+
+@cache
+def _required(op_class: type[Op]) -> frozenset[str]:
+    """Attributes without a default."""
+    return frozenset(f.name for f in fields(op_class) if f.default is MISSING and f.default_factory is MISSING)
 
 
 def _fits(value: Any, options: tuple[Any, ...]) -> bool:

@@ -35,13 +35,13 @@ from tilec.ir.ops import (
     Unary,
     Yield,
 )
-from tilec.ir.ops_staging import AsyncCopy, CommitCopies, SharedAlloc, SharedLoad, WaitCopies
+from tilec.ir.ops_staging import AsyncCopy, Columns, CommitCopies, Relayout, SharedAlloc, SharedLoad, WaitCopies
 from tilec.ir.types import SharedType, TensorType, TileType, i32
 
 _NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies)
 _ARITY: Final[tuple[tuple[int, tuple[type[Op], ...]], ...]] = (
     (0, (Constant, Iota, BlockId, NumBlocks, DimValue, SharedAlloc, CommitCopies, WaitCopies)),
-    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If)),
+    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Columns)),
     (2, (Binary, Compare, SharedLoad)),
     (3, (Select, Mma)),
 )
@@ -149,8 +149,14 @@ class _Verifier:
             raise VerifyError(_at(op, f"there is no unsafe block {unsafe}"))
         if isinstance(op, Load | Store) and op.vector not in (0, 1, 2, 4, 8, 16):
             raise VerifyError(_at(op, f"an access moves no {op.vector} bytes at once"))
+        if isinstance(op, WaitCopies) and op.pending < 0:
+            raise VerifyError(_at(op, f"{op.pending} groups cannot be pending"))
+        if isinstance(op, SharedLoad) and min(op.row, op.column) < 0:
+            raise VerifyError(_at(op, "the box lies before its matrix"))
         try:
             op.verify()
+        except VerifyError as error:
+            raise VerifyError(f"{op.loc}: {error}" if op.loc else str(error)) from error
         except (ValueError, IndexError, AssertionError) as error:  # a wrong number or kind of operands
             raise VerifyError(_at(op, f"malformed: {error}")) from error
 

@@ -1,0 +1,283 @@
+"""Each rule of the verifier has a text that breaks it and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests import shipped
+from tilec.ir import ops
+from tilec.ir.core import OPS, Function, Parameter, Value, VerifyError
+from tilec.ir.ops_staging import Columns, Relayout
+from tilec.ir.parser import parse_function
+from tilec.ir.types import TileType, i32
+from tilec.ir.verifier import verify
+from tilec.passes import prepare
+from tilec.pipeline import Request, Work, stage_named
+from tilec.target import SM_90A
+
+prepare_module = importlib.import_module("tilec.passes.prepare")  # the package has a function of the same name
+
+GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
+  %out: out tensor<f32, [N, M], align 16>, %n: i32, %e: f32) {
+  constants {}
+  dims [N, M, S]
+  strides [S]
+  grid [(N + 15) // 16, M]
+  warps 2
+  requires M % 8 == 0
+  values %x 0 .. N
+  unsafe "reason"
+  %0 = block_id {axis = 0} : i32
+  %1 = num_blocks {axis = 1} : i32
+  %2 = dim {symbol = "N"} : i32
+  %3 = constant {value = 1} : i32
+  %4 = load %x, %0, %1 {pad = 0x0.0p+0, unsafe = 0, vector = 16} : f32[16, 16] <8@1*1 | 2@1*8 16@0*1 | 2>
+  %5 = constant {value = 0x0.0p+0} : f32[16, 16] <8@1*1 | 2@1*8 16@0*1 | 2>
+  %7 = for %3, %2, %3, %5 {variable = "i"} : f32[16, 16] {
+  ^(%8: i32, %9: f32[16, 16])
+    %10 = binary %9, %4 {kind = "add"} : f32[16, 16]
+    yield %10
+  }
+  %11 = iota : i32[16]
+  %12 = compare %3, %0 {kind = "lt"} : bool
+  %13 = if %12 : i32 {
+    yield %0
+  } {
+    yield %3
+  }
+  %14 = cast %4 : bf16[16, 16]
+  %15 = reshape %5 : f32[256]
+  %16 = permute %5 {axes = [1, 0]} : f32[16, 16]
+  %17 = reduce %5 {axis = 1, kind = "sum"} : f32[16]
+  %18 = broadcast %e : f32[16, 16]
+  %19 = mma %14, %14, %5 : f32[16, 16]
+  %20 = unary %19 {kind = "exp"} : f32[16, 16]
+  %21 = compare %20, %5 {kind = "gt"} : bool[16, 16]
+  %22 = select %21, %20, %18 : f32[16, 16]
+  %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
+  scatter %out, %23, %11, %11 {mask = true, unsafe = none}
+  atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none}
+  %24 = shared_alloc {offset = 128} : shared<f32, [16, 16], stages 3>
+  async_copy %x, %24, %3, %0, %1 {vector = 16, pad = true, unsafe = none}
+  commit_copies
+  wait_copies {pending = 1}
+  %25 = shared_load %24, %3 {row = 0, column = 0, transposed = false} : f32[16, 16]
+  store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
+}
+"""
+LAYOUT = "%4 = load %x, %0, %1 {pad = 0x0.0p+0, unsafe = 0, vector = 16} : f32[16, 16] <8@1*1 | 2@1*8 16@0*1 | 2>"
+
+BROKEN = [
+    # signature
+    ("grid [(N + 15) // 16, M]", "grid []", "a grid has 1 to 3 extents, not 0"),
+    ("grid [(N + 15) // 16, M]", "grid [1, 1, 1, 1]", "a grid has 1 to 3 extents, not 4"),
+    ("grid [(N + 15) // 16, M]", "grid [K, M]", "K uses the unknown symbol K"),
+    ("requires M % 8 == 0", "requires K % 8 == 0", "K % 8 == 0 uses the unknown symbol K"),
+    ("values %x 0 .. N", "values %x 0 .. K", "K uses the unknown symbol K"),
+    ("strides [S, 1]", "strides [K, 1]", "K uses the unknown symbol K"),
+    ("dims [N, M, S]", "dims [N, M, S, n]", "two parameters or dims share a name"),
+    ("  strides [S]", "  strides [S, K]", "a stride is not among the dims"),
+    ("warps 2", "warps -2", "-2 warps"),
+    ("values %x 0 .. N", "values %n 0 .. N", "a values fact names n, which is no tensor"),
+    ("values %x 0 .. N", "values %y 0 .. N", "a values fact names y, which is no tensor"),
+    ("%x: in tensor", "%x: tensor", "parameter x is neither a scalar nor a tensor with an access"),
+    ("%n: i32", "%n: in i32", "parameter n is neither a scalar nor a tensor with an access"),
+    ("%n: i32", "%n: i32[4]", "parameter n is neither a scalar nor a tensor with an access"),
+    ("strides [S, 1]", "strides [S, 1, 1]", "x: 3 strides for 2 dims"),
+    ("align 16>,\n", "align 2>,\n", "x: f32 cannot be aligned to 2 bytes"),
+    ("align 16>,\n", "align 24>,\n", "x: f32 cannot be aligned to 24 bytes"),
+    # scope, regions, counts
+    ("yield %10\n", "yield %10\n    yield %10\n", "yield ends the block of a region"),
+    ("  commit_copies", "  yield\n  commit_copies", "yield ends the block of a region"),
+    ("    yield %10\n", "", "for: the body ends in yield"),
+    ("    yield %3\n", "", "if: each region ends in yield"),
+    ("commit_copies\n", "commit_copies {\n  }\n", "only loops and branches have regions"),
+    ("%13 = if %12 : i32 {\n", "%13 = if %12 : i32 {\n  ^(%99: i32)\n", "a branch takes no arguments"),
+    ("commit_copies", "%99 = commit_copies : i32", "commit_copies: 1 results"),
+    ("%11 = iota : i32[16]\n", "%11 = iota : i32[16]\n  iota\n", "iota: 0 results"),
+    ("%17 = reduce %5", "%17 = reduce %5, %5", "reduce: 2 operands instead of 1"),
+    ("select %21, %20, %18", "select %21, %20", "select: 2 operands instead of 3"),
+    ("gather %x, %11, %11", "gather", "gather: 0 operands, at least 1 are needed"),
+    ("load %x, %0, %1", "load %0, %0, %1", "load: operand 0 is i32"),
+    ("async_copy %x, %24", "async_copy %x, %5", "async_copy: operand 1 is f32[16, 16]"),
+    ("shared_load %24", "shared_load %5", "shared_load: operand 0 is f32[16, 16]"),
+    ("cast %4", "cast %x", "cast: operand 0 is tensor"),
+    ("store %out, %25", "store %out, %24", "store: operand 1 is shared<f32, [16, 16], stages 3>"),
+    ("for %3, %2, %3, %5", "for %3, %2", "for: body arguments differ"),
+    # types and layouts of values
+    ("%18 = broadcast %e : f32[16, 16]", "%18 = broadcast %e : f32[16, 0]", "f32[16, 0] is no tile"),
+    ("%11 = iota : i32[16]", "%11 = iota : shared<i32, [16, 16], stages 1>", "is no tile"),
+    ("%9: f32[16, 16]", "%9: tensor<f32, [N], align 16>", "is no tile"),
+    ("warps 2\n", "", "a layout before the number of warps is known"),
+    ("warps 2\n", "warps 4\n", "the warps are not 4"),
+    (LAYOUT, LAYOUT.replace("16@0*1", "8@0*1"), "the lanes are not 32"),
+    (LAYOUT, LAYOUT.replace("| 2>", "| 2@0*16>"), "it holds [32, 16]"),
+    (LAYOUT, LAYOUT.replace("8@1*1", "4@1*1"), "the digit 2@1*8 does not go on where 4 elements end"),
+    (LAYOUT, LAYOUT.replace("8@1*1", "8@1*2"), "the digit 8@1*2 does not go on where 1 elements end"),
+    (LAYOUT, LAYOUT.replace("8@1*1", "8@2*1"), "there is no axis 2"),
+    (LAYOUT, LAYOUT.replace("8@1*1", "8@1*1 0"), "the digit 0 counts nothing"),
+    (LAYOUT, LAYOUT.replace("f32[16, 16]", "f32[16, 32]"), "it holds [16, 16]"),
+    # operations the verifier knows
+    ("%0 = block_id {axis = 0} : i32", "%0 = block_id {axis = 2} : i32", "the grid has no axis 2"),
+    ("%1 = num_blocks {axis = 1} : i32", "%1 = num_blocks {axis = -1} : i32", "the grid has no axis -1"),
+    ('%2 = dim {symbol = "N"} : i32', '%2 = dim {symbol = "K"} : i32', "K is no dim"),
+    ('%2 = dim {symbol = "N"} : i32', '%2 = dim {symbol = "N"} : i64', "dim: the result is an i32 scalar"),
+    ("unsafe = 0", "unsafe = 1", "there is no unsafe block 1"),
+    ("vector = 16} : f32", "vector = 6} : f32", "an access moves no 6 bytes at once"),
+    ("shared_alloc {offset = 128} : shared<f32", "shared_alloc {offset = -128} : shared<f32", "-128 lies before shared memory"),
+    ("stages 3", "stages 0", "is no shared buffer"),
+    (": shared<f32, [16, 16], stages 3>", ": f32[16, 16]", "shared_alloc: f32[16, 16] is no shared buffer"),
+    (": shared<f32, [16, 16], stages 3>", ": shared<f32, [16, 18], stages 3>", "are not whole 16-byte chunks"),
+    # rules of the operations
+    ("%3 = constant {value = 1} : i32", "%3 = constant {value = 0x1.0p+0} : i32", "a i32 constant holds a int"),
+    ("%3 = constant {value = 1} : i32", "%3 = constant {value = 2147483648} : i32", "2147483648 does not fit i32"),
+    ("iota : i32[16]", "iota : f32[16]", "the result is i32[n]"),
+    ('unary %19 {kind = "exp"}', 'unary %19 {kind = "cosh"}', "unknown kind cosh"),
+    ('unary %19 {kind = "exp"}', 'unary %17 {kind = "exp"}', "operand and result types differ"),
+    ("%11 = iota : i32[16]\n", '%11 = iota : i32[16]\n  %99 = unary %11 {kind = "exp"} : i32[16]\n', "exp takes floats"),
+    ('binary %9, %4 {kind = "add"}', 'binary %9, %4 {kind = "plus"}', "unknown kind plus"),
+    ('binary %9, %4 {kind = "add"}', 'binary %9, %8 {kind = "add"}', "operand and result types differ"),
+    ('binary %9, %4 {kind = "add"}', 'binary %9, %4 {kind = "mod"}', "mod takes integers"),
+    ("%11 = iota : i32[16]\n", '%11 = iota : i32[16]\n  %99 = binary %11, %11 {kind = "div"} : i32[16]\n', "div takes floats"),
+    ('compare %3, %0 {kind = "lt"}', 'compare %3, %0 {kind = "less"}', "unknown kind less"),
+    ('compare %3, %0 {kind = "lt"}', 'compare %3, %e {kind = "lt"}', "compare: operand types differ"),
+    ('{kind = "lt"} : bool', '{kind = "lt"} : i32', "compare: the result is a bool tile"),
+    ("select %21, %20, %18", "select %21, %20, %17", "select: operand and result types differ"),
+    ("select %21, %20, %18", "select %12, %20, %18", "select: the condition is a bool tile"),
+    ("%14 = cast %4 : bf16[16, 16]", "%14 = cast %4 : bf16[256]", "a cast keeps the shape"),
+    ("%18 = broadcast %e : f32[16, 16]", "%18 = broadcast %n : f32[16, 16]", "a broadcast keeps the dtype"),
+    ("%18 = broadcast %e : f32[16, 16]", "%18 = broadcast %17 : f32[16, 16]", "cannot broadcast f32[16] to f32[16, 16]"),
+    ("%15 = reshape %5 : f32[256]", "%15 = reshape %5 : f32[255]", "a reshape keeps dtype and size"),
+    ("%15 = reshape %5 : f32[256]", "%15 = reshape %5 : i32[256]", "a reshape keeps dtype and size"),
+    ("axes = [1, 0]", "axes = [1, 1]", "axes is a permutation"),
+    ("axes = [1, 0]} : f32[16, 16]", "axes = [1, 0]} : f32[16, 8]", "the result shape is permuted"),
+    ('axis = 1, kind = "sum"', 'axis = 1, kind = "mean"', "unknown kind mean"),
+    ('axis = 1, kind = "sum"', 'axis = 2, kind = "sum"', "axis out of range"),
+    ('kind = "sum"} : f32[16]', 'kind = "sum"} : f32[8]', "the result is f32 of shape (16,)"),
+    ('kind = "sum"} : f32[16]', 'kind = "argmax"} : f32[16]', "the result is i32 of shape (16,)"),
+    ("mma %14, %14, %5", "mma %14, %14, %17", "operands have rank 2"),
+    ("mma %14, %14, %5", "mma %14, %5, %5", "a and b share a float dtype"),
+    ("mma %14, %14, %5", "mma %14, %14, %14", "accumulator and result are f32"),
+    ("load %x, %0, %1", "load %x, %0", "one offset and one extent per tensor axis"),
+    ("load %x, %0, %1", "load %x, %0, %e", "offsets are integer scalars"),
+    ("store %out, %25", "store %out, %14", "tile and tensor share a dtype"),
+    ("gather %x, %11, %11", "gather %x, %11", "one index tile per tensor axis"),
+    ("gather %x, %11, %11", "gather %x, %11, %0", "indices have the tile's shape"),
+    ("scatter %out, %23, %11, %11", "scatter %out, %11, %11, %11", "tile and tensor share a dtype"),
+    ('kind = "add", mask', 'kind = "sub", mask', "unknown kind sub"),
+    ("for %3, %2, %3, %5", "for %3, %e, %3, %5", "bounds and step are i32"),
+    ("^(%8: i32, ", "^(%8: i64, ", "body arguments differ"),
+    ("yield %10", "yield %8", "yield differs from carried values"),
+    ("= if %12", "= if %3", "the condition is a bool scalar"),
+    ("    yield %3\n  }", "    yield %3\n  } {\n    yield %3\n  }", "there are two regions"),
+    ("    yield %3\n", "    yield %e\n", "yield differs from the results"),
+    ("shared_alloc {offset = 128}", "shared_alloc {offset = 64}", "the offset is a multiple of 128 bytes"),
+    ("shared_alloc {offset = 128} : shared<f32", "shared_alloc {offset = 128} : shared<i32", "tensor and buffer share a dtype"),
+    ("async_copy %x, %24, %3", "async_copy %x, %24, %e", "the stage is an i32 scalar"),
+    ("async_copy %x, %24, %3, %0, %1", "async_copy %x, %24, %3, %0", "one offset per tensor axis, at least two"),
+    ("{vector = 16, pad = true", "{vector = 2, pad = true", "a copy moves 4, 8 or 16 bytes"),
+    ("row = 0", "row = 1", "the box lies inside"),
+    ("row = 0", "row = -1", "the box lies before its matrix"),
+    ("column = 0", "column = -8", "the box lies before its matrix"),
+    ("transposed = false} : f32[16, 16]", "transposed = false} : f32[256]", "the result is a matrix of the dtype"),
+    ("wait_copies {pending = 1}", "wait_copies {pending = -1}", "wait_copies: -1 groups cannot be pending"),
+]
+
+
+def test_the_text_is_fine_unbroken() -> None:
+    function = parse_function(GOOD)
+    verify(function)
+    assert {type(op) for op in function.body.walk()} == set(OPS.values()) - {Relayout, Columns}
+
+
+@pytest.mark.parametrize(("good", "bad", "rule"), BROKEN, ids=[case[2] for case in BROKEN])
+def test_a_broken_rule_is_named(good: str, bad: str, rule: str) -> None:
+    assert good in GOOD
+    with pytest.raises(VerifyError) as caught:
+        verify(parse_function(GOOD.replace(good, bad, 1)))
+    assert rule in str(caught.value)
+
+
+def small() -> Function:
+    """Two operations and a loop, to break in ways no text can."""
+    return parse_function(
+        "kernel @k(%n: i32) { constants {} dims [] strides [] grid [1]\n"
+        '%0 = unary %n {kind = "neg"} : i32\n%1 = unary %0 {kind = "abs"} : i32\n'
+        '%2 = for %0, %n, %n, %n {variable = "i"} : i32 {\n^(%3: i32, %4: i32)\n'
+        '%5 = unary %4 {kind = "neg"} : i32\nyield %5\n}\n}'
+    )
+
+
+def test_a_use_before_its_definition() -> None:
+    function = small()
+    function.body.ops[:2] = function.body.ops[1::-1]
+    with pytest.raises(VerifyError, match="operand i32 is used where it is not defined"):
+        verify(function)
+
+
+def test_a_use_outside_of_the_region() -> None:
+    function = small()
+    inner = function.body.ops[2].regions[0].ops[0].result
+    late = ops.Unary(kind="neg", operands=[inner])
+    late.define(inner.type)
+    function.body.ops.append(late)
+    with pytest.raises(VerifyError, match="operand i32 is used where it is not defined"):
+        verify(function)
+
+
+def test_a_result_of_another_operation() -> None:
+    function = small()
+    function.body.ops[1].results = function.body.ops[0].results
+    with pytest.raises(VerifyError, match="a result belongs to another operation"):
+        verify(function)
+
+
+def test_parameters_that_are_not_the_arguments() -> None:
+    function = small()
+    function.body.arguments = [Value(TileType(i32))]
+    with pytest.raises(VerifyError, match="the body's arguments are not the parameters' values"):
+        verify(function)
+
+
+def test_two_parameters_of_one_name() -> None:
+    function = small()
+    function.parameters.append(Parameter("n", function.body.add_argument(TileType(i32), "n")))
+    with pytest.raises(VerifyError, match="two parameters or dims share a name"):
+        verify(function)
+
+
+def test_the_place_in_the_source_is_named() -> None:
+    function = shipped.load("add")
+    store = next(op for op in function.body.walk() if isinstance(op, ops.Store))
+    store.operands.pop()
+    with pytest.raises(VerifyError, match=r"add\.py:\d+:\d+: store: one offset and one extent per tensor axis"):
+        verify(function)
+
+
+@pytest.mark.parametrize("name", ["canonicalize", "staging", "versioning", "layout"])
+def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = shipped.load("add")
+
+    def break_it(*_: object) -> Function:
+        function.grid = ()
+        return function
+
+    where, what = {
+        "canonicalize": (prepare_module, "canonicalize"),
+        "staging": (prepare_module.staging, "stage"),
+        "versioning": (prepare_module.versioning, "version"),
+        "layout": (prepare_module.layout, "assign"),
+    }[name]
+    monkeypatch.setattr(where, what, break_it)
+    with pytest.raises(VerifyError, match=f"after {name}: add: a grid has 1 to 3 extents, not 0"):
+        prepare(function, SM_90A)
+
+
+def test_the_first_stage_verifies_what_the_frontend_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    function = shipped.load("add")
+    function.grid = ()
+    work = Work(Request("add", "add.py", ".", {}, {}, {}, {}), None, loaded=function)
+    with pytest.raises(VerifyError, match="a grid has 1 to 3 extents"):
+        stage_named("tir").run(work)
