@@ -17,46 +17,6 @@ from tilec.target import TARGETS, Target
 GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(4, 1), WarpGrid(1, 4)]
 
 
-def test_fragments_are_those_of_the_instruction() -> None:
-    one = WarpGrid(1, 1)
-    a, b, c = mma_layouts.operand_a(16, 16, one), mma_layouts.operand_b(16, 8, one), mma_layouts.accumulator(16, 8, one)
-    for lane in range(32):
-        group, pair = lane >> 2, lane % 4
-        for i in range(8):  # the PTX ISA's formulas for A: row by i, column by i
-            row = group if i in (0, 1, 4, 5) else group + 8
-            assert a.coordinates(i, lane, 0) == (row, pair * 2 + (i & 1) + (8 if i >= 4 else 0))
-        for i in range(4):
-            assert b.coordinates(i, lane, 0) == (pair * 2 + (i & 1) + (8 if i >= 2 else 0), group)
-            assert c.coordinates(i, lane, 0) == (group + (8 if i >= 2 else 0), pair * 2 + (i & 1))
-
-
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
-def test_every_element_of_a_tile_is_held(grid: WarpGrid) -> None:
-    rows, columns, depth = 64, 64, 32
-    for layout, shape in (
-        (mma_layouts.operand_a(rows, depth, grid), (rows, depth)),
-        (mma_layouts.operand_b(depth, columns, grid), (depth, columns)),
-        (mma_layouts.accumulator(rows, columns, grid), (rows, columns)),
-    ):
-        held = {
-            layout.coordinates(r, lane, w)
-            for r, lane, w in itertools.product(range(layout.num_registers), range(32), range(grid.count))
-        }
-        assert held == set(itertools.product(range(shape[0]), range(shape[1])))
-
-
-@pytest.mark.parametrize("columns", [8, 16, 32, 64, 128, 256, 24, 48, 80, 96])
-def test_shared_rows_are_free_of_bank_conflicts_and_of_overlap(columns: int) -> None:
-    type = SharedType(bf16, (32, columns), 1)
-    offsets = [type.offset(row, column) for row in range(32) for column in range(columns)]
-    assert len(set(offsets)) == len(offsets)
-    assert max(offsets) + 2 <= type.stage_bytes
-    for row in range(0, 32, 8):
-        for column in range(0, columns, 8):
-            groups = {type.offset(row + i, column) % 128 // 16 for i in range(8)}
-            assert len(groups) == 8
-
-
 def fill(type: SharedType, threads: int, vector: int, row_bytes: int) -> dict[int, int]:
     """Shared memory after an unpadded copy: byte offset to byte address in the tensor."""
     memory: dict[int, int] = {}

@@ -1,0 +1,152 @@
+"""Layouts of shipped kernels hold every element, fragments are those of the PTX ISA, buffers have no bank conflicts."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+
+import pytest
+
+from tests import shipped
+from tilec.ir import mma_layouts
+from tilec.ir.core import Function, Value
+from tilec.ir.layout import Digit, Layout, register_map
+from tilec.ir.mma_layouts import WarpGrid
+from tilec.ir.types import SharedType, TileType, bf16, f8e4m3, f32
+from tilec.target import Target
+
+
+def tiles(function: Function) -> Iterator[Value]:
+    """Every value of the kernel that threads hold in parts."""
+    for op in function.body.walk():
+        for value in (*op.results, *(argument for region in op.regions for argument in region.arguments)):
+            if isinstance(value.type, TileType) and value.type.rank:
+                yield value
+
+
+def holders(layout: Layout, warps: int) -> Counter[tuple[int, ...]]:
+    """How often each place of the tile is held, by brute force over registers, lanes and warps."""
+    threads = itertools.product(range(layout.num_registers), range(32), range(warps))
+    return Counter(layout.coordinates(register, lane, warp) for register, lane, warp in threads)
+
+
+def replicas(layout: Layout) -> int:
+    """How often a layout says that it holds each element."""
+    digits = (*layout.registers, *layout.lanes, *layout.warps)
+    return prod(digit.extent for digit in digits if digit.axis is None)
+
+
+@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Target) -> None:
+    function = shipped.prepared(name, target)
+    checked: set[tuple[Layout, tuple[int, ...]]] = set()
+    for value in tiles(function):
+        layout, shape = value.layout, value.tile.shape
+        assert layout is not None, value.type
+        if (layout, shape) in checked:
+            continue
+        checked.add((layout, shape))
+        held = holders(layout, function.num_warps)
+        assert held.keys() == set(itertools.product(*map(range, shape)))
+        assert set(held.values()) == {replicas(layout)}
+        assert layout.problem(shape, function.num_warps) is None
+    assert checked
+
+
+WRONG = [
+    Layout(1, (Digit(8, 0, 1),), (Digit(16, 0, 8), Digit(2)), ()),  # half of the tile
+    Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 4),), (Digit(2, 0, 128),)),  # overlap
+    Layout(1, (Digit(4, 0, 1),), (Digit(32, 0, 8),), ()),  # gaps
+    Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 8),), (Digit(2, 0, 256),)),  # past the end
+    Layout(1, (Digit(8, 0, 1), Digit(2, 0, 1)), (Digit(32, 0, 8),), ()),  # one place twice
+]
+
+
+@pytest.mark.parametrize("layout", WRONG, ids=str)
+def test_a_layout_that_fails_brute_force_has_a_problem(layout: Layout) -> None:
+    warps = prod(digit.extent for digit in layout.warps)
+    held = holders(layout, warps)
+    assert held.keys() != {(i,) for i in range(256)} or set(held.values()) != {replicas(layout)}
+    assert layout.problem((256,), warps) is not None
+
+
+# PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" (.f16 and .bf16 operands, .f32 accumulators):
+#   groupID = %laneid >> 2, threadID_in_group = %laneid % 4
+#   a_i: row = groupID for i in 0, 1, 4, 5, else groupID + 8;  col = threadID_in_group * 2 + (i & 1), + 8 for i >= 4
+#   b_i: row = threadID_in_group * 2 + (i & 1), + 8 for i >= 2;  col = groupID
+#   c_i: row = groupID for i < 2, else groupID + 8;  col = threadID_in_group * 2 + (i & 1)
+
+
+def fragment_a(lane: int, i: int) -> tuple[int, int]:
+    return (lane >> 2) + (0 if i in (0, 1, 4, 5) else 8), (lane % 4) * 2 + (i & 1) + (8 if i >= 4 else 0)
+
+
+def fragment_b(lane: int, i: int) -> tuple[int, int]:
+    return (lane % 4) * 2 + (i & 1) + (8 if i >= 2 else 0), lane >> 2
+
+
+def fragment_c(lane: int, i: int) -> tuple[int, int]:
+    return (lane >> 2) + (0 if i < 2 else 8), (lane % 4) * 2 + (i & 1)
+
+
+GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4), WarpGrid(4, 1), WarpGrid(2, 4)]
+
+
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+def test_fragments_lie_where_the_instruction_wants_them(grid: WarpGrid) -> None:
+    rows, columns, depth = 64 * grid.rows, 32 * grid.columns, 48
+    a = mma_layouts.operand_a(rows, depth, grid)
+    b = mma_layouts.operand_b(depth, columns, grid)
+    c = mma_layouts.accumulator(rows, columns, grid)
+    for warp, lane in itertools.product(range(grid.count), range(32)):
+        warp_row, warp_column = warp % grid.rows * 64, warp // grid.rows * 32
+        for m, k, i in itertools.product(range(4), range(3), range(8)):
+            row, column = fragment_a(lane, i)
+            register = (m * 3 + k) * 8 + i
+            assert a.coordinates(register, lane, warp) == (warp_row + m * 16 + row, k * 16 + column)
+        for n, k, i in itertools.product(range(4), range(3), range(4)):
+            row, column = fragment_b(lane, i)
+            register = (n * 3 + k) * 4 + i
+            assert b.coordinates(register, lane, warp) == (k * 16 + row, warp_column + n * 8 + column)
+        for m, n, i in itertools.product(range(4), range(4), range(4)):
+            row, column = fragment_c(lane, i)
+            register = (m * 4 + n) * 4 + i
+            assert c.coordinates(register, lane, warp) == (warp_row + m * 16 + row, warp_column + n * 8 + column)
+
+
+BUFFERS = [
+    SharedType(dtype, (rows, columns), 2)
+    for dtype in (bf16, f32, f8e4m3)
+    for rows in (8, 24, 64)
+    for columns in (8, 16, 24, 32, 48, 64, 72, 80, 96, 128, 256)
+    if columns * dtype.bytes % 16 == 0
+]
+
+
+@pytest.mark.parametrize("type", BUFFERS, ids=str)
+def test_offsets_are_bijective_and_eight_rows_touch_all_banks(type: SharedType) -> None:
+    rows, columns = type.shape
+    offsets = {type.offset(row, column) for row, column in itertools.product(range(rows), range(columns))}
+    assert len(offsets) == rows * columns
+    assert min(offsets) >= 0 and max(offsets) + type.dtype.bytes <= type.stage_bytes
+    for row, chunk in itertools.product(range(0, rows, 8), range(type.chunks)):
+        first = chunk * 16 // type.dtype.bytes
+        starts = [type.offset(row + i, first) for i in range(8)]
+        assert all(start % 16 == 0 for start in starts)
+        # `ldmatrix` reads eight rows of 16 bytes at once; 128 bytes are one turn over the 32 banks of four bytes.
+        assert {start % 128 // 16 for start in starts} == set(range(8))
+        for start, i in itertools.product(starts, range(16 // type.dtype.bytes)):
+            assert type.offset(row + starts.index(start), first + i) == start + i * type.dtype.bytes
+
+
+def test_registers_are_only_renamed_where_the_same_thread_holds_them() -> None:
+    source = Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 8),), (Digit(2, 0, 256),))
+    same = Layout(1, (Digit(2, 0, 4), Digit(4, 0, 1)), (Digit(32, 0, 8),), (Digit(2, 0, 256),))
+    other = Layout(1, (Digit(4, 0, 1), Digit(2, 0, 128)), (Digit(32, 0, 4),), (Digit(2, 0, 256),))
+    moved = register_map(source, same)
+    assert moved is not None
+    for register, lane, warp in itertools.product(range(8), range(32), range(2)):
+        assert source.coordinates(moved[register], lane, warp) == same.coordinates(register, lane, warp)
+    assert register_map(source, other) is None
