@@ -79,22 +79,23 @@ class Layout:
         return "<" + " | ".join(" ".join(map(str, group)) or "1" for group in groups) + ">"
 
 
-def register_map(source: Layout, target: Layout) -> tuple[int, ...] | None:
+def register_map(source: Layout, target: Layout, shift: tuple[int, ...] = ()) -> tuple[int, ...] | None:
     """Where each register of `target` is found among the same thread's registers of `source`; None where a thread would need
     an element that only another one holds. An accumulator used as the left operand of the next product is the case in mind.
+    With `shift`, the target's tile begins there in the source's.
     """
-    lanes = prod(digit.extent for digit in source.lanes)
-    warps = prod(digit.extent for digit in source.warps)
-    found: tuple[int, ...] | None = None
-    for warp in range(warps):
-        for lane in range(lanes):
-            held = {source.coordinates(register, lane, warp): register for register in range(source.num_registers)}
-            wanted = [target.coordinates(register, lane, warp) for register in range(target.num_registers)]
-            if any(place not in held for place in wanted):
-                return None
-            here = tuple(held[place] for place in wanted)
-            # One register index must do for all threads, as there is no indexing of registers at run time.
-            if found is not None and here != found:
-                return None
-            found = here
-    return found
+    # Coordinates are sums of a register's, a lane's and a warp's part, so one difference between the threads' parts decides for
+    # all registers; two different ones would need registers indexed at run time.
+    apart: set[tuple[int, ...]] = set()
+    for warp in range(prod(digit.extent for digit in source.warps)):
+        for lane in range(prod(digit.extent for digit in source.lanes)):
+            here, there = source.coordinates(0, lane, warp), target.coordinates(0, lane, warp)
+            apart.add(tuple(b - a for a, b in zip(here, there, strict=True)))
+    if len(apart) != 1:
+        return None
+    (difference,) = apart
+    moved = [d + s for d, s in zip(difference, shift or [0] * source.rank, strict=True)]
+    held = {source.coordinates(register, 0, 0): register for register in range(source.num_registers)}
+    wanted = [target.coordinates(register, 0, 0) for register in range(target.num_registers)]
+    found = [held.get(tuple(c + m for c, m in zip(place, moved, strict=True))) for place in wanted]
+    return None if None in found else tuple(register for register in found if register is not None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir.blocked_layouts import hidden
 from tilec.ir.core import Op, Value
+from tilec.ir.layout import register_map
 from tilec.ir.ops import (
     Binary,
     BlockId,
@@ -22,6 +23,7 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
+from tilec.ir.ops_staging import Columns, Relayout
 from tilec.ir.types import DType, f32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
@@ -95,6 +97,21 @@ def lower_reshape(context: Context, op: Reshape) -> None:
         primary = Label(op.loc) if op.loc else None
         raise CompileError(Diagnostic("E0506", "this reshape splits or joins axes, which lowering cannot do yet", primary))
     context.assign(op.result, held)
+
+
+def lower_relayout(context: Context, op: Relayout) -> None:
+    assert op.result.layout is not None
+    context.assign(op.result, registers_in(context, op.operands[0], op.result.layout))
+
+
+def lower_columns(context: Context, op: Columns) -> None:
+    """A choice of registers; every thread holds the columns it needs."""
+    source, target = op.operands[0].layout, op.result.layout
+    assert source is not None and target is not None
+    found = register_map(source, target, (0, op.start))
+    assert found is not None, op
+    held = context.registers(op.operands[0])
+    context.assign(op.result, [held[register] for register in found])
 
 
 def lower_permute(context: Context, op: Permute) -> None:

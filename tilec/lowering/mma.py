@@ -78,23 +78,24 @@ def lower_async_copy(context: TileContext, op: AsyncCopy) -> None:
         element = arith(context, "add", element, scaled, "i64")
     start = arith(context, "mul", element, size, "i64")
     pointer = offset_pointer(context, context.pointer(tensor), start, tensor_core.GLOBAL, "i64")
-    row_stride = arith(context, "mul", context.stride(tensor, rank - 2), size, "i64")
+    row_axis = rank + op.row_axis
+    row_stride = arith(context, "mul", context.stride(tensor, row_axis), size, "i64")
     box = Box(pointer, row_stride)
     if op.pad:
         narrow = [
             offset if value.tile.dtype.bits == 32 else context.value(f"llvm.trunc {offset} : i64 to i32")
             for offset, value in zip(offsets, op.offsets, strict=True)
         ]
-        inside = _inside_leading(context, tensor, narrow[:-2])
-        extents = context.extent(tensor, rank - 2), context.extent(tensor, rank - 1)
-        box = Box(pointer, row_stride, True, narrow[-2], narrow[-1], *extents, inside)
+        inside = _inside_others(context, tensor, {axis: narrow[axis] for axis in range(rank - 1) if axis != row_axis})
+        extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
+        box = Box(pointer, row_stride, True, narrow[row_axis], narrow[-1], *extents, inside)
     stage = _stage_pointer(context, op.buffer, op.stage)
     tensor_core.async_copy(context, box, op.buffer.shared, stage, context.thread(), context.threads, op.vector)
 
 
-def _inside_leading(context: TileContext, tensor: Value, offsets: list[str]) -> str:
+def _inside_others(context: TileContext, tensor: Value, offsets: dict[int, str]) -> str:
     condition = ""
-    for axis, offset in enumerate(offsets):
+    for axis, offset in offsets.items():
         # One unsigned comparison: a negative offset is larger than any extent.
         inside = compare(context, "ult", offset, context.extent(tensor, axis))
         condition = context.value(f"llvm.and {condition}, {inside} : i1") if condition else inside

@@ -7,7 +7,7 @@ tile value and `vector` on every access. Layouts follow four rules:
    along it, warps along the axis before it, the rest in registers. Equal shapes therefore meet without conversion.
 2. Element-wise results keep the layout of their first operand that is not a constant.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
-4. Layouts set by the staging pass (`mma`, shared loads) stay; a carried value takes the layout that its loop yields.
+4. Layouts set by the staging pass (`mma`, shared loads) stay, and spread to what is computed with them (`anchors`).
 
 Operands need not match: lowering converts where they differ.
 """
@@ -20,8 +20,9 @@ from tilec.ir.blocked_layouts import hidden, natural, with_axes, without_axis
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.expr import const
 from tilec.ir.layout import Layout
-from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Mma, Permute, Reduce, Reshape, Store
+from tilec.ir.ops import Broadcast, Cast, Constant, For, If, Iota, Load, Permute, Reduce, Reshape, Store
 from tilec.ir.types import TileType
+from tilec.passes.anchors import spread
 from tilec.passes.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
 
 VECTOR_BYTES = 16
@@ -35,6 +36,7 @@ def assign(function: Function, num_warps: int | None = None) -> Function:
     if not function.num_warps:
         function.num_warps = num_warps or _choose_warps(function)
     _set_vectors(function)
+    spread(function)
     _load_as_broadcast(function, function.num_warps)
     _block(function.body, function.num_warps)
     return function
@@ -133,19 +135,11 @@ def _loop(op: For, warps: int) -> None:
     body = op.regions[0]
     carried = body.arguments[1:]
     for argument, initial in zip(carried, op.initial, strict=True):
-        if argument.tile.rank:
-            argument.layout = _product_layout(body, argument) or initial.layout or natural(argument.tile.shape, warps)
+        if argument.tile.rank and argument.layout is None:
+            argument.layout = initial.layout or natural(argument.tile.shape, warps)
     _block(body, warps)
     for result, argument in zip(op.results, carried, strict=True):
         result.layout = argument.layout
-
-
-def _product_layout(body: Block, argument: Value) -> Layout | None:
-    """The layout of an accumulator: that of the `mma` it feeds."""
-    for op in body.walk():
-        if isinstance(op, Mma) and op.operands[2] is argument:
-            return op.result.layout
-    return None
 
 
 def _layout(op: Op, result: Value, warps: int) -> Layout:

@@ -12,11 +12,13 @@ from tilec.target import Target
 def prepare(function: Function, target: Target, *, num_warps: int | None = None) -> Function:
     """Clean up, pipeline the loops that feed tensor cores, free full blocks from masks, decide layouts and vectors; in place.
 
-    `num_warps` overrides the choice for kernels without tensor-core loops, whose shapes decide it. The function is verified
+    `num_warps` overrides the choice that shapes decide. The function is verified
     after each pass; the VerifyError names the pass that broke a rule.
     """
     canonicalize(function)
     _check(function, "canonicalize")
+    if num_warps is not None and not function.num_warps:
+        function.num_warps = num_warps
     staging.stage(function, target)
     _check(function, "staging")
     versioning.version(function)

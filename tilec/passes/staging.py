@@ -1,7 +1,8 @@
 """Turns loops whose loads feed `mma` into pipelines: copies run ahead through shared memory while tensor cores work.
 
 A loop qualifies where an `mma` takes operands that are loads of this iteration (perhaps reshaped to two axes or transposed)
-whose offsets follow from the loop variable alone, aligned to 4 bytes or more. With `s` stages the loop becomes
+whose offsets follow from the loop variable alone, aligned to 4 bytes or more; the left operand may also be a tile in
+registers, such as the result of the `mma` before. With `s` stages the loop becomes
 
     start the copies of iterations 0 .. s-2                       one group each, empty past the end
     for each iteration:
@@ -19,36 +20,35 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Final
 
+from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir import mma_layouts
 from tilec.ir.core import Block, Effect, Function, Op, Value
+from tilec.ir.layout import Layout
 from tilec.ir.mma_layouts import WarpGrid
-from tilec.ir.ops import Binary, Cast, Compare, Constant, For, If, Load, Mma, Permute, Reshape, Select, Yield
-from tilec.ir.ops_staging import AsyncCopy, CommitCopies, SharedAlloc, SharedLoad, WaitCopies
+from tilec.ir.ops import Binary, Cast, Compare, Constant, For, If, Load, Mma, Select, Yield
+from tilec.ir.ops_staging import AsyncCopy, Columns, CommitCopies, Relayout, SharedAlloc, SharedLoad, WaitCopies
 from tilec.ir.types import SharedType, TileType, boolean, i32, i64
-from tilec.passes.divisibility import aligned_ranges, divisor, expr_divisor, promised_symbols
+from tilec.passes.divisibility import aligned_ranges
 from tilec.passes.ranges import Range
+from tilec.passes.staged_loads import Operand, staged_operand, users_of
 from tilec.target import Target
 
 MAX_STAGES: Final = 4
 
 
 @dataclass(eq=False, slots=True)
-class Operand:
-    """One operand of an `mma` that comes through shared memory: its load, and whether it is used transposed."""
-
-    load: Load
-    transposed: bool
-    vector: int
-    chain: list[Op]  # what computes the load's offsets from the loop variable, in program order
-    buffer: Value | None = None
-
-
-@dataclass(eq=False, slots=True)
 class Product:
-    """An `mma` of the loop body with both operands staged."""
+    """An `mma` of the loop body whose right operand is staged; `left` is None where the left one is in registers."""
 
     mma: Mma
-    operands: tuple[Operand, Operand]
+    grid: WarpGrid
+    left: Operand | None
+    right: Operand
+
+    @property
+    def operands(self) -> list[Operand]:
+        """Those that are staged."""
+        return [self.right] if self.left is None else [self.left, self.right]
 
 
 @dataclass(eq=False, slots=True)
@@ -88,14 +88,69 @@ def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES) -
     warps = _warps_of(function)
     if warps == 0:
         return function
+    function.num_warps = warps
     facts = aligned_ranges(function)
+    by_rows = _is_chained(function)
     for block in _blocks(function.body):
+        known: dict[tuple[Value, Layout], Value] = {}
         for loop in [op for op in block.ops if isinstance(op, For)]:
-            products = _find_products(function, loop, facts, warps)
+            products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                _pipeline(block, loop, products, warps, target, max_stages)
-                function.num_warps = warps
+                _pipeline(block, loop, products, known, target, max_stages)
+    for block in _blocks(function.body):
+        _lay_out_others(block, warps, by_rows)
     return function
+
+
+def _is_chained(function: Function) -> bool:
+    """Whether some product's left operand is computed from another product. Warps then take rows alone, so that a row's results
+    stay in the warp that needs them."""
+    made: set[Value] = set()
+    for op in function.body.walk():
+        if isinstance(op, Mma):
+            if op.operands[0] in made:
+                return True
+            made.add(op.result)
+        elif not op.regions and not made.isdisjoint(op.operands):
+            made.update(op.results)
+    return False
+
+
+def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
+    rows, columns = op.result.tile.shape
+    depth = op.operands[0].tile.shape[1]
+    if depth % mma_layouts.K or op.operands[0].tile.dtype.bits != 16:
+        return None
+    if by_rows and mma_layouts.fits(rows, columns, depth, WarpGrid(warps, 1)):
+        return WarpGrid(warps, 1)
+    return mma_layouts.choose_warps(rows, columns, warps)
+
+
+def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
+    """Bring the operands of every `mma` outside of pipelines into its layouts. E0506 where the instruction does not fit it."""
+    ops: list[Op] = []
+    for op in block.ops:
+        if isinstance(op, Mma) and op.result.layout is None:
+            grid = _grid_of(op, warps, by_rows)
+            if grid is None:
+                shape = (*op.result.tile.shape, op.operands[0].tile.shape[1])
+                message = f"no product of shape {shape} on {warps} warps: tensor cores multiply 16 x 8 x 16 of 16-bit floats"
+                raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None))
+            rows, columns, depth = *op.result.tile.shape, op.operands[0].tile.shape[1]
+            out = Emitter()
+            layouts = mma_layouts.operand_a(rows, depth, grid), mma_layouts.operand_b(depth, columns, grid)
+            held = [_relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
+            op.result.layout = mma_layouts.accumulator(rows, columns, grid)
+            op.operands = [*held, _relayout(out, op.operands[2], op.result.layout)]
+            ops += out.ops
+        ops.append(op)
+    block.ops = ops
+
+
+def _relayout(out: Emitter, value: Value, layout: Layout) -> Value:
+    moved = out.add(Relayout(operands=[value]), value.tile)
+    moved.layout = layout
+    return moved
 
 
 def _blocks(block: Block) -> list[Block]:
@@ -113,136 +168,61 @@ def _warps_of(function: Function) -> int:
     return max(mma_layouts.default_warps(rows, columns) for rows, columns in products)
 
 
-def _find_products(function: Function, loop: For, facts: dict[Value, Range], warps: int) -> list[Product]:
-    body = loop.regions[0]
-    users = _users(function.body)
+def _find_products(function: Function, loop: For, facts: dict[Value, Range], warps: int, by_rows: bool) -> list[Product]:
+    users = users_of(function.body)
     found: list[Product] = []
-    operands: dict[Load, Operand] = {}
-    for op in body.ops:
-        if not isinstance(op, Mma):
-            continue
-        rows, columns = op.result.tile.shape
-        grid = mma_layouts.choose_warps(rows, columns, warps)
-        depth = op.operands[0].tile.shape[1]
-        if grid is None or depth % mma_layouts.K or op.operands[0].tile.dtype.bits != 16:
-            continue
-        pair = [_operand(function, loop, value, users, facts, operands) for value in op.operands[:2]]
-        left, right = pair
-        if left is not None and right is not None:
-            found.append(Product(op, (left, right)))
+    known: dict[Load, Operand] = {}
+    for op in loop.regions[0].ops:
+        grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) else None
+        if isinstance(op, Mma) and grid is not None:
+            left, right = (staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2])
+            if right is not None:
+                found.append(Product(op, grid, left, right))
     return found
 
 
-def _users(block: Block) -> dict[Value, list[Op]]:
-    users: dict[Value, list[Op]] = {}
-    for op in block.walk():
-        for operand in op.operands:
-            users.setdefault(operand, []).append(op)
-    return users
-
-
-def _operand(
-    function: Function,
+def _pipeline(
+    block: Block,
     loop: For,
-    value: Value,
-    users: dict[Value, list[Op]],
-    facts: dict[Value, Range],
-    known: dict[Load, Operand],
-) -> Operand | None:
-    transposed, op = False, value.owner
-    while isinstance(op, Permute | Reshape):
-        if isinstance(op, Permute):
-            if op.axes != (1, 0):
-                return None
-            transposed = not transposed
-        elif op.result.tile.shape != op.operands[0].tile.shape[-2:]:
-            return None  # only unit axes in front may go
-        op = op.operands[0].owner
-    if not isinstance(op, Load) or op not in loop.regions[0].ops or op.pad not in (None, 0.0):
-        return None
-    if op.result.tile.rank < 2 or any(extent != 1 for extent in op.result.tile.shape[:-2]):
-        return None
-    if op in known:
-        return known[op] if known[op].transposed == transposed else None
-    chain = _offset_chain(loop, op)
-    vector = _copy_vector(function, op, facts)
-    if chain is None or vector == 0 or not _feeds_mma_only(op.result, users):
-        return None
-    known[op] = Operand(op, transposed, vector, chain)
-    return known[op]
-
-
-def _feeds_mma_only(value: Value, users: dict[Value, list[Op]]) -> bool:
-    # Every user is checked, because the load disappears; its other readers would need the tile in registers.
-    for user in users.get(value, []):
-        if isinstance(user, Permute | Reshape):
-            if not _feeds_mma_only(user.result, users):
-                return False
-        elif not isinstance(user, Mma) or value not in user.operands[:2]:
-            return False
-    return True
-
-
-def _offset_chain(loop: For, load: Load) -> list[Op] | None:
-    """Operations of the body that compute the offsets, in order; None where they need more than the loop variable."""
-    body = loop.regions[0]
-    inside = {result: op for op in body.ops for result in op.results}
-    needed: set[Op] = set()
-    pending = list(load.offsets)
-    while pending:
-        value = pending.pop()
-        if value in body.arguments[1:]:
-            return None
-        op = inside.get(value)
-        if op is None or op in needed:
-            continue
-        if op.regions or op.effect is not Effect.NONE:
-            return None
-        needed.add(op)
-        pending.extend(op.operands)
-    return [op for op in body.ops if op in needed]
-
-
-def _copy_vector(function: Function, load: Load, facts: dict[Value, Range]) -> int:
-    """Bytes per copy that every address of the box is aligned to: 16, 8, 4, or 0 where not even 4."""
-    tensor, symbols = load.source.tensor, promised_symbols(function)
-    size = tensor.dtype.bytes
-    strides = tensor.strides
-    if strides is not None and strides[-1].constant != 1:
-        return 0
-    if load.result.tile.shape[-1] * size % 16:
-        return 0
-    if strides is None:
-        # A row-major stride is a product of extents, so the last extent divides all of them.
-        steps = [expr_divisor(tensor.dims[-1], symbols)]
-    else:
-        steps = [expr_divisor(stride, symbols) for stride in strides[:-1]]
-    steps.append(divisor(facts[load.offsets[-1]]))
-    for vector in (16, 8, 4):
-        if tensor.align % vector == 0 and all(step * size % vector == 0 for step in steps):
-            return vector
-    return 0
-
-
-def _pipeline(block: Block, loop: For, products: list[Product], warps: int, target: Target, max_stages: int) -> None:
+    products: list[Product],
+    known: dict[tuple[Value, Layout], Value],
+    target: Target,
+    max_stages: int,
+) -> None:
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
-    shapes = [operand.load.result.tile for operand in operands]
-    stage_bytes = sum(SharedType(tile.dtype, (tile.shape[-2], tile.shape[-1]), 1).stage_bytes for tile in shapes)
+    stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
     stages = _stage_count(target.max_shared_bytes - used, stage_bytes, max_stages)
     if stages < 2:
         return
     before, after = Emitter(), Emitter()
-    for operand, tile in zip(operands, shapes, strict=True):
-        type = SharedType(tile.dtype, (tile.shape[-2], tile.shape[-1]), stages)
+    for operand in operands:
+        type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
         operand.buffer = before.add(SharedAlloc(offset=used), type)
         used += type.bytes
     _prologue(before, loop, operands, stages)
-    _rewrite_body(before, loop, operands, products, warps, stages)
+    # After the first copies, which then run while the other operands change their layout.
+    _hold_constant_operands(before, loop, products, known)
+    _rewrite_body(before, loop, operands, products, stages)
     after.add(WaitCopies(pending=0))
     position = block.ops.index(loop)
     block.ops[position : position + 1] = [*before.ops, loop, *after.ops]
+
+
+def _hold_constant_operands(
+    before: Emitter, loop: For, products: list[Product], known: dict[tuple[Value, Layout], Value]
+) -> None:
+    """Bring left operands that come from outside of the loop into their layout, once."""
+    inside = {result for op in loop.regions[0].walk() for result in op.results} | set(loop.regions[0].arguments)
+    for product in products:
+        value = product.mma.operands[0]
+        if product.left is None and value not in inside:
+            rows, depth = value.tile.shape
+            layout = mma_layouts.operand_a(rows, depth, product.grid)
+            if (value, layout) not in known:
+                known[value, layout] = _relayout(before, value, layout)
+            product.mma.operands[0] = known[value, layout]
 
 
 def _allocations(loop: For) -> list[SharedAlloc]:
@@ -291,6 +271,7 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
             AsyncCopy(
                 operands=[operand.load.source, operand.buffer, ring_stage, *offsets],
                 vector=operand.vector,
+                row_axis=operand.row_axis,
                 pad=operand.load.pad is not None,
                 unsafe=operand.load.unsafe,
                 loc=operand.load.loc,
@@ -298,9 +279,7 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
         )
 
 
-def _rewrite_body(
-    before: Emitter, loop: For, operands: list[Operand], products: list[Product], warps: int, stages: int
-) -> None:
+def _rewrite_body(before: Emitter, loop: For, operands: list[Operand], products: list[Product], stages: int) -> None:
     body = loop.regions[0]
     loop.operands.append(before.number(0))
     current = body.add_argument(TileType(i32), "stage")
@@ -318,7 +297,7 @@ def _rewrite_body(
         if product is None:
             rewritten.append(op)
         else:
-            rewritten.extend(_sliced(product, current, warps))
+            rewritten.extend(_sliced(product, current))
     tail = Emitter()
     following = tail.select(tail.compare("eq", current, last), zero, tail.binary("add", current, one))
     body.ops[-1].operands.append(following)
@@ -326,47 +305,52 @@ def _rewrite_body(
     loop.results.append(Value(TileType(i32), "stage", loop))
 
 
-def _sliced(product: Product, current: Value, warps: int) -> list[Op]:
+def _sliced(product: Product, current: Value) -> list[Op]:
     """The product in slices of 16 along K; each slice's operands are read before the slice ahead of it is multiplied."""
-    mma, (left, right) = product.mma, product.operands
+    mma = product.mma
     rows, columns = mma.result.tile.shape
     depth = mma.operands[0].tile.shape[1]
-    grid = mma_layouts.choose_warps(rows, columns, warps)
-    assert grid is not None
     out = Emitter()
-    slices = [_read_slice(out, left, right, current, 0, (rows, columns), grid)]
-    total = mma.operands[2]
+    layout = mma_layouts.accumulator(rows, columns, product.grid)
+    left, total = mma.operands[0], mma.operands[2]
+    if product.left is None and left.layout is None:
+        left = _relayout(out, left, mma_layouts.operand_a(rows, depth, product.grid))
+    if isinstance(total.owner, Op):
+        total = _relayout(out, total, layout)
+    slices = [_read_slice(out, product, left, current, 0)]
     for k in range(0, depth, mma_layouts.K):
         if k + mma_layouts.K < depth:
-            slices.append(_read_slice(out, left, right, current, k + mma_layouts.K, (rows, columns), grid))
+            slices.append(_read_slice(out, product, left, current, k + mma_layouts.K))
         a, b = slices[k // mma_layouts.K]
         if k + mma_layouts.K < depth:
             total = out.add(Mma(operands=[a, b, total], loc=mma.loc), mma.result.tile)
-            total.layout = mma_layouts.accumulator(rows, columns, grid)
+            total.layout = layout
         else:
             # The original operation becomes the last slice, so that its result keeps its users.
             mma.operands = [a, b, total]
-            mma.result.layout = mma_layouts.accumulator(rows, columns, grid)
+            mma.result.layout = layout
             out.ops.append(mma)
     return out.ops
 
 
-def _read_slice(
-    out: Emitter, left: Operand, right: Operand, current: Value, k: int, shape: tuple[int, int], grid: WarpGrid
-) -> tuple[Value, Value]:
-    rows, columns = shape
-    assert left.buffer is not None and right.buffer is not None
-    dtype = left.load.result.tile.dtype
-    a = out.add(
-        SharedLoad(operands=[left.buffer, current], column=k, transposed=left.transposed),
-        TileType(dtype, (rows, mma_layouts.K)),
-    )
+def _read_slice(out: Emitter, product: Product, held: Value, current: Value, k: int) -> tuple[Value, Value]:
+    """Columns `k` to `k + 16` of the left operand (out of the tile `held` where it is not staged), rows of the right one."""
+    rows, columns = product.mma.result.tile.shape
+    left, right = product.left, product.right
+    dtype = right.load.result.tile.dtype
+    if left is None:
+        a = out.add(Columns(operands=[held], start=k), TileType(dtype, (rows, mma_layouts.K)))
+    else:
+        assert left.buffer is not None
+        shared = SharedLoad(operands=[left.buffer, current], column=k, transposed=left.transposed)
+        a = out.add(shared, TileType(dtype, (rows, mma_layouts.K)))
+    assert right.buffer is not None
     b = out.add(
         SharedLoad(operands=[right.buffer, current], row=k, transposed=right.transposed),
         TileType(dtype, (mma_layouts.K, columns)),
     )
-    a.layout = mma_layouts.operand_a(rows, mma_layouts.K, grid)
-    b.layout = mma_layouts.operand_b(mma_layouts.K, columns, grid)
+    a.layout = mma_layouts.operand_a(rows, mma_layouts.K, product.grid)
+    b.layout = mma_layouts.operand_b(mma_layouts.K, columns, product.grid)
     return a, b
 
 

@@ -1,0 +1,108 @@
+"""Attention of one new token per sequence over a long KV cache, the cache split among blocks (Dao et al., Flash-Decoding)."""
+
+import tilec
+from tilec import (
+    Const,
+    Dim,
+    Element,
+    In,
+    Out,
+    arange,
+    astype,
+    bid,
+    cdiv,
+    exp2,
+    f32,
+    full,
+    grid,
+    i32,
+    inf,
+    load,
+    max,
+    maximum,
+    mma,
+    requires,
+    reshape,
+    store,
+    sum,
+    values,
+    where,
+    zeros,
+)
+
+
+class E(Element):
+    """bf16 or f16"""
+
+
+class B(Dim):
+    """number of sequences"""
+
+
+class HKV(Dim):
+    """key heads, and value heads"""
+
+
+class G(Dim):
+    """query heads that share a key head"""
+
+
+class D(Dim):
+    """elements of a head"""
+
+
+class S(Dim):
+    """slots of the cache"""
+
+
+class P(Dim):
+    """parts that a sequence is split into"""
+
+
+@tilec.kernel
+def decode_attention(
+    q: In[E, B, HKV, G, D],
+    k_cache: In[E, S, HKV, D],
+    v_cache: In[E, S, HKV, D],
+    starts: In[i32, B],
+    lengths: In[i32, B],
+    partial: Out[f32, B, P, HKV, G, D],
+    maxima: Out[f32, B, P, HKV, G],
+    sums: Out[f32, B, P, HKV, G],
+    scale: f32,
+    *,
+    E: Const,
+    D: Const,
+    BN: Const,
+):
+    """Sequence b owns the slots `starts[b]` to `starts[b] + lengths[b]`; part p takes every P-th tile of BN of them.
+
+    Of its tiles a part gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
+    `2 ** (score - maximum)` and the sum of values with these weights, for `decode_merge`. A part without tiles gives -inf,
+    0 and 0. A group's heads are the rows of one product. Slots past the end of a sequence must hold finite numbers.
+    """
+    grid(P, HKV, B)
+    requires(G <= 16 and P <= 4096 and S <= 1073741824)
+    values(starts, 0, S)
+    values(lengths, 1, S + 1)
+    part, head, b = bid(0), bid(1), bid(2)
+    start, length = load(starts, b), load(lengths, b)
+    query = reshape(load(q, (b, head, 0, 0), shape=(1, 1, 16, D), pad=0), (16, D))
+    log2_scale = scale * 1.4426950408889634
+    top = full((16,), -inf, f32)
+    total = zeros((16,), f32)
+    acc = zeros((16, D), f32)
+    for j in range(part, cdiv(length, BN), P):
+        k = reshape(load(k_cache, offset=(start + j * BN, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
+        v = reshape(load(v_cache, offset=(start + j * BN, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
+        s = mma(query, k.T, zeros((16, BN), f32)) * log2_scale
+        s = where((j * BN + arange(BN))[None, :] < length, s, -inf)
+        higher = maximum(top, max(s, axis=1))
+        p = exp2(s - higher[:, None])
+        shrink = exp2(top - higher)
+        total = total * shrink + sum(p, axis=1)
+        acc = mma(astype(p, E), v, acc * shrink[:, None])
+        top = higher
+    store(partial, (b, part, head, 0, 0), reshape(acc, (1, 1, 1, 16, D)), mask=True)
+    store(maxima, (b, part, head, 0), reshape(top, (1, 1, 1, 16)), mask=True)
+    store(sums, (b, part, head, 0), reshape(total, (1, 1, 1, 16)), mask=True)
