@@ -41,13 +41,21 @@ class Mutant:
         return f"{self.kernel}-{self.what}"
 
 
-def first_constants() -> dict[str, dict[str, int | float | bool | str]]:
-    """The first specialisation of each kernel that the build file lists."""
+Constants = dict[str, int | float | bool | str]
+
+
+def specialisations() -> dict[str, list[Constants]]:
+    """Specialisations of each kernel that the build file lists: the first of every entry, and the last value of each constant
+    beside the first ones of the others, so that both sides of a branch on a constant are met."""
     entries = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["kernel"]
-    found: dict[str, dict[str, int | float | bool | str]] = {}
+    found: dict[str, list[Constants]] = {}
     for entry in entries:
-        values = {name: v[0] if isinstance(v, list) else v for name, v in entry.get("constants", {}).items()}
-        found.setdefault(entry["name"], values)
+        lists = {name: v if isinstance(v, list) else [v] for name, v in entry.get("constants", {}).items()}
+        first: Constants = {name: values[0] for name, values in lists.items()}
+        mine = found.setdefault(entry["name"], [])
+        for constants in (first, *(first | {name: values[-1]} for name, values in lists.items() if name != "E")):
+            if constants not in mine:
+                mine.append(constants)
     return found
 
 
@@ -140,16 +148,18 @@ def _all() -> list[Mutant]:
 
 
 def _refusals(mutant: Mutant, folder: Path) -> tuple[Diagnostic, ...]:
+    """What the first specialisation that refuses the mutant says; empty where all of them accept it."""
     for path in SHIPPED.glob("*.py"):
         (folder / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     target = folder / f"{mutant.kernel}.py"
     target.write_text(mutant.text, encoding="utf-8")
-    try:
-        function = load_kernel(target, first_constants().get(mutant.kernel, {}))
-        assert _has_accesses(function)
-        prove(function)
-    except CompileError as error:
-        return error.diagnostics
+    for constants in specialisations().get(mutant.kernel, [{}]):
+        try:
+            function = load_kernel(target, constants)
+            assert _has_accesses(function)
+            prove(function)
+        except CompileError as error:
+            return error.diagnostics
     return ()
 
 
