@@ -1,0 +1,103 @@
+"""The machine code of every shipped kernel's first specialisation, on every target: wide loads, tensor cores, no spills."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from tests import shipped
+from tilec.artifact import Manifest
+from tilec.assemble.sass import disassemble, instructions
+from tilec.runtime import load_artifact
+from tilec.target import TARGETS, Target
+
+WIDE = ("add", "silu_mul", "rms_norm", "add_rms_norm", "matvec", "embedding", "gather_row", "kv_update")
+"""Kernels bound by memory, whose threads must move 16 bytes at once."""
+TENSOR_CORES = ("matmul", "flash_attention", "decode_attention")
+
+
+def build_file() -> str:
+    """A build file of the first specialisations, options and budgets kept."""
+    lines = ["[build]", f"arch = {json.dumps([target.name for target in TARGETS])}"]
+    for entry in shipped.entries().values():
+        constants = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.specialisations()[0].items())
+        budget = ", ".join(f"{name} = {value}" for name, value in entry.budget.items())
+        lines += [
+            "[[kernel]]",
+            f"name = {json.dumps(entry.name)}",
+            f"constants = {{ {constants} }}",
+            f"budget = {{ {budget} }}",
+        ]
+        for option in ("num_warps", "min_blocks"):
+            if (value := getattr(entry, option)) is not None:
+                lines.append(f"{option} = {value}")
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Products:
+    """What one build said and left: per kernel and target the manifest, and how often each opcode stands in the code."""
+
+    said: str
+    manifests: dict[tuple[str, str], Manifest]
+    opcodes: dict[tuple[str, str], Counter[str]]
+
+
+@pytest.fixture(scope="module")
+def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
+    """One build by two workers, with a store of its own."""
+    root = tmp_path_factory.mktemp("shipped")
+    (root / "kernels_src").symlink_to(shipped.ROOT / "kernels_src")
+    (root / "build.toml").write_text(build_file())
+    environment = os.environ | {"TILEC_CACHE_DIR": str(root / "cache")}
+    command = [sys.executable, "-m", "tilec", "build", "--jobs", "2"]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    loaded = [load_artifact(path) for path in sorted((root / "artifacts/build").rglob("*.cubin"))]
+    with ThreadPoolExecutor(2) as pool:
+        found = [instructions(sass) for sass in pool.map(disassemble, [cubin for _, cubin in loaded])]
+    keys = [(manifest.kernel, manifest.arch) for manifest, _ in loaded]
+    return Products(
+        done.stdout + done.stderr,
+        {key: manifest for key, (manifest, _) in zip(keys, loaded, strict=True)},
+        dict(zip(keys, found, strict=True)),
+    )
+
+
+def of(products: Products, kernel: str, target: Target) -> tuple[Manifest, Counter[str]]:
+    """Manifest and opcodes of a kernel; fails with what the build said where it has none."""
+    key = (kernel, target.name)
+    assert key in products.manifests, products.said
+    return products.manifests[key], products.opcodes[key]
+
+
+@pytest.mark.parametrize(("kernel", "target"), shipped.CASES, ids=shipped.IDS)
+def test_nothing_spills_and_budgets_hold(kernel: str, target: Target, products: Products) -> None:
+    manifest, opcodes = of(products, kernel, target)
+    assert opcodes["EXIT"] and sum(opcodes.values()) > 20
+    assert not [opcode for opcode in opcodes if opcode.split(".")[0] in ("LDL", "STL")]
+    assert (manifest.resources.spill_bytes, manifest.resources.stack_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("kernel", WIDE)
+def test_memory_is_moved_16_bytes_at_once(kernel: str, target: Target, products: Products) -> None:
+    _, opcodes = of(products, kernel, target)
+    assert any(opcode.startswith("LDG.E.128") for opcode in opcodes)
+    if not kernel.startswith("matvec"):  # whose results are a few sums
+        assert any(opcode.startswith("STG.E.128") for opcode in opcodes)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("kernel", TENSOR_CORES)
+def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, products: Products) -> None:
+    _, opcodes = of(products, kernel, target)
+    assert opcodes["HMMA.16816.F32.BF16"] and not opcodes["HMMA.16816.F32"]
+    assert any(opcode.startswith("LDSM.16.") for opcode in opcodes)
+    assert any(opcode.startswith("LDGSTS.E.BYPASS.128") for opcode in opcodes)
