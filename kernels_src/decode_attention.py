@@ -82,7 +82,7 @@ def decode_attention(
     0 and 0. A group's heads are the rows of one product. Slots past the end of a sequence must hold finite numbers.
     """
     grid(P, HKV, B)
-    requires(G <= 16 and P <= 4096 and S <= 1073741824)
+    requires(G <= 16 and P <= 4096 and S <= 536870912)
     values(starts, 0, S)
     values(lengths, 1, S + 1)
     part, head, b = bid(0), bid(1), bid(2)

@@ -74,7 +74,7 @@ def flash_attention(
     hold finite numbers. Blocks take the longest rows first.
     """
     grid(cdiv(T, BM), G, HKV)
-    requires(past >= 0 and past + T <= S and S <= 1073741824)
+    requires(past >= 0 and past + T <= S and S <= 536870912)
     m, member, head = cdiv(T, BM) - 1 - bid(0), bid(1), bid(2)
     first = past + m * BM
     query = reshape(load(q, (m, head, member, 0), shape=(BM, 1, 1, D), pad=0), (BM, D))

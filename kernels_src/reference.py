@@ -80,3 +80,30 @@ def matvec(x: Array, w: Array) -> Wide:
 def matmul(a: Array, b: Array) -> Wide:
     """`a @ b.T`; (M, K), (N, K) -> (M, N)."""
     return _wide(a) @ _wide(b).T
+
+
+def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
+    """`residual + x @ w.T`; (B, K), (N, K), (B, N) -> (B, N)."""
+    return _wide(residual) + _wide(x) @ _wide(w).T
+
+
+def silu_mul_rows(x: Array) -> Wide:
+    """`silu(gate) * up` of rows that hold gate, then up; (T, 2 I) -> (T, I)."""
+    gate, up = np.split(_wide(x), 2, axis=1)
+    return silu_mul(gate, up)
+
+
+def topk_blocks(logits: Array, block: int, count: int) -> tuple[Wide, NDArray[np.int32]]:
+    """The `count` largest of each part of `block` columns, descending, the lowest column first among equals, then -inf at
+    column V; (B, V) -> (B, P, K), (B, P, K)."""
+    wide = _wide(logits)
+    rows, width = wide.shape
+    parts = -(-width // block)
+    padded = np.full((rows, parts * block), -np.inf)
+    padded[:, :width] = wide
+    cut = padded.reshape(rows, parts, block)
+    order = np.argsort(-cut, axis=2, kind="stable")[:, :, :count]
+    best = np.take_along_axis(cut, order, axis=2)
+    columns = (order + (np.arange(parts) * block)[None, :, None]).astype(np.int32)
+    columns[np.isinf(best)] = width
+    return best, columns

@@ -17,7 +17,6 @@ from tilec import (
     inf,
     load,
     max,
-    minimum,
     requires,
     reshape,
     store,
@@ -57,5 +56,5 @@ def topk_blocks(logits: In[E, B, V], best: Out[f32, B, P, K], indices: Out[i32, 
     for k in range(K):
         value, at = max(v, axis=1), argmax(v, axis=1)
         store(best, (row, part, k), reshape(value, (1, 1, 1)))
-        store(indices, (row, part, k), reshape(minimum(at + part * BLOCK, V), (1, 1, 1)))
+        store(indices, (row, part, k), reshape(where(value > -inf, at + part * BLOCK, V), (1, 1, 1)))
         v = where(columns == at[:, None], -inf, v)

@@ -193,7 +193,7 @@ def _pipeline(
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
-    stages = _stage_count(target.max_shared_bytes - used, stage_bytes, max_stages)
+    stages = _stage_count(target.max_shared_bytes - used - _held_bytes(products), stage_bytes, max_stages)
     if stages < 2:
         return
     before, after = Emitter(), Emitter()
@@ -208,6 +208,12 @@ def _pipeline(
     after.add(WaitCopies(pending=0))
     position = block.ops.index(loop)
     block.ops[position : position + 1] = [*before.ops, loop, *after.ops]
+
+
+def _held_bytes(products: list[Product]) -> int:
+    """Shared memory for changing the layout of one operand that comes in registers, beside the buffers."""
+    tiles = [product.mma.operands[0].tile for product in products if product.left is None]
+    return max((tile.size * tile.dtype.bytes for tile in tiles), default=0)
 
 
 def _hold_constant_operands(

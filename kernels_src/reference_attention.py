@@ -1,0 +1,108 @@
+"""What the kernels between the QKV projection and the output projection compute, in float64 NumPy.
+
+Conventions are those of `reference`. Caches are (S, HKV, D); a group of G query heads shares one of HKV key heads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Wide = NDArray[np.float64]
+
+
+def _wide(array: Array) -> Wide:
+    return np.asarray(array).astype(np.float64)
+
+
+def rotary_table(positions: int, width: int, theta: float = 1e6) -> NDArray[np.float32]:
+    """Cosines, then sines, of `position * theta ** (-2 i / width)` for `width / 2` values of i; (positions, width) f32.
+
+    Su et al., RoFormer, 2021, section 3.2; the angles are computed in float64 and rounded once.
+    """
+    angles = np.arange(positions)[:, None] * theta ** (-np.arange(0, width, 2) / width)[None, :]
+    return np.concatenate((np.cos(angles), np.sin(angles)), axis=1).astype(np.float32)
+
+
+def rotated(x: Array, table: Array) -> Wide:
+    """Rotate-half rotary embedding of every head; (T, heads, D) with the tokens' rows of the table (T, D)."""
+    low, high = np.split(_wide(x), 2, axis=-1)
+    cos, sin = (part[:, None, :] for part in np.split(_wide(table), 2, axis=-1))
+    return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
+
+
+def qk_norm_rope_kv(
+    qkv: Array,
+    q_weight: Array,
+    k_weight: Array,
+    table: Array,
+    positions: Array,
+    slots: Array,
+    k_cache: Array,
+    v_cache: Array,
+    eps: float,
+) -> tuple[Wide, Wide, Wide]:
+    """Queries and both caches after the tokens' keys and values are in; (T, HQ + 2 HKV, D), two (D,), (P, D), two (T,), two
+    (S, HKV, D) -> (T, HQ, D), two (S, HKV, D)."""
+    wide, kv = _wide(qkv), k_cache.shape[1]
+    queries, keys, value = wide[:, : -2 * kv], wide[:, -2 * kv : -kv], wide[:, -kv:]
+
+    def normed(x: Wide, weight: Array) -> Wide:
+        scaled = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * _wide(weight)
+        return rotated(scaled, np.asarray(table)[np.asarray(positions)])
+
+    caches = kv_update(normed(keys, k_weight), value, slots, k_cache, v_cache)
+    return (normed(queries, q_weight), *caches)
+
+
+def kv_update(k: Array, v: Array, slots: Array, k_cache: Array, v_cache: Array) -> tuple[Wide, Wide]:
+    """Both caches with the tokens' rows in their slots; (T, HKV, D) twice, (T,), (S, HKV, D) twice -> (S, HKV, D) twice."""
+    caches = _wide(k_cache), _wide(v_cache)
+    for cache, rows in zip(caches, (k, v), strict=True):
+        cache[np.asarray(slots)] = _wide(rows)
+    return caches
+
+
+def flash_attention(q: Array, k_cache: Array, v_cache: Array, past: int, scale: float) -> Wide:
+    """Causal attention of tokens at positions `past` and following; (T, HKV, G, D), (S, HKV, D) twice -> (T, HKV, G, D)."""
+    end = past + q.shape[0]
+    scores = np.einsum("thgd,shd->hgts", _wide(q), _wide(k_cache)[:end]) * scale
+    scores[..., np.arange(end)[None, :] > past + np.arange(q.shape[0])[:, None]] = -np.inf
+    weights = _softmax(scores)
+    return np.einsum("hgts,shd->thgd", weights, _wide(v_cache)[:end])
+
+
+def _softmax(scores: Wide) -> Wide:
+    raised = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
+
+
+def decode_attention(
+    q: Array, k_cache: Array, v_cache: Array, starts: Array, lengths: Array, scale: float, parts: int, tile: int
+) -> tuple[Wide, Wide, Wide]:
+    """What each of `parts` parts finds, every `parts`-th tile of `tile` slots being its own; (B, HKV, G, D), (S, HKV, D) twice,
+    (B,) twice -> (B, P, HKV, G, D), (B, P, HKV, G) twice."""
+    sequences, heads, group, width = q.shape
+    partial = np.zeros((sequences, parts, heads, group, width))
+    maxima = np.full((sequences, parts, heads, group), -np.inf)
+    sums = np.zeros((sequences, parts, heads, group))
+    for b in range(sequences):
+        positions = np.arange(int(lengths[b]))
+        for p in range(parts):
+            mine = int(starts[b]) + positions[positions // tile % parts == p]
+            if mine.size:
+                scores = np.einsum("hgd,shd->hgs", _wide(q[b]), _wide(k_cache[mine])) * scale * np.log2(np.e)
+                maxima[b, p] = scores.max(axis=-1)
+                weights = np.exp2(scores - maxima[b, p, :, :, None])
+                sums[b, p] = weights.sum(axis=-1)
+                partial[b, p] = np.einsum("hgs,shd->hgd", weights, _wide(v_cache[mine]))
+    return partial, maxima, sums
+
+
+def decode_merge(partial: Array, maxima: Array, sums: Array) -> Wide:
+    """Attention from what the parts found; (B, P, HKV, G, D), (B, P, HKV, G) twice -> (B, HKV, G, D)."""
+    weights = np.exp2(_wide(maxima) - _wide(maxima).max(axis=1, keepdims=True))
+    return (_wide(partial) * weights[..., None]).sum(axis=1) / (_wide(sums) * weights).sum(axis=1)[..., None]
