@@ -72,6 +72,48 @@ def with_axes(layout: Layout, axes: dict[int, int], rank: int) -> Layout:
     return Layout(rank, moved(layout.registers), moved(layout.lanes), moved(layout.warps))
 
 
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Elements from one coordinate of each axis to the next, in row-major order."""
+    steps = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        steps[axis] = steps[axis + 1] * shape[axis + 1]
+    return tuple(steps)
+
+
+def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout | None:
+    """The layout under which every thread holds the same elements in the same registers after a reshape from `source` to
+    `target`. None where an axis of `target` ends inside a digit's steps.
+
+    A digit moves the row-major position by its stride times the elements per coordinate; where the new axis ends before the
+    digit does, the digit is cut in two there, the lower part first, which counts as before.
+    """
+    old, new = row_major(source), row_major(target)
+
+    def cut(digit: Digit) -> list[Digit] | None:
+        if digit.axis is None or digit.extent == 1:
+            return [digit] if digit.extent > 1 else []
+        step, left = digit.stride * old[digit.axis], digit.extent
+        parts: list[Digit] = []
+        for axis in reversed(range(len(target))):
+            end = new[axis] * target[axis]
+            if left == 1 or step >= end:
+                continue
+            room = left if step * left <= end else end // step
+            if step % new[axis] or left % room or (room < left and room * step != end):
+                return None
+            parts.append(Digit(room, axis, step // new[axis]))
+            step, left = step * room, left // room
+        return parts
+
+    groups: list[tuple[Digit, ...]] = []
+    for digits in (layout.registers, layout.lanes, layout.warps):
+        made = [cut(digit) for digit in digits]
+        if None in made:
+            return None
+        groups.append(tuple(part for parts in made if parts is not None for part in parts))
+    return Layout(len(target), *groups)
+
+
 def hidden(layout: Layout, repeated: set[int]) -> Layout:
     """The layout of a tile that becomes `layout` when repeated along the axes `repeated`: the same threads hold it, fewer
     registers do, and what moved along those axes is replicated."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilec.diagnostics import CompileError, Diagnostic, Label
-from tilec.ir.blocked_layouts import hidden
+from tilec.ir.blocked_layouts import hidden, reshaped, row_major, with_axes
 from tilec.ir.core import Op, Value
 from tilec.ir.layout import register_map
 from tilec.ir.ops import (
@@ -26,7 +25,7 @@ from tilec.ir.ops import (
 from tilec.ir.ops_staging import Columns, Relayout
 from tilec.ir.types import DType, f32
 from tilec.lowering.context import Context, literal, storage
-from tilec.lowering.convert import registers_in
+from tilec.lowering.convert import moved, registers_in, through_shared
 from tilec.lowering.tensor_core import arith, compare, number, select
 
 FLOAT_KINDS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -91,12 +90,16 @@ def lower_reshape(context: Context, op: Reshape) -> None:
         count = layout.num_registers if layout else 1
         context.assign(op.result, [held[0]] * count)
         return
-    old = [axis for axis, extent in enumerate(source.tile.shape) if extent > 1]
-    new = [axis for axis, extent in enumerate(op.result.tile.shape) if extent > 1]
-    if [source.tile.shape[a] for a in old] != [op.result.tile.shape[a] for a in new]:
-        primary = Label(op.loc) if op.loc else None
-        raise CompileError(Diagnostic("E0506", "this reshape splits or joins axes, which lowering cannot do yet", primary))
-    context.assign(op.result, held)
+    tile = op.result.tile
+    if len(set(held)) == 1 and isinstance(source.owner, Constant):
+        context.assign(op.result, [held[0]] * layout.num_registers)
+        return
+    same = reshaped(source.layout, source.tile.shape, tile.shape)
+    if same is not None:
+        context.assign(op.result, moved(context, held, tile, same, layout))
+        return
+    linear = (source.layout, row_major(source.tile.shape)), (layout, row_major(tile.shape))
+    context.assign(op.result, through_shared(context, held, tile, *linear))
 
 
 def lower_relayout(context: Context, op: Relayout) -> None:
@@ -115,12 +118,18 @@ def lower_columns(context: Context, op: Columns) -> None:
 
 
 def lower_permute(context: Context, op: Permute) -> None:
-    context.assign(op.result, context.registers(op.operands[0]))
+    source, layout = op.operands[0], op.result.layout
+    held = context.registers(source)
+    if layout is None or source.layout is None:  # a scalar
+        context.assign(op.result, held)
+        return
+    turned = with_axes(source.layout, {old: new for new, old in enumerate(op.axes)}, layout.rank)
+    context.assign(op.result, moved(context, held, op.result.tile, turned, layout))
 
 
 def lower_unary(context: Context, op: Unary) -> None:
     dtype = op.result.tile.dtype
-    context.assign(op.result, [_unary(context, op.kind, name, dtype) for name in context.registers(op.operands[0])])
+    context.assign(op.result, [_unary(context, op.kind, name, dtype) for name in operands_as(context, op, op.result)[0]])
 
 
 def lower_binary(context: Context, op: Binary) -> None:
@@ -143,7 +152,7 @@ def lower_select(context: Context, op: Select) -> None:
 
 def lower_cast(context: Context, op: Cast) -> None:
     source, target = op.operands[0].tile.dtype, op.result.tile.dtype
-    context.assign(op.result, [cast(context, name, source, target) for name in context.registers(op.operands[0])])
+    context.assign(op.result, [cast(context, name, source, target) for name in operands_as(context, op, op.result)[0]])
 
 
 def in_f32(context: Context, names: list[str], dtype: DType, run: Callable[[list[str]], str]) -> str:

@@ -3,12 +3,15 @@ memory, row-major, with a barrier on either side."""
 
 from __future__ import annotations
 
+from tilec.ir.blocked_layouts import row_major
 from tilec.ir.core import Value
 from tilec.ir.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Constant
-from tilec.ir.types import DType
+from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
 from tilec.lowering.tensor_core import SHARED, arith, offset_pointer
+
+Steps = tuple[int, ...]
 
 
 def registers_in(context: Context, value: Value, layout: Layout) -> list[str]:
@@ -20,10 +23,16 @@ def registers_in(context: Context, value: Value, layout: Layout) -> list[str]:
         return held
     if isinstance(value.owner, Constant) or (len(set(held)) == 1 and _uniform(value)):
         return [held[0]] * layout.num_registers
-    moved = register_map(source, layout)
-    if moved is not None:
-        return [held[register] for register in moved]
-    return _through_shared(context, held, value.tile.shape, value.tile.dtype, source, layout)
+    return moved(context, held, value.tile, source, layout)
+
+
+def moved(context: Context, held: list[str], tile: TileType, source: Layout, target: Layout) -> list[str]:
+    """The registers of a tile under `target`, given what this thread holds of it under `source`."""
+    renamed = register_map(source, target)
+    if renamed is not None:
+        return [held[register] for register in renamed]
+    steps = row_major(tile.shape)
+    return through_shared(context, held, tile, (source, steps), (target, steps))
 
 
 def _uniform(value: Value) -> bool:
@@ -31,40 +40,38 @@ def _uniform(value: Value) -> bool:
     return isinstance(value.owner, Broadcast) and value.owner.operands[0].tile.size == 1
 
 
-def _through_shared(
-    context: Context, held: list[str], shape: tuple[int, ...], dtype: DType, source: Layout, target: Layout
+def through_shared(
+    context: Context, held: list[str], tile: TileType, source: tuple[Layout, Steps], target: tuple[Layout, Steps]
 ) -> list[str]:
+    """Store by one layout, load by the other; each comes with the elements between neighbours on each of its axes."""
+    dtype = tile.dtype
     is_bool = dtype.kind == "b"
     type_ = "i8" if is_bool else storage(dtype)
     if is_bool:
         held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
-    pitches = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        pitches[axis] = pitches[axis + 1] * shape[axis + 1]
     size = dtype.bytes
-    scratch = context.scratch(pitches[0] * shape[0] * size)
+    scratch = context.scratch(tile.size * size)
     context.barrier()
-    for register, pointer in enumerate(_pointers(context, scratch, source, pitches, size)):
+    for register, pointer in enumerate(_pointers(context, scratch, *source, size)):
         context.effect(f"llvm.store {held[register]}, {pointer} : {type_}, {SHARED}")
     context.barrier()
     out = [
-        context.value(f"llvm.load {pointer} : {SHARED} -> {type_}")
-        for pointer in _pointers(context, scratch, target, pitches, size)
+        context.value(f"llvm.load {pointer} : {SHARED} -> {type_}") for pointer in _pointers(context, scratch, *target, size)
     ]
     if is_bool:
         out = [context.value(f"llvm.trunc {name} : i8 to i1") for name in out]
     return out
 
 
-def _pointers(context: Context, scratch: str, layout: Layout, pitches: list[int], size: int) -> list[str]:
+def _pointers(context: Context, scratch: str, layout: Layout, steps: Steps, size: int) -> list[str]:
     """Shared address of each register's element."""
     base = None
-    for coordinate, pitch in zip(context.thread_coordinates(layout), pitches, strict=True):
-        part = arith(context, "mul", coordinate, pitch * size)
+    for coordinate, step in zip(context.thread_coordinates(layout), steps, strict=True):
+        part = arith(context, "mul", coordinate, step * size)
         base = part if base is None else arith(context, "add", base, part)
     pointer = scratch if base is None else offset_pointer(context, scratch, base, SHARED)
     out: list[str] = []
     for register in range(layout.num_registers):
-        fixed = sum(c * p for c, p in zip(layout.coordinates(register, 0, 0), pitches, strict=True)) * size
+        fixed = sum(c * p for c, p in zip(layout.coordinates(register, 0, 0), steps, strict=True)) * size
         out.append(offset_pointer(context, pointer, fixed, SHARED))
     return out

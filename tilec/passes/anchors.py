@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from tilec.ir.blocked_layouts import hidden, with_axes, without_axis
+from tilec.ir.blocked_layouts import hidden, reshaped, with_axes, without_axis
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, For, Iota, Mma, Permute, Reduce, Reshape, Select, Unary
@@ -76,10 +76,11 @@ class _State:
                 return
             if isinstance(op, Reduce):
                 self.set(op.result, without_axis(source.layout, op.axis))
+            elif isinstance(op, Reshape):
+                self.set(op.result, reshaped(source.layout, source.tile.shape, op.result.tile.shape))
             else:
-                axes = _moved_axes(op)
-                if axes is not None:
-                    self.set(op.result, with_axes(source.layout, axes, op.result.tile.rank))
+                axes = {old: new for new, old in enumerate(op.axes)}
+                self.set(op.result, with_axes(source.layout, axes, op.result.tile.rank))
 
     def backward(self, op: Op) -> None:
         if not isinstance(op, ELEMENTWISE) or op.result.layout is None:

@@ -1,13 +1,14 @@
 """Decide how the threads of a block hold each tile, and how wide each access is.
 
 In: a proven function, its pipelined loops already staged. Out: the same function with `num_warps` set, a `Layout` on every
-tile value and `vector` on every access. Layouts follow four rules:
+tile value and `vector` on every access. Layouts follow five rules:
 
 1. A tile's natural layout depends on its shape alone (axes of extent 1 aside): 16 bytes per thread on the last axis, lanes
    along it, warps along the axis before it, the rest in registers. Equal shapes therefore meet without conversion.
 2. Element-wise results keep the layout of their first operand that is not a constant.
 3. A reduction drops the axis' digits: registers are combined, lanes and warps become replicas.
-4. Layouts set by the staging pass (`mma`, shared loads) stay, and spread to what is computed with them (`anchors`).
+4. A reshape or permutation leaves every element where it is, if the digits of the layout divide the new axes.
+5. Layouts set by the staging pass (`mma`, shared loads) stay, and spread to what is computed with them (`anchors`).
 
 Operands need not match: lowering converts where they differ.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from tilec.ir.blocked_layouts import hidden, natural, with_axes, without_axis
+from tilec.ir.blocked_layouts import hidden, natural, reshaped, with_axes, without_axis
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.expr import const
 from tilec.ir.layout import Layout
@@ -155,12 +156,8 @@ def _layout(op: Op, result: Value, warps: int) -> Layout:
             return with_axes(source, {old: new for new, old in enumerate(op.axes)}, len(shape))
         case Reshape():
             source = op.operands[0]
-            old = [axis for axis, extent in enumerate(source.tile.shape) if extent > 1]
-            new = [axis for axis, extent in enumerate(shape) if extent > 1]
-            same = [source.tile.shape[axis] for axis in old] == [shape[axis] for axis in new]
-            if same and source.layout is not None:
-                return with_axes(source.layout, dict(zip(old, new, strict=True)), len(shape))
-            return natural(shape, warps)
+            same = reshaped(source.layout, source.tile.shape, shape) if source.layout is not None else None
+            return same or natural(shape, warps)
         case Constant() | Iota() | Load() | Broadcast():
             return natural(shape, warps)
         case _:

@@ -1,0 +1,84 @@
+"""A reshape keeps every element in its register wherever the digits of the layout divide the new axes."""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tilec.ir.blocked_layouts import natural, reshaped, row_major
+from tilec.ir.layout import Digit, Layout
+from tilec.ir.mma_layouts import WarpGrid, accumulator
+
+
+def position(place: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Row-major position of coordinates."""
+    return sum(c * step for c, step in zip(place, row_major(shape), strict=True))
+
+
+def assert_same_places(layout: Layout, source: tuple[int, ...], made: Layout, target: tuple[int, ...], warps: int) -> None:
+    assert made.problem(target, warps) is None
+    for register, lane, warp in itertools.product(range(layout.num_registers), range(32), range(warps)):
+        before = position(layout.coordinates(register, lane, warp), source)
+        assert position(made.coordinates(register, lane, warp), target) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ((128,), (2, 64)),
+        ((4, 64), (256,)),
+        ((2, 3, 64), (6, 64)),
+        ((6, 64), (3, 2, 64)),
+        ((32, 8), (8, 32)),
+        ((1, 512), (4, 1, 128)),
+        ((16, 16), (16, 1, 16)),
+        ((2560,), (20, 128)),
+        ((20, 128), (2560,)),
+        ((64,), (64, 1)),
+    ],
+)
+@pytest.mark.parametrize("warps", [1, 4])
+def test_these_reshapes_rename_registers(source: tuple[int, ...], target: tuple[int, ...], warps: int) -> None:
+    layout = natural(source, warps)
+    made = reshaped(layout, source, target)
+    assert made is not None
+    assert_same_places(layout, source, made, target, warps)
+    back = reshaped(made, target, source)
+    assert back is not None
+    assert_same_places(made, target, back, source, warps)
+
+
+def test_an_axis_that_ends_inside_a_digit_is_refused() -> None:
+    assert reshaped(natural((96,), 1), (96,), (32, 3)) is None
+    assert reshaped(natural((6, 64), 1), (6, 64), (2, 3, 64)) is None  # pairs of rows, which an axis of 3 cannot hold
+    assert reshaped(Layout(1, (Digit(3, 0, 1),), (Digit(32, 0, 3),), ()), (96,), (24, 4)) is None
+
+
+def test_fragments_of_heads_split_and_join() -> None:
+    layout = accumulator(64, 64, WarpGrid(2, 2))
+    made = reshaped(layout, (64, 64), (4, 16, 64))
+    assert made is not None
+    assert_same_places(layout, (64, 64), made, (4, 16, 64), 4)
+    flat = reshaped(layout, (64, 64), (4096,))
+    assert flat is not None
+    assert_same_places(layout, (64, 64), flat, (4096,), 4)
+
+
+extents = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 16]), min_size=1, max_size=4)
+
+
+@given(extents, extents, st.sampled_from([1, 2, 4]))
+def test_any_reshape_is_right_or_refused(source: list[int], target: list[int], warps: int) -> None:
+    assume(prod(source) <= 4096)
+    while prod(target) > 1 and prod(source) % prod(target):
+        target.pop()
+    shape = (*source,)
+    new = (prod(source) // prod(target), *target) if prod(source) % prod(target) == 0 else (prod(source),)
+    layout = natural(shape, warps)
+    made = reshaped(layout, shape, new)
+    if made is not None:
+        assert_same_places(layout, shape, made, new, warps)
