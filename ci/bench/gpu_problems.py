@@ -1,7 +1,8 @@
 """The timed problems: for each kernel the sizes, the library call it is held against, and the goal.
 
 The library side of the streaming kernels is torch's element-wise add on the same number of bytes: that is the rate the chip
-gives to a stream of reads and writes. Matrix products are held against cuBLAS through torch on the same operands.
+gives to a stream of reads and writes. Decode attention is held against torch's maximum of as many bytes, a pure read. Matrix
+products are held against cuBLAS through torch on the same operands, attention against torch's fused attention.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import gpu_attention
 from gpu_cases import MEANING, Tensors
 
 from tilec.artifact import Manifest
@@ -61,16 +63,61 @@ def problems(kernel: str) -> list[Problem]:
         return [Problem(kernel, f"{h}", {"T": 4096, "H": h, "V": 151936, "N": h, "R": 4096}, None, "same") for h in HIDDEN]
     if kernel.startswith("argmax"):
         return [Problem(kernel, "151936", {"V": 151936, "N": 151936, "B": 1, "T": 1}, None, "same")]
+    if kernel == "decode_attention":
+        # The cache is read once; what is written is 2 % of it at 8k, so a pure read of the same bytes is the measure.
+        return [
+            Problem(kernel, f"KV {s} {name}", {"B": 1, "S": s, "P": 48, "HKV": 8, "G": g}, 0.85 if s >= 8192 else None, "read")
+            for s in (1024, 8192, 32768)
+            for name, g in (("4B", 4), ("32B", 8))
+        ]
+    if kernel == "decode_merge":
+        return [Problem(kernel, name, {"B": 1, "HKV": 8, "G": g, "P": 48}, None, "same") for name, g in (("4B", 4), ("32B", 8))]
+    if kernel == "flash_attention":
+        return [
+            Problem(
+                kernel,
+                f"{t} after {gpu_attention.past(t, s)}",
+                {"T": t, "S": s, "HKV": 8, "G": 4},
+                None,
+                "same",
+                _causal_flops(t, s),
+            )
+            for t, s in ((512, 512), (4096, 4096), (16384, 16384), (1000, 8192))
+        ]
+    if kernel == "qk_norm_rope_kv":
+        return [
+            Problem(kernel, f"{t} tokens 4B", {"T": t, "HQ": 32, "HKV": 8, "HEADS": 48, "S": t, "P": 40960}, None, "same")
+            for t in (1, 8, 512, 4096)
+        ]
+    if kernel == "silu_mul_rows":
+        dims = {"I": 9728, "I2": 19456}
+        return [Problem(kernel, f"{t}x9728", {"T": t, **dims}, 0.97 if t > 1 else None, "add") for t in (1, 6899)]
+    if kernel == "matvec_add":
+        names = ("4B o", "4B down", "32B o", "32B down")
+        return [Problem(kernel, name, {"B": 1, "N": QWEN3[name][0], "K": QWEN3[name][1]}, None, "same") for name in names]
+    if kernel == "topk_blocks":
+        dims = {"V": 151936, "P": 75, "B": 1}
+        return [Problem(kernel, f"151936, {k} of each part", {**dims, "K": k}, None, "same") for k in (20, 64)]
     if kernel == "matmul":
         return [Problem(kernel, f"{s}^3", {"M": s, "N": s, "K": s}, None, "same", 2.0 * s**3) for s in (1024, 2048, 4096, 8192)]
     return []
 
 
+def _causal_flops(tokens: int, slots: int) -> float:
+    """Two products of width 128 for each pair of a query (32 heads) and a key it sees."""
+    return 4.0 * 128 * 32 * tokens * (gpu_attention.past(tokens, slots) + (tokens + 1) / 2)
+
+
 def library_run(problem: Problem, manifest: Manifest, tensors: Tensors, total_bytes: int) -> tuple[str, Callable[[], object]]:
     """Name and call of the library alternative for one argument set."""
+    if manifest.kernel == "flash_attention":
+        return "torch scaled_dot_product_attention", gpu_attention.fused(tensors)
     if problem.against == "same":
         return f"torch {manifest.kernel}", lambda: MEANING[manifest.kernel](manifest, tensors)
     floats = next(t for t in tensors.values() if t.is_floating_point())
+    if problem.against == "read":
+        words = torch.ones(max(8, total_bytes // 4), device=floats.device)
+        return "torch amax, equal bytes", lambda: words.amax()
     count = max(8, total_bytes // (3 * floats.element_size()))
     x, y = (torch.randn(count, device=floats.device, dtype=floats.dtype) for _ in range(2))
     out = torch.empty_like(x)

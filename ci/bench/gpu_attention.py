@@ -1,0 +1,212 @@
+"""What is run on the GPU of the kernels between embedding and sampling whose inputs are no plain random tensors.
+
+Part of `gpu_cases`: sizes, tensors whose contents a contract or the conditioning of the problem restricts, scalars, and the
+meaning of each kernel as torch expressions. Attention is held against torch's fused attention in the same dtype; the parts of
+decode attention, which torch has no name for, against their definition in the same dtype.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tilec.artifact import Manifest
+
+torch: Any = importlib.import_module("torch")
+functional: Any = importlib.import_module("torch.nn.functional")
+
+Tensors = dict[str, Any]
+EPSILON: Final = 1e-6
+LENGTHS: Final = (1, 17, 127, 129, 1000, 4096)
+MODEL: Final = {"HKV": 8, "G": 4}
+"""Key heads and group of Qwen3 4B and 8B."""
+
+
+def sizes(manifest: Manifest) -> list[dict[str, int]]:
+    """Dims to check; empty where any do."""
+    match manifest.kernel:
+        case "flash_attention":
+            found = [{"T": t, "S": t + extra, "HKV": 2, "G": g} for t in LENGTHS for extra, g in ((0, 1), (3, 2), (203, 5))]
+            return [*found, {"T": 17, "S": 33000, "HKV": 1, "G": 8}, {"T": 1000, "S": 8192, **MODEL}]
+        case "decode_attention":
+            one = [{"B": 1, "S": s, "P": p, "HKV": 8, "G": g} for s, p, g in (
+                (1, 1, 2), (17, 48, 4), (127, 3, 5), (129, 48, 8), (1000, 48, 2), (4096, 48, 4), (8192, 48, 8), (32768, 48, 4),
+            )]  # fmt: skip
+            return [*one, {"B": 3, "S": 1001, "P": 5, "HKV": 2, "G": 16}, {"B": 8, "S": 8200, "P": 48, **MODEL}]
+        case "decode_merge":
+            return [{"B": b, "HKV": h, "G": g} for b, h, g in ((1, 8, 2), (1, 8, 4), (3, 1, 5), (8, 8, 8))]
+        case "qk_norm_rope_kv":
+            return [
+                {"T": t, "HQ": hq, "HKV": 8, "HEADS": hq + 16, "S": t + 300, "P": 4096}
+                for hq in (16, 32, 40, 64)
+                for t in (1, 2, 3, 8, 127, 1000)
+            ]
+        case "kv_update":
+            return [{"T": t, "HKV": 8, "S": t + extra} for t in (1, 3, 8, 127, 4096) for extra in (0, 77)]
+        case "silu_mul_rows":
+            return [{"T": t, "I": i, "I2": 2 * i} for i in (8, 3072, 9728, 25600) for t in (1, 3, 1031)]
+        case "topk_blocks":
+            block = int(manifest.constants["BLOCK"])
+            return [
+                {"B": b, "V": v, "P": -(-v // block), "K": k}
+                for v in (1, 1009, 2048, 4097, 151936)
+                for b, k in ((1, 64), (3, 1), (2, 20))
+            ]
+        case _:
+            return []
+
+
+def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]) -> int | float:
+    """The value each scalar parameter is run with."""
+    if "eps" in name:
+        return EPSILON
+    if name == "scale":
+        return float(constants["D"]) ** -0.5
+    if name == "past":
+        return past(env["T"], env["S"])
+    return 1
+
+
+def past(tokens: int, slots: int) -> int:
+    """Tokens in the cache before the new ones; up to three slots stay free."""
+    return max(0, slots - tokens - 3)
+
+
+def adjust(manifest: Manifest, t: Tensors) -> None:
+    """Contents that random numbers do not give, in place."""
+    if manifest.kernel == "decode_attention":
+        # Sequences share the cache evenly; the last one is full.
+        count = t["starts"].numel()
+        room = t["k_cache"].shape[0] // count
+        t["starts"].copy_(torch.arange(count) * room)
+        t["lengths"].copy_(torch.randint(1, room + 1, (count,)))
+        t["lengths"][-1] = room
+    elif manifest.kernel == "decode_merge":
+        t["sums"].abs_().add_(0.5)
+        if t["sums"].shape[1] > 1:  # the last part had nothing
+            t["maxima"][:, -1] = -math.inf
+            t["sums"][:, -1] = 0
+            t["partial"][:, -1] = 0
+
+
+def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
+    """Least traffic where it is not every tensor once: only the tokens' slots of a cache are written, only lengths are read."""
+    match manifest.kernel:
+        case "qk_norm_rope_kv":
+            return 2 * _bytes(t["qkv"]) + t["positions"].numel() * t["table"].shape[1] * 4
+        case "kv_update":
+            return 4 * _bytes(t["k"])
+        case "decode_attention":
+            row = _bytes(t["k_cache"][0])
+            return 2 * row * int(t["lengths"].sum()) + sum(_bytes(t[name]) for name in ("q", "partial", "maxima", "sums"))
+        case _:
+            return None
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
+
+
+def fused(t: Tensors) -> Callable[[], object]:
+    """Torch's causal attention on the same cache, its operands laid out before."""
+    tokens, heads, group, width = t["q"].shape
+    before = past(tokens, t["k_cache"].shape[0])
+    queries = t["q"].view(1, tokens, heads * group, width).transpose(1, 2)
+    keys, values = (t[name][None, : before + tokens].transpose(1, 2) for name in ("k_cache", "v_cache"))
+    mask: dict[str, Any] = {"is_causal": True}
+    if before:
+        seen = torch.ones(tokens, before + tokens, dtype=torch.bool, device=queries.device).tril(before)
+        mask = {"attn_mask": seen}
+    return lambda: functional.scaled_dot_product_attention(queries, keys, values, enable_gqa=True, **mask)
+
+
+def _flash_attention(manifest: Manifest, t: Tensors) -> Tensors:
+    q, before = t["q"], past(t["q"].shape[0], t["k_cache"].shape[0])
+    tokens, heads, group, width = q.shape
+    end = before + tokens
+    queries = q.reshape(tokens, heads * group, width).transpose(0, 1)
+    keys, values = (t[name][:end].transpose(0, 1).repeat_interleave(group, 0) for name in ("k_cache", "v_cache"))
+    seen = torch.ones(tokens, end, dtype=torch.bool, device=q.device).tril(before)
+    mask = {"is_causal": True} if not before else {"attn_mask": seen}
+    out = functional.scaled_dot_product_attention(queries[None], keys[None], values[None], **mask)[0]
+    return {"out": out.transpose(0, 1).reshape(q.shape)}
+
+
+def _decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
+    tile, scale = int(manifest.constants["BN"]), float(manifest.constants["D"]) ** -0.5 / math.log(2)
+    found = {
+        name: torch.zeros(t[name].shape, dtype=t["q"].dtype, device=t["q"].device) for name in ("partial", "maxima", "sums")
+    }
+    found["maxima"].fill_(-math.inf)
+    parts = t["maxima"].shape[1]
+    for b in range(t["q"].shape[0]):
+        start, length = int(t["starts"][b]), int(t["lengths"][b])
+        keys, values = t["k_cache"][start : start + length], t["v_cache"][start : start + length]
+        scores = torch.einsum("hgd,shd->hgs", t["q"][b], keys) * scale
+        owner = torch.arange(length, device=scores.device) // tile % parts
+        for p in range(min(parts, -(-length // tile))):
+            mine = owner == p
+            top = scores[..., mine].amax(-1)
+            weights = torch.exp2(scores[..., mine] - top[..., None])
+            found["maxima"][b, p] = top
+            found["sums"][b, p] = weights.sum(-1)
+            found["partial"][b, p] = torch.einsum("hgs,shd->hgd", weights, values[mine])
+    return found
+
+
+def _decode_merge(manifest: Manifest, t: Tensors) -> Tensors:
+    weights = torch.exp2(t["maxima"] - t["maxima"].amax(1, keepdim=True))
+    merged = (t["partial"] * weights[..., None]).sum(1) / (t["sums"] * weights).sum(1)[..., None]
+    # The inputs are f32, so the library's answer is what rounding to the output's dtype leaves of it.
+    return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
+
+
+def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
+    count = t["k_cache"].shape[1]
+    queries, keys, values = t["qkv"].split([t["q"].shape[1], count, count], dim=1)
+    cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
+
+    def turned(x: Any, weight: Any) -> Any:
+        low, high = functional.rms_norm(x, (x.shape[-1],), weight, EPSILON).chunk(2, dim=-1)
+        return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    slots = t["slots"].long()
+    k_cache[slots], v_cache[slots] = turned(keys, t["k_weight"]), values
+    return {"q": turned(queries, t["q_weight"]), "k_cache": k_cache, "v_cache": v_cache}
+
+
+def _kv_update(manifest: Manifest, t: Tensors) -> Tensors:
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    slots = t["slots"].long()
+    k_cache[slots], v_cache[slots] = t["k"], t["v"]
+    return {"k_cache": k_cache, "v_cache": v_cache}
+
+
+def _silu_mul_rows(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = t["x"].chunk(2, dim=1)
+    return {"out": functional.silu(gate) * up}
+
+
+def _matvec_add(manifest: Manifest, t: Tensors) -> Tensors:
+    return {"residual": t["residual"] + t["x"] @ t["w"].T}
+
+
+def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
+    """A stable sort keeps equal logits in the order of their columns, as the kernel does."""
+    logits, (rows, parts, count) = t["logits"], t["best"].shape
+    size, width = int(manifest.constants["BLOCK"]), logits.shape[1]
+    padded = functional.pad(logits, (0, parts * size - width), value=-math.inf).view(rows, parts, size)
+    best, order = padded.sort(dim=2, descending=True, stable=True)
+    best = best[..., :count]
+    columns = order[..., :count] + (torch.arange(parts, device=logits.device) * size)[:, None]
+    return {"best": best, "indices": torch.where(best.isinf(), width, columns)}
+
+
+MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
+    "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
+    "qk_norm_rope_kv": _qk_norm_rope_kv, "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
+    "matvec_add": _matvec_add, "topk_blocks": _topk_blocks,
+}  # fmt: skip
