@@ -87,6 +87,12 @@ def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
     return _wide(residual) + _wide(x) @ _wide(w).T
 
 
+def matvec_silu_mul(x: Array, w: Array) -> Wide:
+    """`silu(x @ gate.T) * (x @ up.T)`, `w` holding gate's rows, then up's; (B, K), (2 I, K) -> (B, I)."""
+    gate, up = np.split(matvec(x, w), 2, axis=1)
+    return silu_mul(gate, up)
+
+
 def silu_mul_rows(x: Array) -> Wide:
     """`silu(gate) * up` of rows that hold gate, then up; (T, 2 I) -> (T, I)."""
     gate, up = np.split(_wide(x), 2, axis=1)
@@ -104,6 +110,6 @@ def topk_blocks(logits: Array, block: int, count: int) -> tuple[Wide, NDArray[np
     cut = padded.reshape(rows, parts, block)
     order = np.argsort(-cut, axis=2, kind="stable")[:, :, :count]
     best = np.take_along_axis(cut, order, axis=2)
-    columns = (order + (np.arange(parts) * block)[None, :, None]).astype(np.int32)
+    columns: NDArray[np.int32] = np.add(order, (np.arange(parts) * block)[None, :, None]).astype(np.int32)
     columns[np.isinf(best)] = width
     return best, columns

@@ -47,6 +47,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"T": t, "HKV": 8, "S": t + extra} for t in (1, 3, 8, 127, 4096) for extra in (0, 77)]
         case "silu_mul_rows":
             return [{"T": t, "I": i, "I2": 2 * i} for i in (8, 3072, 9728, 25600) for t in (1, 3, 1031)]
+        case "matvec_silu_mul":
+            batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
+            return [{"B": batch, "K": inputs, "I": i, "I2": 2 * i} for i in (32, 3072, 9728)]
         case "topk_blocks":
             block = int(manifest.constants["BLOCK"])
             return [
@@ -194,6 +197,11 @@ def _matvec_add(manifest: Manifest, t: Tensors) -> Tensors:
     return {"residual": t["residual"] + t["x"] @ t["w"].T}
 
 
+def _matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = (t["x"] @ t["w"].T).chunk(2, dim=1)
+    return {"out": functional.silu(gate) * up}
+
+
 def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
     """A stable sort keeps equal logits in the order of their columns, as the kernel does."""
     logits, (rows, parts, count) = t["logits"], t["best"].shape
@@ -208,5 +216,5 @@ def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
     "qk_norm_rope_kv": _qk_norm_rope_kv, "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
-    "matvec_add": _matvec_add, "topk_blocks": _topk_blocks,
+    "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "topk_blocks": _topk_blocks,
 }  # fmt: skip

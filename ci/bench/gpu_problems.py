@@ -95,6 +95,11 @@ def problems(kernel: str) -> list[Problem]:
     if kernel == "matvec_add":
         names = ("4B o", "4B down", "32B o", "32B down")
         return [Problem(kernel, name, {"B": 1, "N": QWEN3[name][0], "K": QWEN3[name][1]}, None, "same") for name in names]
+    if kernel == "matvec_silu_mul":
+        return [
+            Problem(kernel, name, {"B": 1, "K": QWEN3[name][1], "I": QWEN3[name][0] // 2, "I2": QWEN3[name][0]}, None, "same")
+            for name in ("4B gate_up", "32B gate_up")
+        ]
     if kernel == "topk_blocks":
         dims = {"V": 151936, "P": 75, "B": 1}
         return [Problem(kernel, f"151936, {k} of each part", {**dims, "K": k}, None, "same") for k in (20, 64)]
