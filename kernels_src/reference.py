@@ -108,8 +108,9 @@ def topk_blocks(logits: Array, block: int, count: int) -> tuple[Wide, NDArray[np
     padded = np.full((rows, parts * block), -np.inf)
     padded[:, :width] = wide
     cut = padded.reshape(rows, parts, block)
-    order = np.argsort(-cut, axis=2, kind="stable")[:, :, :count]
+    order: NDArray[np.int64] = np.argsort(-cut, axis=2, kind="stable")[:, :, :count]
     best = np.take_along_axis(cut, order, axis=2)
-    columns: NDArray[np.int32] = np.add(order, (np.arange(parts) * block)[None, :, None]).astype(np.int32)
+    starts = np.asarray(range(0, parts * block, block), dtype=np.int64)
+    columns = (order + starts[None, :, None]).astype(np.int32)
     columns[np.isinf(best)] = width
     return best, columns
