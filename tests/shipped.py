@@ -1,12 +1,13 @@
-"""The kernels of build.toml at their first specialisation, for tests that look at every shipped kernel."""
+"""The kernels of build.toml, for tests that look at every shipped kernel: at the first specialisation where none is named."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import tilec
-from tilec.build.buildfile import KernelEntry, read_build_file
+from tilec.build.buildfile import Constant, KernelEntry, read_build_file
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.passes import prepare
@@ -16,23 +17,39 @@ ROOT = Path(tilec.__file__).parent.parent
 
 
 @cache
+def all_entries() -> tuple[KernelEntry, ...]:
+    """Every `[[kernel]]`."""
+    return read_build_file(ROOT / "build.toml").entries
+
+
+@cache
 def entries() -> dict[str, KernelEntry]:
     """The first entry of each kernel, by name."""
     found: dict[str, KernelEntry] = {}
-    for entry in read_build_file(ROOT / "build.toml").entries:
+    for entry in all_entries():
         found.setdefault(entry.name, entry)
     return found
 
 
-def load(name: str) -> Function:
-    """A fresh function of the kernel's first specialisation."""
-    entry = entries()[name]
-    return load_kernel(ROOT / "kernels_src" / f"{name}.py", entry.specialisations()[0], root=ROOT)
+def specialisation(name: str, wanted: Mapping[str, Constant]) -> tuple[KernelEntry, dict[str, Constant]]:
+    """The first specialisation that agrees with `wanted` where it has a constant of that name; LookupError where none does."""
+    for entry in all_entries():
+        for constants in entry.specialisations() if entry.name == name else ():
+            if all(wanted.get(key, value) == value for key, value in constants.items()):
+                return entry, constants
+    raise LookupError(f"build.toml has no {name} with {wanted}")
 
 
-def prepared(name: str, target: Target) -> Function:
+def load(name: str, wanted: Mapping[str, Constant] = {}) -> Function:
+    """A fresh function of a specialisation."""
+    _, constants = specialisation(name, wanted)
+    return load_kernel(ROOT / "kernels_src" / f"{name}.py", constants, root=ROOT)
+
+
+def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """The same, as lowering gets it."""
-    return prepare(load(name), target, num_warps=entries()[name].num_warps)
+    entry, _ = specialisation(name, wanted)
+    return prepare(load(name, wanted), target, num_warps=entry.num_warps)
 
 
 NAMES = tuple(entries())

@@ -1,0 +1,438 @@
+"""Executes the MLIR text that `tilec.lowering.lower` makes, all threads of a block in step, on NumPy arrays.
+
+It is stricter than a GPU: every access must be aligned and inside its tensor, no shared byte may be read or written by two
+threads without a barrier between them, asynchronous copies arrive no sooner than they are waited for, and a barrier must be
+met by all threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.ir.core import Function
+from tilec.lowering import Lowered
+
+Array = NDArray[np.generic]
+TYPES = {
+    "i1": np.dtype(bool),
+    "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16),
+    "i32": np.dtype(np.int32),
+    "i64": np.dtype(np.int64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f32": np.dtype(np.float32),
+}
+SHARED = 0  # number of the shared memory among the buffers; tensors follow
+SPACE = 40  # bits of an address inside its buffer
+MANY = -2  # more than one thread
+
+
+def numpy_type(text: str) -> tuple[np.dtype, int]:
+    """Element type and count (0 for a scalar) of an MLIR type."""
+    vector = re.fullmatch(r"vector<(\d+)x(\w+)>", text)
+    if vector:
+        return TYPES[vector[2]], int(vector[1])
+    return (np.dtype(np.int64), 0) if text.startswith("!llvm.ptr") else (TYPES[text], 0)
+
+
+@dataclass
+class Step:
+    """One operation; `results` its names, `operands` the names it uses, `regions` those of `scf.if` and `scf.for`."""
+
+    name: str
+    text: str
+    results: list[str]
+    operands: list[str]
+    regions: list[list[Step]] = field(default_factory=list)
+
+
+def parse(lines: list[str]) -> list[Step]:
+    """Steps up to the brace that closes the block, which is taken off with them; `lines` is in reverse."""
+    steps: list[Step] = []
+    while lines:
+        line = lines.pop().strip()
+        if line.startswith("}"):
+            lines.append(line)
+            return steps
+        left, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
+        base, _, count = left.partition(":")
+        results = [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
+        name = re.match(r"[\w.]+", text)
+        assert name, line
+        step = Step(name[0], text, results, re.findall(r"%[\w#]+", text))
+        while lines and text.endswith("{"):
+            step.regions.append(parse(lines))
+            text = lines.pop()
+        steps.append(step)
+    return steps
+
+
+class BlockMachine:
+    """One launch of a lowered kernel. `arrays` are C-contiguous and change in place; dims and scalars come by name."""
+
+    def __init__(self, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
+        lines = lowered.mlir.strip().splitlines()
+        start = next(i for i, line in enumerate(lines) if line.startswith("llvm.func"))
+        self.steps = parse(lines[start + 1 :][::-1])
+        self.threads = lowered.num_threads
+        self.lane = np.arange(self.threads) % 32
+        self.shared_bytes = lowered.dynamic_shared_bytes
+        self.memory = [np.zeros(0, np.uint8)]
+        self.arguments: dict[str, Array] = {}
+        types = dict(re.findall(r"%(\w+): (i32|i64|f32|f16|bf16|i1|i8|i16)", lines[start]))
+        for slot in lowered.abi:
+            if slot.kind == "pointer":
+                self.arguments[f"%{slot.name}"] = self.all(len(self.memory) << SPACE, np.dtype(np.int64))
+                self.memory.append(arrays[slot.name].reshape(-1).view(np.uint8))
+            else:
+                self.arguments[f"%{slot.name}"] = self.all(scalars[slot.name], TYPES[types[slot.name]])
+
+    def all(self, value: float, dtype: np.dtype) -> Array:
+        """The same value for every thread."""
+        return np.full(self.threads, value).astype(dtype)
+
+    def run(self, grid: tuple[int, ...]) -> None:
+        """Run every block, one after the other."""
+        for place in itertools.product(*map(range, (*grid, 1, 1)[:3])):
+            self.block, self.grid = place, (*grid, 1, 1)[:3]
+            self.values = dict(self.arguments)
+            self.memory[SHARED] = np.full(self.shared_bytes, 0xFF, np.uint8)
+            self.writer = np.full(self.shared_bytes, -1)
+            self.reader = np.full(self.shared_bytes, -1)
+            self.flying = np.zeros(self.shared_bytes, bool)
+            self.group: list[tuple[Array, Array, Array]] = []
+            self.groups: list[list[tuple[Array, Array, Array]]] = []
+            with np.errstate(all="ignore"):
+                self.execute(self.steps, np.ones(self.threads, bool))
+
+    def execute(self, steps: list[Step], active: NDArray[np.bool_]) -> list[Array]:
+        """Run steps for the active threads; what the last one yields."""
+        for step in steps:
+            operands = [self.values[name] for name in step.operands if name in self.values]
+            if step.name == "scf.yield":
+                return operands
+            if step.name == "scf.if":
+                results = self.branch(step, active)
+            elif step.name == "scf.for":
+                results = self.loop(step, active)
+            else:
+                results = self.compute(step, operands, active)
+            self.values |= zip(step.results, results, strict=True)
+        return []
+
+    def branch(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
+        condition = self.values[step.operands[0]].astype(bool)
+        types = re.search(r"-> \((.*)\) \{", step.text)
+        results = [self.all(0, numpy_type(text)[0]) for text in types[1].split(", ")] if types else []
+        for region, mask in zip(step.regions, (active & condition, active & ~condition), strict=False):
+            if mask.any():
+                found = self.execute(region, mask)
+                results = [np.where(mask, new, old).astype(old.dtype) for new, old in zip(found, results, strict=True)]
+        return results
+
+    def loop(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
+        names = re.match(r"scf.for (%\w+) = (%\w+) to (%\w+) step (%\w+)", step.text)
+        assert names
+        lower, upper, stride = (self.uniform(self.values[name], active) for name in names.groups()[1:])
+        pairs = re.search(r"iter_args\((.*?)\)", step.text)
+        carried = [pair.split(" = ") for pair in pairs[1].split(", ")] if pairs else []
+        current = [self.values[initial] for _, initial in carried]
+        for turn in range(lower, upper, stride):
+            self.values[names[1]] = self.all(turn, np.dtype(np.int32))
+            self.values |= zip([name for name, _ in carried], current, strict=True)
+            current = self.execute(step.regions[0], active)
+        return current
+
+    def uniform(self, value: Array, active: NDArray[np.bool_]) -> int:
+        (only,) = set(value[active].tolist())
+        return only
+
+    def compute(self, step: Step, of: list[Array], active: NDArray[np.bool_]) -> list[Array]:
+        name = step.name.removeprefix("llvm.")
+        if name in BINARY:
+            return [BINARY[name](of[0], of[1]).astype(of[0].dtype)]
+        if name in CASTS:
+            return [CASTS[name](of[0], numpy_type(step.text.rsplit(" to ", 1)[1]))]
+        match name:
+            case "return":
+                return []
+            case "mlir.constant":
+                return [self.constant(step.text)]
+            case "mlir.undef":
+                dtype, count = numpy_type(step.text.rsplit(" : ", 1)[1])
+                return [np.zeros((self.threads, count), dtype)]
+            case "mlir.addressof":
+                return [self.all(SHARED, np.dtype(np.int64))]
+            case "nvvm.read.ptx.sreg.tid.x":
+                return [np.arange(self.threads, dtype=np.int32)]
+            case "icmp" | "fcmp":
+                kind = re.search(r'"(\w+)"', step.text)
+                assert kind
+                return [COMPARE[kind[1]](of[0], of[1])]
+            case "select":
+                return [np.where(of[0], of[1], of[2])]
+            case "ptrtoint" | "inttoptr":
+                return [of[0]]
+            case "getelementptr":
+                fixed = re.search(r"\[(-?\d+)\]", step.text)
+                return [of[0] + (int(fixed[1]) if fixed else of[1].astype(np.int64))]
+            case "extractelement":
+                return [np.take_along_axis(of[0], of[1][:, None].astype(np.int64), 1)[:, 0]]
+            case "insertelement":
+                made = of[1].copy()
+                made[np.arange(self.threads), of[2]] = of[0]
+                return [made]
+            case "extractvalue":
+                place = re.search(r"\[(\d+)\]", step.text)
+                assert place
+                return [of[0][int(place[1])]]
+            case "load":
+                return [self.load(step, of[0], active)]
+            case "store":
+                self.store(step, of[0], of[1], active)
+                return []
+            case "atomicrmw":
+                return [self.atomic(step, of[0], of[1], active)]
+            case "inline_asm" if "griddepcontrol" in step.text:
+                return []
+            case "inline_asm" if "mov.b64" in step.text:
+                return [of[0]]
+            case "inline_asm" if "prefetch" in step.text:
+                self.place(of[0], 1, 1, active)
+                return []
+            case "ptrtoint" | "inttoptr":
+                return [of[0]]
+            case "inline_asm" if "mov.b64" in step.text:
+                return [of[0]]
+            case "inline_asm":
+                kind = re.search(r'"(\w+)\.approx', step.text)
+                assert kind, step.text
+                return [APPROXIMATE[kind[1]](of[0]).astype(np.float32)]
+            case "nvvm.shfl.sync":
+                assert active.all() and step.text.startswith("nvvm.shfl.sync bfly")
+                return [of[1][np.arange(self.threads) ^ of[2]]]
+            case "nvvm.barrier":
+                assert active.all(), "a barrier that some threads skip"
+                self.writer[:], self.reader[:] = -1, -1
+                return []
+            case "nvvm.cp.async.commit.group":
+                self.groups.append(self.group)
+                self.group = []
+                return []
+            case "nvvm.cp.async.wait.group":
+                self.wait(int(step.text.split()[-1]))
+                return []
+            case "call_intrinsic":
+                return self.intrinsic(step.text, of, active)
+            case _:
+                if name.startswith("intr."):
+                    return [INTRINSICS[name.removeprefix("intr.")](*of).astype(of[0].dtype)]
+                special = re.fullmatch(r"nvvm\.read\.ptx\.sreg\.(n?)ctaid\.(\w)", name)
+                assert special, step.text
+                return [self.all((self.grid if special[1] else self.block)["xyz".index(special[2])], np.dtype(np.int32))]
+
+    def constant(self, text: str) -> Array:
+        found = re.search(r"constant\((\S+)(?: : \w+)?\) : (\w+)", text)
+        assert found, text
+        dtype = TYPES[found[2]]
+        if found[1] in ("true", "false"):
+            return self.all(found[1] == "true", dtype)
+        if dtype.kind == "f":
+            return np.full(self.threads, int(found[1], 16), np.uint32).view(np.float32)
+        return self.all(int(found[1]), dtype)
+
+    def place(self, pointer: Array, size: int, alignment: int, active: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
+        """Buffer and byte positions (active threads x size) of an access; it must be aligned and inside."""
+        addresses = pointer[active].astype(np.int64)
+        (buffer,) = set((addresses >> SPACE).tolist())
+        starts = addresses & ((1 << SPACE) - 1)
+        assert not (starts % alignment).any(), "a misaligned access"
+        assert starts.min() >= 0 and starts.max() + size <= self.memory[buffer].size, "an access outside of its tensor"
+        return buffer, starts[:, None] + np.arange(size)
+
+    def load(self, step: Step, pointer: Array, active: NDArray[np.bool_]) -> Array:
+        dtype, count = numpy_type(step.text.rsplit(" -> ", 1)[1])
+        made = np.zeros((self.threads, count) if count else self.threads, dtype)
+        size = dtype.itemsize * (count or 1)
+        buffer, places = self.place(pointer, size, alignment_of(step.text, dtype), active)
+        if buffer == SHARED:
+            self.note_read(places, active)
+        made[active] = self.memory[buffer][places].view(dtype).reshape(made[active].shape)
+        return made
+
+    def note_read(self, places: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
+        threads = np.nonzero(active)[0][:, None]
+        assert not self.flying[places].any(), "a read of bytes that are still on their way"
+        assert untouched(self.writer[places], threads), "a read without a barrier"
+        several = ~((self.reader[places] == -1) | (self.reader[places] == threads))
+        self.reader[places] = threads
+        several |= self.reader[places] != threads  # another thread reads the same byte right now
+        self.reader[places[several]] = MANY
+
+    def store(self, step: Step, value: Array, pointer: Array, active: NDArray[np.bool_]) -> None:
+        size = value.dtype.itemsize * (value.shape[1] if value.ndim > 1 else 1)
+        buffer, places = self.place(pointer, size, alignment_of(step.text, value.dtype), active)
+        data = np.ascontiguousarray(value[active]).view(np.uint8).reshape(places.shape)
+        self.write(buffer, places, data, active)
+
+    def write(self, buffer: int, places: NDArray[np.int64], data: Array, active: NDArray[np.bool_]) -> None:
+        if buffer == SHARED:
+            threads = np.nonzero(active)[0][:, None]
+            assert untouched(self.reader[places], threads), "a write without a barrier"
+            assert untouched(self.writer[places], threads), "two writes without a barrier"
+            self.writer[places] = threads
+        self.memory[buffer][places] = data
+        # Replicas of an element may write it together, if they agree.
+        assert (self.memory[buffer][places] == data).all(), "two threads write different values"
+
+    def atomic(self, step: Step, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
+        kind = step.text.split()[1]
+        buffer, places = self.place(pointer, value.dtype.itemsize, value.dtype.itemsize, active)
+        for place, operand in zip(places, value[active], strict=True):
+            old = self.memory[buffer][place].view(value.dtype)
+            new = ATOMIC[kind](old, operand).astype(value.dtype)
+            self.memory[buffer][place] = new.view(np.uint8)
+        return value
+
+    def wait(self, pending: int) -> None:
+        done = len(self.groups) - pending
+        for places, data, active in (copy for group in self.groups[: max(0, done)] for copy in group):
+            self.flying[places] = False
+            self.write(SHARED, places, data, active.astype(bool))
+        self.groups = self.groups[max(0, done) :]
+
+    def intrinsic(self, text: str, of: list[Array], active: NDArray[np.bool_]) -> list[Array]:
+        found = re.search(r'"llvm\.nvvm\.([\w.]+)"', text)
+        assert found, text
+        name = found[1]
+        if name.startswith("cp.async"):
+            self.copy(int(name.split(".")[5]), of, active)
+            return []
+        assert active.all(), text
+        if name.startswith("ldmatrix"):
+            return [self.matrices(int(name.split(".x")[1][0]), ".trans" in name, of[0])]  # pyright: ignore[reportReturnType]
+        assert name.startswith("mma.m16n8k16.row.col"), text
+        dtype = TYPES["bf16"] if name.endswith("bf16") else TYPES["f16"]
+        return [self.multiply(of, dtype)]  # pyright: ignore[reportReturnType]
+
+    def copy(self, vector: int, of: list[Array], active: NDArray[np.bool_]) -> None:
+        _, targets = self.place(of[0], vector, vector, active)
+        threads = np.nonzero(active)[0][:, None]
+        assert not self.flying[targets].any(), "a copy over bytes that are still on their way"
+        assert untouched(self.reader[targets], threads), "a copy without a barrier"
+        size = of[2][active] if len(of) == 3 else np.full(len(targets), vector)
+        data = np.zeros(targets.shape, np.uint8)
+        for row, (pointer, count) in enumerate(zip(of[1][active], size, strict=True)):
+            if count:
+                buffer, places = self.place(np.array([pointer]), int(count), vector, np.ones(1, bool))
+                data[row, :count] = self.memory[buffer][places[0]]
+        self.flying[targets] = True
+        self.group.append((targets, data, active))
+
+    def matrices(self, width: int, transposed: bool, pointer: Array) -> list[Array]:
+        """`ldmatrix`: lane 8 m + r names row r of matrix m; a lane gets two neighbours of row lane // 4, or of that column."""
+        results = [np.zeros(self.threads, np.int32) for _ in range(width)]
+        lanes = np.arange(32)
+        for first in range(0, self.threads, 32):
+            for matrix in range(width):
+                active = np.zeros(self.threads, bool)
+                active[first + 8 * matrix : first + 8 * matrix + 8] = True
+                _, places = self.place(pointer, 16, 16, active)
+                assert not self.flying[places].any(), "a read of bytes that are still on their way"
+                assert (self.writer[places] == -1).all(), "a read without a barrier"
+                self.reader[places] = MANY
+                rows = self.memory[SHARED][places].view(np.uint16)
+                rows = rows.T if transposed else rows
+                pairs = rows[lanes[:, None] // 4, lanes[:, None] % 4 * 2 + np.arange(2)]
+                results[matrix][first : first + 32] = np.ascontiguousarray(pairs).view(np.int32)[:, 0]
+        return results
+
+    def multiply(self, of: list[Array], dtype: np.dtype) -> list[Array]:
+        """`mma.m16n8k16`, with fragments as in the PTX ISA."""
+        results = [np.zeros(self.threads, np.float32) for _ in range(4)]
+        lane = np.arange(32)
+        group, pair = lane >> 2, lane % 4
+        for first in range(0, self.threads, 32):
+            warp = slice(first, first + 32)
+            halves = [np.ascontiguousarray(value[warp]).view(dtype).reshape(32, 2) for value in of[:6]]
+            a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+            for i in range(8):
+                row = group if i in (0, 1, 4, 5) else group + 8
+                a[row, pair * 2 + (i & 1) + (8 if i >= 4 else 0)] = halves[i // 2][:, i & 1]
+            for i in range(4):
+                b[pair * 2 + (i & 1) + (8 if i >= 2 else 0), group] = halves[4 + i // 2][:, i & 1]
+                c[group + (8 if i >= 2 else 0), pair * 2 + (i & 1)] = of[6 + i][warp]
+            total = a @ b + c
+            for i in range(4):
+                results[i][warp] = total[group + (8 if i >= 2 else 0), pair * 2 + (i & 1)]
+        return results
+
+
+def untouched(before: NDArray[np.int64], threads: NDArray[np.int64]) -> bool:
+    """Whether no other thread touched these bytes since the last barrier."""
+    return bool(((before == -1) | (before == threads)).all())
+
+
+def alignment_of(text: str, dtype: np.dtype) -> int:
+    found = re.search(r"alignment = (\d+)", text)
+    return int(found[1]) if found else dtype.itemsize
+
+
+def unsigned(value: Array) -> Array:
+    return value.view(np.dtype(f"u{value.dtype.itemsize}")) if value.dtype.kind == "i" else value
+
+
+def truncated(left: Array, right: Array) -> Array:
+    """Division toward zero; what a zero divisor gives is nobody's business."""
+    safe = np.where(right == 0, 1, right)
+    return np.where((left < 0) != (safe < 0), -(np.abs(left) // np.abs(safe)), np.abs(left) // np.abs(safe))
+
+
+def bits_as(value: Array, target: tuple[np.dtype, int]) -> Array:
+    made = np.ascontiguousarray(value).view(target[0])
+    return made.reshape(len(value), target[1]) if target[1] else made.reshape(len(value))
+
+
+BINARY = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide,
+    "shl": np.left_shift, "ashr": np.right_shift, "lshr": lambda a, b: unsigned(a) >> unsigned(b),
+    "udiv": lambda a, b: unsigned(a) // np.maximum(unsigned(b), 1),
+    "urem": lambda a, b: unsigned(a) % np.maximum(unsigned(b), 1),
+    "sdiv": truncated, "srem": lambda a, b: a - truncated(a, b) * b,
+}  # fmt: skip
+CASTS = {
+    "fpext": lambda a, t: a.astype(t[0]), "fptrunc": lambda a, t: a.astype(t[0]), "sitofp": lambda a, t: a.astype(t[0]),
+    "uitofp": lambda a, t: unsigned(a).astype(t[0]), "fptosi": lambda a, t: np.trunc(a).astype(t[0]),
+    "sext": lambda a, t: a.astype(t[0]), "trunc": lambda a, t: (a & 1).astype(t[0]) if t[0].kind == "b" else a.astype(t[0]),
+    "zext": lambda a, t: unsigned(a).astype(t[0]), "bitcast": bits_as,
+}  # fmt: skip
+COMPARE = {
+    "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal,
+    "ult": lambda a, b: unsigned(a) < unsigned(b), "ule": lambda a, b: unsigned(a) <= unsigned(b),
+    "ugt": lambda a, b: unsigned(a) > unsigned(b), "uge": lambda a, b: unsigned(a) >= unsigned(b),
+    "oeq": np.equal, "une": np.not_equal, "olt": np.less, "ole": np.less_equal, "ogt": np.greater, "oge": np.greater_equal,
+    "uno": lambda a, b: np.isnan(a) | np.isnan(b), "ord": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+}  # fmt: skip
+APPROXIMATE = {
+    "ex2": np.exp2, "lg2": np.log2, "rsqrt": lambda a: 1 / np.sqrt(a), "rcp": lambda a: 1 / a, "tanh": np.tanh, "sin": np.sin,
+    "cos": np.cos, "sqrt": np.sqrt,
+}  # fmt: skip
+INTRINSICS = {
+    "maxnum": np.fmax, "minnum": np.fmin, "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
+    "fma": lambda a, b, c: a * b + c, "smax": np.maximum, "smin": np.minimum,
+}  # fmt: skip
+ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def launch(function: Function, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
+    """Run a lowered kernel; `scalars` holds its dims, strides and scalar parameters, the grid follows from them."""
+    env = {name: int(value) for name, value in scalars.items()}
+    BlockMachine(lowered, arrays, scalars).run(tuple(extent.evaluate(env) for extent in function.grid))
