@@ -89,7 +89,8 @@ class Obligation:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything a launcher needs to know of one CUBIN, and the record of its proofs."""
+    """Everything a launcher needs to know of one CUBIN, and the record of its proofs. `dependent_launch` says that the kernel
+    itself waits for the ones before it, so that it may be launched while they still run."""
 
     kernel: str
     entry: str
@@ -101,6 +102,7 @@ class Manifest:
     grid: tuple[Expr, ...]
     block: int
     cluster: int
+    dependent_launch: bool
     launch_checks: tuple[LaunchCheck, ...]
     value_checks: tuple[ValueCheck, ...]
     no_alias: tuple[tuple[str, str], ...]
@@ -159,6 +161,7 @@ def manifest_from_json(data: Any) -> Manifest:
         grid=grid,
         block=_integer(record["block"], "block", 1, 1024),
         cluster=_integer(record["cluster"], "cluster", 1, 16),
+        dependent_launch=_flag(record["dependent_launch"], "dependent_launch"),
         launch_checks=tuple(
             _launch_check(item, f"launch_checks[{i}]") for i, item in enumerate(_list(record["launch_checks"], "launch_checks"))
         ),
@@ -212,6 +215,12 @@ def _name(data: Any, where: str) -> str:
 def _integer(data: Any, where: str, low: int, high: int) -> int:
     if not isinstance(data, int) or isinstance(data, bool) or not low <= data <= high:
         raise ValueError(f"{where}: not an integer from {low} to {high}")
+    return data
+
+
+def _flag(data: Any, where: str) -> bool:
+    if not isinstance(data, bool):
+        raise ValueError(f"{where}: not true or false")
     return data
 
 

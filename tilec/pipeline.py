@@ -125,6 +125,7 @@ def _mlir(work: Work) -> dict[str, bytes]:
         "abi": to_json(lowered.abi),
         "block": lowered.num_threads,
         "dynamic_shared_bytes": lowered.dynamic_shared_bytes,
+        "dependent_launch": lowered.dependent_launch,
     }
     return {"mlir": lowered.mlir.encode(), "launch": _json(launch)}
 
@@ -273,6 +274,7 @@ def link(work: Work) -> None:
         "grid": interface["grid"],
         "block": launch["block"],
         "cluster": 1,
+        "dependent_launch": launch["dependent_launch"],
         "launch_checks": proofs["launch_checks"],
         "value_checks": proofs["value_checks"],
         "no_alias": proofs["no_alias"],

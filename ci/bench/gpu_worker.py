@@ -38,6 +38,8 @@ ROTATED_BYTES: Final = 600_000_000
 """Argument sets together exceed this, ten times the L2 cache of the largest chip here."""
 EXPECTED_BYTES_PER_US: Final = 3.5e6
 EXPECTED_FLOPS_PER_US: Final = 3e8
+OVERLAPPED: Final = ", overlapped"
+"""Marks launches that may begin while the one before them runs."""
 
 
 def emit(kind: str, **fields: Any) -> None:
@@ -192,6 +194,9 @@ def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entr
     for entry in entries:
         plans = [bench.plan(entry, tensors) for tensors in sets]
         alternatives[entry.variant] = [lambda plan=plan: plan.launch(bench.stream()) for plan in plans]
+        if entry.manifest.dependent_launch:
+            overlapping = [lambda plan=plan: plan.launch(bench.stream(), overlap=True) for plan in plans]
+            alternatives[f"{entry.variant}{OVERLAPPED}"] = overlapping
     library = ""
     runs: list[Any] = []
     for tensors in sets:
@@ -201,13 +206,16 @@ def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entr
     expected = max(total / EXPECTED_BYTES_PER_US, problem.flops / EXPECTED_FLOPS_PER_US)
     timings = measure(alternatives, expected, dry=bench.dry)
     reference = timings[library]
-    for entry in entries:
-        ours = timings[entry.variant]
+    for name, ours in timings.items():
+        if name == library:
+            continue
+        overlapped = name.endswith(OVERLAPPED)
         emit(
-            "timed", kernel=problem.kernel, label=problem.label, dtype=dtype, variant=entry.variant, library=library,
-            us=ours.median, us_low=ours.low, us_high=ours.high, library_us=reference.median, library_low=reference.low,
-            library_high=reference.high, bytes=total, flops=problem.flops, ratio=reference.median / ours.median,
-            floor=problem.floor, sets=rotations, launches=ours.launches,
+            "timed", kernel=problem.kernel + OVERLAPPED * overlapped, label=problem.label, dtype=dtype,
+            variant=name.removesuffix(OVERLAPPED), library=library, us=ours.median, us_low=ours.low, us_high=ours.high,
+            library_us=reference.median, library_low=reference.low, library_high=reference.high, bytes=total,
+            flops=problem.flops, ratio=reference.median / ours.median, floor=None if overlapped else problem.floor,
+            sets=rotations, launches=ours.launches,
         )  # fmt: skip
 
 

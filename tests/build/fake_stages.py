@@ -46,7 +46,7 @@ def _proofs(work: pipeline.Work) -> dict[str, bytes]:
 
 def _mlir(work: pipeline.Work) -> dict[str, bytes]:
     assert work.target is not None
-    launch = {"entry": work.request.kernel, "abi": [], "block": 128, "dynamic_shared_bytes": 64}
+    launch = {"entry": work.request.kernel, "abi": [], "block": 128, "dynamic_shared_bytes": 64, "dependent_launch": True}
     return {"mlir": work.products["tir"] + work.target.name.encode(), "launch": json.dumps(launch).encode()}
 
 

@@ -22,6 +22,7 @@ class Recorded:
     shared: int
     stream: int
     parameters: int
+    overlap: bool = False
 
 
 @dataclass
@@ -68,9 +69,11 @@ class FakeDriver:
     def set_dynamic_shared(self, function: Any, size: int) -> None:
         self.dynamic_shared[function] = size
 
-    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int) -> None:
+    def launch(
+        self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
+    ) -> None:
         self._maybe_fail("cuLaunchKernel")
-        self.launches.append(Recorded(function, grid, block, shared, stream, parameters))
+        self.launches.append(Recorded(function, grid, block, shared, stream, parameters, overlap))
 
     def allocate(self, size: int, stream: int) -> int:
         self._maybe_fail("cuMemAllocAsync")

@@ -36,7 +36,7 @@ def manifest(
     abi += [AbiSlot("scalar", spec.name) for spec in scalars]
     plain = Manifest(
         kernel="demo", entry="demo", arch="sm_90a", constants={}, tensors=tensors, scalars=scalars, abi=tuple(abi),
-        grid=grid, block=128, cluster=1, launch_checks=(), value_checks=(), no_alias=(),
+        grid=grid, block=128, cluster=1, dependent_launch=True, launch_checks=(), value_checks=(), no_alias=(),
         resources=Resources(32, 0, 0, 0, 0), obligations=(), unsafe=(), digests={}, toolchain={},
     )  # fmt: skip
     return replace(plain, **changes)

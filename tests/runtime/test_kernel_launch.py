@@ -193,3 +193,16 @@ def test_no_driver_is_one_clear_error() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in ("E0915 0", "gpu")
+
+
+def test_a_launch_overlaps_only_where_the_kernel_waits_by_itself() -> None:
+    driver = FakeDriver()
+    waiting = loaded(small(), driver)
+    waiting.plan(X).launch()
+    waiting.plan(X).launch(overlap=True)
+    assert [launch.overlap for launch in driver.launches] == [False, True]
+    eager = loaded(replace(small(), dependent_launch=False), driver)
+    eager.plan(X).launch()
+    with pytest.raises(LaunchError) as caught:
+        eager.plan(X).launch(overlap=True)
+    assert caught.value.code == "E0917"

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from tilec.artifact import AbiSlot
 from tilec.diagnostics import CompileError, Diagnostic, Label
-from tilec.ir import ops, ops_staging
+from tilec.ir import ops, ops_launch, ops_staging
 from tilec.ir.core import Access, Function, Op
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import TensorType
-from tilec.lowering import arithmetic, control, memory, mma, tensor_core
+from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core
 from tilec.lowering.context import Context, storage
 from tilec.lowering.reduce import lower_reduce
 from tilec.target import Target
@@ -44,6 +44,8 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops.Scatter: memory.lower_scatter,
     ops.AtomicUpdate: memory.lower_atomic,
     ops.Mma: mma.lower_mma,
+    ops_launch.WaitPrior: launch.lower_wait_prior,
+    ops_launch.Prefetch: launch.lower_prefetch,
     ops_staging.SharedAlloc: mma.lower_shared_alloc,
     ops_staging.AsyncCopy: mma.lower_async_copy,
     ops_staging.CommitCopies: lambda context, _: tensor_core.commit_copies(context),
@@ -56,13 +58,15 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block."""
+    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block, and
+    whether the kernel waits by itself for the kernels before it."""
 
     mlir: str
     entry: str
     abi: tuple[AbiSlot, ...]
     num_threads: int
     dynamic_shared_bytes: int
+    dependent_launch: bool
 
 
 def lower(function: Function, target: Target, *, min_blocks: int | None = None) -> Lowered:
@@ -95,7 +99,8 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
             Diagnostic("E0507", message, Label(function.loc) if function.loc else None, hint="use smaller tiles")
         )
     abi = _abi(function)
-    return Lowered(_module(function, context, min_blocks), function.name, abi, context.threads, context.shared_bytes)
+    waits = any(isinstance(op, ops_launch.WaitPrior) for op in function.body.ops)
+    return Lowered(_module(function, context, min_blocks), function.name, abi, context.threads, context.shared_bytes, waits)
 
 
 def _abi(function: Function) -> tuple[AbiSlot, ...]:

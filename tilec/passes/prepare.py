@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.verifier import verify
-from tilec.passes import layout, staging, versioning
+from tilec.passes import layout, overlap, staging, versioning
 from tilec.passes.canonicalize import canonicalize
 from tilec.target import Target
 
 
 def prepare(function: Function, target: Target, *, num_warps: int | None = None) -> Function:
-    """Clean up, pipeline the loops that feed tensor cores, free full blocks from masks, decide layouts and vectors; in place.
+    """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
+    blocks from masks, decide layouts and vectors; in place.
 
-    `num_warps` overrides the choice that shapes decide. The function is verified
-    after each pass; the VerifyError names the pass that broke a rule.
+    `num_warps` overrides the choice that shapes decide. The function is verified after each pass; the VerifyError names the
+    pass that broke a rule.
     """
     canonicalize(function)
     _check(function, "canonicalize")
+    overlap.overlap(function)
+    _check(function, "overlap")
     if num_warps is not None and not function.num_warps:
         function.num_warps = num_warps
     staging.stage(function, target)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilec.ir.clone import clone
-from tilec.ir.core import Block, Effect, Function, Op, Value
+from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
+from tilec.ir.ops_launch import Prefetch, WaitPrior
 from tilec.ir.ops_staging import AsyncCopy
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.divisibility import aligned_ranges
+from tilec.passes.overlap import launch_values
 from tilec.passes.ranges import Range
 
 Edge = tuple[Value, int, int | str]  # offset, extent of the box, extent of the tensor
@@ -27,7 +29,7 @@ def version(function: Function) -> Function:
     ops = list(function.body.walk())
     if any(isinstance(op, AsyncCopy) for op in ops):
         return function
-    early = _known_at_start(function)
+    early = launch_values(function)
     facts = aligned_ranges(function)
     decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(op, early, facts)) is not None}
     tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
@@ -58,18 +60,8 @@ def _unmask(op: Op) -> None:
         op.mask = False
 
 
-def _known_at_start(function: Function) -> set[Value]:
-    """Scalars that follow from launch values and the block's place alone."""
-    known = {parameter.value for parameter in function.parameters if parameter.access is None}
-    for op in function.body.ops:
-        scalar = all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
-        if op.results and scalar and op.effect is Effect.NONE and not op.regions and set(op.operands) <= known:
-            known |= set(op.results)
-    return known
-
-
 def _is_early(op: Op, early: set[Value]) -> bool:
-    return bool(op.results) and set(op.results) <= early
+    return isinstance(op, Prefetch | WaitPrior) or (bool(op.results) and set(op.results) <= early)
 
 
 def _edges(op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:

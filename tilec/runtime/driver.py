@@ -47,8 +47,11 @@ class Driver(Protocol):
 
     def set_dynamic_shared(self, function: Any, size: int) -> None: ...
 
-    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int) -> None:
-        """Enqueue; `parameters` is the address of an array of pointers to the argument values."""
+    def launch(
+        self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
+    ) -> None:
+        """Enqueue; `parameters` is the address of an array of pointers to the argument values. With `overlap`, the launch does
+        not wait for the kernel before it on the stream; the kernel itself does."""
         ...
 
     def allocate(self, size: int, stream: int) -> int: ...
@@ -130,11 +133,30 @@ class CudaDriver:
         """Allow launches with up to `size` bytes of dynamic shared memory."""
         self._call("cuFuncSetAttribute", function, getattr(self._api.CUfunction_attribute, DYNAMIC_SHARED), size)
 
-    def launch(self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int) -> None:
+    def launch(
+        self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
+    ) -> None:
         """Enqueue; `parameters` is the address of an array of pointers to the argument values."""
+        if overlap:
+            self._call("cuLaunchKernelEx", self._overlapping(grid, block, shared, stream), function, parameters, 0)
+            return
         (code,) = self._launch(function, grid[0], grid[1], grid[2], block, 1, 1, shared, stream, parameters, 0)
         if code != self._success:
             self._fail("cuLaunchKernel", code)
+
+    def _overlapping(self, grid: tuple[int, int, int], block: int, shared: int, stream: int) -> Any:
+        api = self._api
+        attribute = api.CUlaunchAttribute()
+        attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        config = api.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = shared
+        config.hStream = stream
+        config.attrs = [attribute]
+        config.numAttrs = 1
+        return config
 
     def allocate(self, size: int, stream: int) -> int:
         """Stream-ordered allocation."""

@@ -40,11 +40,18 @@ class Plan:
         self.parameters = ctypes.addressof(self._pointers)
         self._driver: Driver = kernel.device.driver
 
-    def launch(self, stream: Any = 0) -> None:
-        """Enqueue on `stream`: an integer handle, or an object with `cuda_stream` or `__cuda_stream__`."""
+    def launch(self, stream: Any = 0, *, overlap: bool = False) -> None:
+        """Enqueue on `stream`: an integer handle, or an object with `cuda_stream` or `__cuda_stream__`.
+
+        `overlap` lets the blocks of this launch come while the kernel before it on the stream still runs; they wait for its
+        end before they touch memory (CUDA programming guide, programmatic dependent launch). The kernel before must be one of
+        tilec's too, or end without triggering early. Raises E0917 where the artifact does not wait by itself.
+        """
         kernel = self.kernel
         handle = stream if type(stream) is int else stream_handle(stream)
-        self._driver.launch(kernel.function, self.grid, kernel.block, kernel.shared, handle, self.parameters)
+        if overlap and not kernel.manifest.dependent_launch:
+            raise LaunchError("E0917", "cannot overlap the kernel before it", kernel=kernel.manifest.kernel)
+        self._driver.launch(kernel.function, self.grid, kernel.block, kernel.shared, handle, self.parameters, overlap)
 
 
 class Kernel:
