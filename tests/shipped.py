@@ -49,7 +49,7 @@ def load(name: str, wanted: Mapping[str, Constant] = {}) -> Function:
 def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """The same, as lowering gets it."""
     entry, _ = specialisation(name, wanted)
-    return prepare(load(name, wanted), target, num_warps=entry.num_warps)
+    return prepare(load(name, wanted), target, num_warps=entry.num_warps, min_blocks=entry.min_blocks)
 
 
 NAMES = tuple(entries())

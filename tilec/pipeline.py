@@ -117,7 +117,7 @@ def _mlir(work: Work) -> dict[str, bytes]:
     from tilec.passes import prepare
 
     assert work.target is not None
-    prepared = prepare(work.function(), work.target, num_warps=work.request.num_warps)
+    prepared = prepare(work.function(), work.target, num_warps=work.request.num_warps, min_blocks=work.request.min_blocks)
     lowered = lower(prepared, work.target, min_blocks=work.request.min_blocks)
     work.loaded = None  # `prepare` may have rewritten it
     launch = {

@@ -32,9 +32,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [*found, {"T": 17, "S": 33000, "HKV": 1, "G": 8}, {"T": 1000, "S": 8192, **MODEL}]
         case "decode_attention":
             one = [{"B": 1, "S": s, "P": p, "HKV": 8, "G": g} for s, p, g in (
-                (1, 1, 2), (17, 48, 4), (127, 3, 5), (129, 48, 8), (1000, 48, 2), (4096, 48, 4), (8192, 48, 8), (32768, 48, 4),
+                (1, 1, 2), (17, 64, 4), (127, 3, 5), (129, 64, 8), (1000, 64, 2), (4096, 64, 4), (8192, 64, 8), (32768, 64, 4),
             )]  # fmt: skip
-            return [*one, {"B": 3, "S": 1001, "P": 5, "HKV": 2, "G": 16}, {"B": 8, "S": 8200, "P": 48, **MODEL}]
+            return [*one, {"B": 3, "S": 1001, "P": 5, "HKV": 2, "G": 16}, {"B": 8, "S": 8200, "P": 64, **MODEL}]
         case "decode_merge":
             return [{"B": b, "HKV": h, "G": g} for b, h, g in ((1, 8, 2), (1, 8, 4), (3, 1, 5), (8, 8, 8))]
         case "qk_norm_rope_kv":

@@ -66,12 +66,12 @@ def problems(kernel: str) -> list[Problem]:
     if kernel == "decode_attention":
         # The cache is read once; what is written is 2 % of it at 8k, so a pure read of the same bytes is the measure.
         return [
-            Problem(kernel, f"KV {s} {name}", {"B": 1, "S": s, "P": 48, "HKV": 8, "G": g}, 0.85 if s >= 8192 else None, "read")
+            Problem(kernel, f"KV {s} {name}", {"B": 1, "S": s, "P": 64, "HKV": 8, "G": g}, 0.85 if s >= 8192 else None, "read")
             for s in (1024, 8192, 32768)
             for name, g in (("4B", 4), ("32B", 8))
         ]
     if kernel == "decode_merge":
-        return [Problem(kernel, name, {"B": 1, "HKV": 8, "G": g, "P": 48}, None, "same") for name, g in (("4B", 4), ("32B", 8))]
+        return [Problem(kernel, name, {"B": 1, "HKV": 8, "G": g, "P": 64}, None, "same") for name, g in (("4B", 4), ("32B", 8))]
     if kernel == "flash_attention":
         return [
             Problem(

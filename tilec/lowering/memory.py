@@ -6,13 +6,13 @@ the full blocks one comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from tilec.ir.blocked_layouts import natural
 from tilec.ir.core import Access, Op, Value
 from tilec.ir.layout import Layout
-from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
@@ -42,8 +42,20 @@ def lower_load(context: Context, op: Load) -> None:
         load = partial(_load_one, context, box.pointer(register), dtype, invariant)
         return _guarded(context, box.element_inside(register), load, pad, dtype)
 
+    def access(register: int, outside: list[str]) -> list[str]:
+        return _choose(
+            context,
+            box.element_inside(register),
+            lambda: words.load(box.pointer(register), invariant),
+            lambda: outside,
+            words.type,
+        )
+
     def partly() -> list[str]:
-        return words.pack([element(register) for register in range(layout.num_registers)])
+        if not box.whole_rows:
+            return words.pack([element(register) for register in range(layout.num_registers)])
+        outside = words.pack([pad] * width)
+        return [word for register in range(0, layout.num_registers, width) for word in access(register, outside)]
 
     held = _choose(context, box.whole_inside(), whole, partly, words.type)
     context.assign(op.result, words.elements(held))
@@ -70,9 +82,10 @@ def lower_store(context: Context, op: Store) -> None:
         _store_vector(context, box.pointer(first), held[first : first + width], type_, dtype.bytes)
     if op.mask:
         context.effect("} else {")
-        for register in range(layout.num_registers):
-            context.effect(f"scf.if {box.element_inside(register)} {{")
-            _store_vector(context, box.pointer(register), [held[register]], type_, dtype.bytes)
+        step = width if box.whole_rows else 1
+        for first in range(0, layout.num_registers, step):
+            context.effect(f"scf.if {box.element_inside(first)} {{")
+            _store_vector(context, box.pointer(first), held[first : first + step], type_, dtype.bytes)
             context.effect("}")
         context.effect("}")
     if owner:
@@ -160,6 +173,7 @@ class _Box:
 
     def __init__(self, context: Context, tensor: Value, offsets: list[Value], shape: tuple[int, ...], layout: Layout) -> None:
         self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
+        self.known_inside = _known_inside(tensor, offsets, shape)
         self.offsets = [_wide(context, offset, [context.scalar(offset)])[0] for offset in offsets]
         own = context.thread_coordinates(layout) if layout.lanes else [number(context, 0)] * len(shape)
         self.first = [
@@ -191,6 +205,11 @@ class _Box:
             out = _and(self.context, out, compare(self.context, "sle", end, limit, "i64"))
         return out
 
+    @property
+    def whole_rows(self) -> bool:
+        """Whether the box is known to lie inside along the last axis, so that an access is inside or outside as a whole."""
+        return self.tensor.tensor.rank - 1 in self.known_inside
+
     def element_inside(self, register: int) -> str:
         """Whether a register's element lies in the tensor."""
         steps = self.layout.coordinates(register, 0, 0)
@@ -198,15 +217,28 @@ class _Box:
             arith(self.context, "add", first, number(self.context, step, "i64"), "i64") if step else first
             for first, step in zip(self.first, steps, strict=True)
         ]
-        return _inside(self.context, self.tensor, place)
+        return _inside(self.context, self.tensor, place, self.known_inside) or number(self.context, 1, "i1")
 
     def _extent(self, axis: int) -> str:
         return self.context.host(self.tensor.tensor.dims[axis])
 
 
-def _inside(context: Context, tensor: Value, place: list[str]) -> str:
+def _known_inside(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -> set[int]:
+    """Axes along which a box at a constant place lies inside a constant extent."""
+    found: set[int] = set()
+    for axis, (offset, extent) in enumerate(zip(offsets, shape, strict=True)):
+        limit = tensor.tensor.dims[axis].constant
+        if isinstance(offset.owner, Constant) and limit is not None and 0 <= offset.owner.value <= limit - extent:
+            found.add(axis)
+    return found
+
+
+def _inside(context: Context, tensor: Value, place: list[str], known: Set[int] = frozenset()) -> str:
+    """Whether an element lies in the tensor, from its place on the axes that are not `known`; empty where none is left."""
     out = ""
     for axis, index in enumerate(place):
+        if axis in known:
+            continue
         # Unsigned comparison covers negative indices too.
         out = _and(context, out, compare(context, "ult", index, context.host(tensor.tensor.dims[axis]), "i64"))
     return out

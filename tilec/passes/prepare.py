@@ -9,12 +9,12 @@ from tilec.passes.canonicalize import canonicalize
 from tilec.target import Target
 
 
-def prepare(function: Function, target: Target, *, num_warps: int | None = None) -> Function:
+def prepare(function: Function, target: Target, *, num_warps: int | None = None, min_blocks: int | None = None) -> Function:
     """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
     blocks from masks, decide layouts and vectors; in place.
 
-    `num_warps` overrides the choice that shapes decide. The function is verified after each pass; the VerifyError names the
-    pass that broke a rule.
+    `num_warps` overrides the choice that shapes decide; pipelines leave room for `min_blocks` blocks on a multiprocessor where
+    two stages allow it. The function is verified after each pass; the VerifyError names the pass that broke a rule.
     """
     canonicalize(function)
     _check(function, "canonicalize")
@@ -22,7 +22,7 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None)
     _check(function, "overlap")
     if num_warps is not None and not function.num_warps:
         function.num_warps = num_warps
-    staging.stage(function, target)
+    staging.stage(function, target, min_blocks=min_blocks)
     _check(function, "staging")
     versioning.version(function)
     _check(function, "versioning")

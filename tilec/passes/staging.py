@@ -79,9 +79,10 @@ class Emitter:
         return self.add(Cast(operands=[value]), TileType(i64))
 
 
-def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES) -> Function:
+def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES, min_blocks: int | None = None) -> Function:
     """Pipeline every loop of `function` that qualifies, in place, and set `num_warps` where it is still open.
 
+    Stages are as many as let `min_blocks` blocks share a multiprocessor, but two at least.
     Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them and converts where other
     operations want something else.
     """
@@ -96,7 +97,7 @@ def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES) -
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                _pipeline(block, loop, products, known, target, max_stages)
+                _pipeline(block, loop, products, known, target, (max_stages, min_blocks))
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)
     return function
@@ -187,13 +188,13 @@ def _pipeline(
     products: list[Product],
     known: dict[tuple[Value, Layout], Value],
     target: Target,
-    max_stages: int,
+    limits: tuple[int, int | None],
 ) -> None:
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
-    stages = _stage_count(target.max_shared_bytes - used - _held_bytes(products), stage_bytes, max_stages)
+    stages = _stage_count(target, used + _held_bytes(products), stage_bytes, *limits)
     if stages < 2:
         return
     before, after = Emitter(), Emitter()
@@ -235,10 +236,15 @@ def _allocations(loop: For) -> list[SharedAlloc]:
     return [op for op in loop.regions[0].walk() if isinstance(op, SharedAlloc)]
 
 
-def _stage_count(available: int, stage_bytes: int, most: int) -> int:
+def _stage_count(target: Target, taken: int, stage_bytes: int, most: int, min_blocks: int | None) -> int:
     """Three stages or more where two blocks share a multiprocessor with them, else what one block can have."""
-    shared_by_two = available // 2 // stage_bytes
-    return min(most, shared_by_two if shared_by_two >= 3 else available // stage_bytes)
+    alone = (target.max_shared_bytes - taken) // stage_bytes
+    if min_blocks is not None:
+        # The chip keeps a kilobyte of its own for each block (CUDA programming guide, compute capability 8.x, shared memory).
+        each = (target.max_shared_bytes + 1024) // min_blocks - 1024
+        return min(most, max((each - taken) // stage_bytes, min(alone, 2)))
+    shared_by_two = (target.max_shared_bytes - taken) // 2 // stage_bytes
+    return min(most, shared_by_two if shared_by_two >= 3 else alone)
 
 
 def _prologue(out: Emitter, loop: For, operands: list[Operand], stages: int) -> None:
