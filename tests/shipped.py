@@ -48,8 +48,13 @@ def load(name: str, wanted: Mapping[str, Constant] = {}) -> Function:
 
 def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """The same, as lowering gets it."""
+    return prepare_as(name, load(name, wanted), target, wanted)
+
+
+def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
+    """`function` prepared with the options of the kernel's entry."""
     entry, _ = specialisation(name, wanted)
-    return prepare(load(name, wanted), target, num_warps=entry.num_warps, min_blocks=entry.min_blocks)
+    return prepare(function, target, num_warps=entry.num_warps, min_blocks=entry.min_blocks)
 
 
 NAMES = tuple(entries())

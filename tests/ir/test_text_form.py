@@ -23,7 +23,6 @@ from tilec.ir.printer import print_function
 from tilec.ir.tokens import tokenize
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
-from tilec.passes import prepare
 from tilec.passes.canonicalize import canonicalize
 from tilec.passes.staging import stage
 from tilec.passes.versioning import version
@@ -60,8 +59,7 @@ def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
     prepared = shipped.prepared(name, target)
     expected = lower(prepared, target)
     assert lower(parse_function(print_function(prepared)), target) == expected
-    warps = shipped.entries()[name].num_warps
-    again = prepare(parse_function(print_function(shipped.load(name))), target, num_warps=warps)
+    again = shipped.prepare_as(name, parse_function(print_function(shipped.load(name))), target)
     assert lower(again, target) == expected
 
 

@@ -263,16 +263,17 @@ def test_the_place_in_the_source_is_named() -> None:
         verify(function)
 
 
-@pytest.mark.parametrize("name", ["canonicalize", "staging", "versioning", "layout"])
+@pytest.mark.parametrize("name", ["canonicalize", "overlap", "staging", "versioning", "layout"])
 def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
 
-    def break_it(*_: object) -> Function:
+    def break_it(*_: object, **__: object) -> Function:
         function.grid = ()
         return function
 
     where, what = {
         "canonicalize": (prepare_module, "canonicalize"),
+        "overlap": (prepare_module.overlap, "overlap"),
         "staging": (prepare_module.staging, "stage"),
         "versioning": (prepare_module.versioning, "version"),
         "layout": (prepare_module.layout, "assign"),

@@ -2,7 +2,7 @@
 
 It is stricter than a GPU: every access must be aligned and inside its tensor, no shared byte may be read or written by two
 threads without a barrier between them, asynchronous copies arrive no sooner than they are waited for, and a barrier must be
-met by all threads.
+met by all threads. No tensor may be touched before the kernel has waited for those before it.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class BlockMachine:
             self.memory[SHARED] = np.full(self.shared_bytes, 0xFF, np.uint8)
             self.writer = np.full(self.shared_bytes, -1)
             self.reader = np.full(self.shared_bytes, -1)
+            self.waited = False
             self.flying = np.zeros(self.shared_bytes, bool)
             self.group: list[tuple[Array, Array, Array]] = []
             self.groups: list[list[tuple[Array, Array, Array]]] = []
@@ -201,6 +202,10 @@ class BlockMachine:
             case "atomicrmw":
                 return [self.atomic(step, of[0], of[1], active)]
             case "inline_asm" if "griddepcontrol" in step.text:
+                self.waited |= "griddepcontrol.wait" in step.text
+                return []
+            case "inline_asm" if "prefetch" in step.text:
+                self.place(of[0], 1, 1, active)
                 return []
             case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
@@ -209,6 +214,9 @@ class BlockMachine:
                 return []
             case "ptrtoint" | "inttoptr":
                 return [of[0]]
+            case "inline_asm" if "prefetch" in step.text:
+                self.place(of[0], 1, 1, active)
+                return []
             case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
             case "inline_asm":
@@ -264,6 +272,7 @@ class BlockMachine:
         buffer, places = self.place(pointer, size, alignment_of(step.text, dtype), active)
         if buffer == SHARED:
             self.note_read(places, active)
+        assert buffer == SHARED or self.waited, "a read before earlier kernels are complete"
         made[active] = self.memory[buffer][places].view(dtype).reshape(made[active].shape)
         return made
 
@@ -288,6 +297,7 @@ class BlockMachine:
             assert untouched(self.reader[places], threads), "a write without a barrier"
             assert untouched(self.writer[places], threads), "two writes without a barrier"
             self.writer[places] = threads
+        assert buffer == SHARED or self.waited, "a write before earlier kernels are complete"
         self.memory[buffer][places] = data
         # Replicas of an element may write it together, if they agree.
         assert (self.memory[buffer][places] == data).all(), "two threads write different values"
@@ -332,6 +342,7 @@ class BlockMachine:
         for row, (pointer, count) in enumerate(zip(of[1][active], size, strict=True)):
             if count:
                 buffer, places = self.place(np.array([pointer]), int(count), vector, np.ones(1, bool))
+                assert self.waited, "a copy before earlier kernels are complete"
                 data[row, :count] = self.memory[buffer][places[0]]
         self.flying[targets] = True
         self.group.append((targets, data, active))

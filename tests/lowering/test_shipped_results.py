@@ -129,6 +129,7 @@ def damaged(name: str, size: dict[str, float | str], old: str, new: str) -> None
         ("rms_norm", {"T": 1, "eps": 0.0}, "nvvm.barrier\n", "", "without a barrier"),
         ("matmul", {"M": 128, "N": 128, "K": 128}, "nvvm.barrier\n", "", "a read without a barrier"),
         ("matmul", {"M": 128, "N": 128, "K": 128}, "nvvm.cp.async.wait.group 1", "nvvm.cp.async.wait.group 9", "on their way"),
+        ("add", {"N": 5}, "griddepcontrol.wait", "griddepcontrol.other", "a read before earlier kernels are complete"),
         ("add", {"N": 5}, '"ult"', '"uge"', "an access outside of its tensor"),
         ("add", {"N": 2048}, "alignment = 16", "alignment = 32", "a misaligned access"),
     ],
