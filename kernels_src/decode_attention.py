@@ -78,8 +78,9 @@ def decode_attention(
     """Sequence b owns the slots `starts[b]` to `starts[b] + lengths[b]`; part p takes every P-th tile of BN of them.
 
     Of its tiles a part gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
-    `2 ** (score - maximum)` and the sum of values with these weights, for `decode_merge`. A part without tiles gives -inf,
-    0 and 0. A group's heads are the rows of one product. Slots past the end of a sequence must hold finite numbers.
+    `2 ** (score - maximum)` and the sum of values with these weights, for `decode_merge`; -inf, 0 and 0 where it has none.
+    A group's heads are the rows of one product. `scale` is positive. Slots past the end of a sequence are multiplied by zero,
+    so they must hold finite numbers.
     """
     grid(P, HKV, B)
     requires(G <= 16 and P <= 4096 and S <= 536870912)
@@ -95,10 +96,10 @@ def decode_attention(
     for j in range(part, cdiv(length, BN), P):
         k = reshape(load(k_cache, offset=(start + j * BN, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
         v = reshape(load(v_cache, offset=(start + j * BN, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
-        s = mma(query, k.T, zeros((16, BN), f32)) * log2_scale
+        s = mma(query, k.T, zeros((16, BN), f32))
         s = where((j * BN + arange(BN))[None, :] < length, s, -inf)
-        higher = maximum(top, max(s, axis=1))
-        p = exp2(s - higher[:, None])
+        higher = maximum(top, max(s, axis=1) * log2_scale)
+        p = exp2(s * log2_scale - higher[:, None])
         shrink = exp2(top - higher)
         total = total * shrink + sum(p, axis=1)
         acc = mma(astype(p, E), v, acc * shrink[:, None])

@@ -68,7 +68,7 @@ def flash_attention(
     BM: Const,
     BN: Const,
 ):
-    """Token t, at position `past + t`, attends to slots 0 to `past + t`; `softmax(q @ k.T * scale) @ v` in f32.
+    """Token t, at position `past + t`, attends to slots 0 to `past + t`: `softmax(q @ k.T * scale) @ v` in f32, `scale` > 0.
 
     The cache holds keys and values of the tokens themselves too. Its slots past them are multiplied by zero, so they must
     hold finite numbers. Blocks take the longest rows first.
@@ -86,9 +86,9 @@ def flash_attention(
     for j in range(whole):
         k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
         v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
-        s = mma(query, k.T, zeros((BM, BN), f32)) * log2_scale
-        higher = maximum(top, max(s, axis=1))
-        p = exp2(s - higher[:, None])
+        s = mma(query, k.T, zeros((BM, BN), f32))
+        higher = maximum(top, max(s, axis=1) * log2_scale)
+        p = exp2(s * log2_scale - higher[:, None])
         shrink = exp2(top - higher)
         total = total * shrink + sum(p, axis=1)
         acc = mma(astype(p, E), v, acc * shrink[:, None])
@@ -96,11 +96,11 @@ def flash_attention(
     for j in range(whole, cdiv(first + BM, BN)):
         k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
         v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
-        s = mma(query, k.T, zeros((BM, BN), f32)) * log2_scale
+        s = mma(query, k.T, zeros((BM, BN), f32))
         seen = (j * BN + arange(BN))[None, :] <= (first + arange(BM))[:, None]
         s = where(seen, s, -inf)
-        higher = maximum(top, max(s, axis=1))
-        p = exp2(s - higher[:, None])
+        higher = maximum(top, max(s, axis=1) * log2_scale)
+        p = exp2(s * log2_scale - higher[:, None])
         shrink = exp2(top - higher)
         total = total * shrink + sum(p, axis=1)
         acc = mma(astype(p, E), v, acc * shrink[:, None])

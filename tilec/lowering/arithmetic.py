@@ -29,6 +29,8 @@ from tilec.lowering.convert import moved, registers_in, through_shared
 from tilec.lowering.tensor_core import arith, compare, number, select
 
 FLOAT_KINDS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+CONTRACT = "fastmathFlags = #llvm.fastmath<contract>"
+"""A product and the sum it goes into may be one `fma`, which rounds once; nothing else is reordered or assumed."""
 COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -215,7 +217,7 @@ def cast(context: Context, name: str, source: DType, target: DType) -> str:
 
 def _float_binary(context: Context, kind: str, left: str, right: str) -> str:
     if kind in FLOAT_KINDS:
-        return context.value(f"llvm.{FLOAT_KINDS[kind]} {left}, {right} : f32")
+        return context.value(f"llvm.{FLOAT_KINDS[kind]} {left}, {right} {{{CONTRACT}}} : f32")
     if kind in ("min", "max"):
         return context.value(f"llvm.intr.{kind}num({left}, {right}) : (f32, f32) -> f32")
     assert kind == "pow", kind
@@ -237,8 +239,12 @@ def _floor_division(context: Context, kind: str, left: str, right: str, type_: s
 
 
 def _approximate(context: Context, kind: str, name: str) -> str:
-    """A special-function unit instruction on f32 (PTX ISA, `ex2`, `lg2`, `rsqrt`, `rcp`, `tanh`, `sin`, `cos`)."""
-    return context.value(f'llvm.inline_asm "{kind}.approx.f32 $0, $1;", "=f,f" {name} : (f32) -> f32')
+    """A special-function unit instruction on f32 (PTX ISA, `ex2`, `lg2`, `rsqrt`, `rcp`, `tanh`, `sin`, `cos`).
+
+    `ex2` gives zero for results below 2^-126: what the other form does about them costs three instructions each time.
+    """
+    mode = ".ftz" if kind == "ex2" else ""
+    return context.value(f'llvm.inline_asm "{kind}.approx{mode}.f32 $0, $1;", "=f,f" {name} : (f32) -> f32')
 
 
 def _unary(context: Context, kind: str, name: str, dtype: DType) -> str:
