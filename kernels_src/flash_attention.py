@@ -84,8 +84,8 @@ def flash_attention(
     acc = zeros((BM, D), f32)
     whole = (first + 1) // BN
     for j in range(whole):
-        k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
-        v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
+        k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
+        v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
         s = mma(query, k.T, zeros((BM, BN), f32))
         higher = maximum(top, max(s, axis=1) * log2_scale)
         p = exp2(s * log2_scale - higher[:, None])
