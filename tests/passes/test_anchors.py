@@ -1,0 +1,83 @@
+"""Layouts spread from tensor-core results: the loops of attention convert nothing through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import shipped
+from tilec.ir import ops
+from tilec.ir.blocked_layouts import hidden
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.layout import Layout, register_map
+from tilec.ir.ops_staging import Columns, Relayout, SharedLoad
+from tilec.target import SM_90A
+
+ATTENTION = ("flash_attention", "decode_attention")
+ELEMENTWISE = (ops.Unary, ops.Binary, ops.Compare, ops.Select, ops.Cast)
+
+
+def loops(function: Function) -> list[ops.For]:
+    return [op for op in function.body.walk() if isinstance(op, ops.For)]
+
+
+def moves(op: Op) -> Iterator[tuple[Value, Layout]]:
+    """Operands of an operation with the layout that lowering brings them into."""
+    if isinstance(op, Relayout) or (isinstance(op, ELEMENTWISE) and op.result.layout is not None):
+        assert op.result.layout is not None
+        yield from ((value, op.result.layout) for value in op.operands if value.tile.rank)
+    elif isinstance(op, ops.Broadcast) and op.operands[0].tile.rank:
+        assert op.result.layout is not None
+        repeated = {axis for axis, extent in enumerate(op.operands[0].tile.shape) if extent == 1}
+        yield op.operands[0], hidden(op.result.layout, repeated)
+
+
+def is_free(value: Value, wanted: Layout) -> bool:
+    """Whether every thread already holds what it needs."""
+    if isinstance(value.owner, ops.Constant) or value.layout == wanted:
+        return True
+    return value.layout is not None and register_map(value.layout, wanted) is not None
+
+
+@pytest.mark.parametrize("kernel", ATTENTION)
+def test_nothing_moves_between_threads_in_the_loop(kernel: str) -> None:
+    for loop in loops(shipped.prepared(kernel, SM_90A)):
+        body = loop.regions[0]
+        found = [(op, value, wanted) for op in body.walk() for value, wanted in moves(op)]
+        assert len(found) > 20
+        assert not [op.opcode for op, value, wanted in found if not is_free(value, wanted)]
+        for argument, yielded in zip(body.arguments[1:], body.ops[-1].operands, strict=True):
+            assert argument.layout == yielded.layout
+
+
+@pytest.mark.parametrize("kernel", ATTENTION)
+def test_a_row_stays_in_one_warp(kernel: str) -> None:
+    for loop in loops(shipped.prepared(kernel, SM_90A)):
+        for op in loop.regions[0].ops:
+            if isinstance(op, ops.Reduce):
+                layout = op.operands[0].layout
+                assert layout is not None
+                assert all(digit.axis != op.axis or digit.extent == 1 for digit in layout.warps)
+
+
+@pytest.mark.parametrize("kernel", ATTENTION)
+def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memory(kernel: str) -> None:
+    function = shipped.prepared(kernel, SM_90A)
+    for loop in loops(function):
+        products = [op for op in loop.regions[0].ops if isinstance(op, ops.Mma)]
+        assert len(products) > 2
+        for product in products:
+            assert isinstance(product.operands[0].owner, Columns)
+            assert isinstance(product.operands[1].owner, SharedLoad)
+        assert not any(isinstance(op, ops.Load) for op in loop.regions[0].walk())
+    outside = [op for op in function.body.ops if isinstance(op, Relayout)]
+    assert len(outside) == 1
+
+
+def test_an_index_wanted_along_rows_and_columns_is_made_twice() -> None:
+    """The kernel's two `arange(64)` are one value after clean-up; the mask needs it in two layouts."""
+    function = shipped.prepared("flash_attention", SM_90A)
+    masked = loops(function)[1].regions[0]
+    made = [op for op in (*function.body.ops, *masked.ops) if isinstance(op, ops.Iota)]
+    assert len({str(op.result.layout) for op in made}) == 2
