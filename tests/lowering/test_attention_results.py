@@ -1,0 +1,88 @@
+"""The lowered code of attention, thread by thread, at lengths around the edges of its tiles."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from block_machine import Array, launch
+
+from tests import shipped
+from tilec.lowering import Lowered, lower
+from tilec.target import SM_90A
+
+sys.path.insert(0, str(shipped.ROOT / "kernels_src"))
+try:
+    reference: Any = importlib.import_module("reference_attention")
+finally:
+    sys.path.pop(0)
+
+WIDTH = 128
+SCALE = WIDTH**-0.5
+DTYPES: dict[str, np.dtype] = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+TOLERANCE = {"bf16": 2.5e-3, "f16": 4e-4}
+"""Norm of the difference over norm of the truth: half a unit in the last place, twice (weights, result)."""
+
+
+def relative(found: Array, expected: Array) -> float:
+    return float(np.linalg.norm(found.astype(np.float64) - expected) / np.linalg.norm(expected))
+
+
+def lowered(kernel: str, wanted: dict[str, int | float | bool | str]) -> tuple[Lowered, dict[str, float]]:
+    function = shipped.load(kernel, wanted)
+    constants = {name: value for name, value in function.constants.items() if not isinstance(value, str)}
+    return lower(shipped.prepared(kernel, SM_90A, wanted), SM_90A), constants
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("bf16", 64), ("f16", 128)])
+def test_flash_attention_at_odd_lengths(dtype: str, rows: int) -> None:
+    code, constants = lowered("flash_attention", {"E": dtype, "BM": rows})
+    function = shipped.load("flash_attention", {"E": dtype, "BM": rows})
+    random = np.random.default_rng(rows)
+    for tokens, past, slots, group in ((1, 0, 1, 1), (17, 0, 17, 2), (65, 3, 80, 1), (127, 0, 127, 1), (129, 1, 131, 1),
+                                       (5, 190, 195, 2), (64, 64, 128, 1), (2, 62, 70, 1)):  # fmt: skip
+        q = random.standard_normal((tokens, 1, group, WIDTH)).astype(DTYPES[dtype])
+        keys, values = random.standard_normal((2, slots, 1, WIDTH)).astype(DTYPES[dtype])
+        out = np.full_like(q, np.nan)
+        arrays: dict[str, Array] = {"q": q, "k_cache": keys, "v_cache": values, "out": out}
+        sizes = {"T": tokens, "S": slots, "HKV": 1, "G": group, "past": past, "scale": SCALE}
+        launch(function, code, arrays, constants | sizes)
+        expected = reference.flash_attention(q, keys, values, past, SCALE)
+        assert relative(out, expected) < TOLERANCE[dtype], sizes
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_decode_attention_of_full_empty_and_partial_parts(dtype: str) -> None:
+    code, constants = lowered("decode_attention", {"E": dtype})
+    function = shipped.load("decode_attention", {"E": dtype})
+    random = np.random.default_rng(7)
+    for parts, slots, group, starts, lengths in ((1, 1, 1, [0], [1]), (64, 70, 16, [0], [70]), (3, 200, 5, [0, 100], [33, 96]),
+                                                 (2, 300, 8, [0], [257]), (2, 128, 2, [100, 0, 50], [28, 32, 31])):  # fmt: skip
+        batch = len(starts)
+        q = random.standard_normal((batch, 1, group, WIDTH)).astype(DTYPES[dtype])
+        keys, values = random.standard_normal((2, slots, 1, WIDTH)).astype(DTYPES[dtype])
+        partial = np.full((batch, parts, 1, group, WIDTH), np.nan, np.float32)
+        maxima, sums = np.full((2, batch, parts, 1, group), np.nan, np.float32)
+        first, length = np.array(starts, np.int32), np.array(lengths, np.int32)
+        arrays: dict[str, Array] = {
+            "q": q, "k_cache": keys, "v_cache": values, "starts": first, "lengths": length,
+            "partial": partial, "maxima": maxima, "sums": sums,
+        }  # fmt: skip
+        sizes = {"B": batch, "P": parts, "S": slots, "HKV": 1, "G": group, "scale": SCALE}
+        launch(function, code, arrays, constants | sizes)
+        tile = int(constants["BN"])
+        expected = reference.decode_attention(q, keys, values, first, length, SCALE, parts, tile)
+        filled = np.isfinite(expected[1])
+        assert (np.isneginf(maxima) == ~filled).all()
+        assert relative(maxima[filled], expected[1][filled]) < 1e-5
+        assert relative(sums, expected[2]) < 1e-5
+        assert relative(partial, expected[0]) < TOLERANCE[dtype], sizes
+        merged = reference.decode_merge(partial, maxima, sums)
+        for b in range(batch):
+            rows = slice(starts[b], starts[b] + lengths[b])
+            whole = reference.flash_attention(q[b : b + 1], keys[rows], values[rows], lengths[b] - 1, SCALE)
+            assert relative(merged[b], whole[0]) < TOLERANCE[dtype]
