@@ -28,3 +28,12 @@ class LaunchError(Exception):
         if required:
             text += f"; required {required}"
         super().__init__(text)
+
+
+class BundleError(Exception):
+    """A bundle that is refused. `code` is E07 followed by two digits and has a page in `tilec/explain/`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        self.message = message
+        super().__init__(f"error[{code}]: {message}")

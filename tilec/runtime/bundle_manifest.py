@@ -1,0 +1,200 @@
+"""The manifest of a bundle: untrusted JSON in, kernels with their contracts and proofs out, or ValueError.
+
+    {"arch": "sm_90a", "blobs": [{"offset": 0, "sha256": "...", "size": 6376}], "config": {"hidden_size": 1024},
+     "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "steps": ["..."]}], "model": "qwen3-4b"}
+
+`offset` counts from the first blob. `steps` are the operations of the model's step that asked for the kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.artifact import Manifest, manifest_from_json
+from tilec.runtime.bundle_format import MAX_BLOBS, MODEL, NAME, STEP, Header, canonical, layout
+
+MAX_VALUES: Final = 1 << 20
+MAX_TEXT: Final = 1 << 16
+_ARCH: Final = re.compile(r"sm_[0-9]{2,3}a?", re.ASCII)
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Code by its digest; `offset` in bytes from the first blob."""
+
+    sha256: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundledKernel:
+    """One artifact: its contract and safety record, the operations of the step that use it, and the digest of its code."""
+
+    name: str
+    manifest: Manifest
+    steps: tuple[str, ...]
+    blob: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a manifest says; `blobs` by digest in the order of the file."""
+
+    model: str
+    arch: str
+    config: dict[str, int | float | bool | str]
+    kernels: tuple[BundledKernel, ...]
+    blobs: dict[str, Blob]
+
+
+def read_contents(text: bytes, header: Header) -> Contents:
+    """Check the manifest against the header and itself."""
+    data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model"), "manifest")
+    arch = _matching(data["arch"], _ARCH, "arch")
+    blobs = _blobs(data["blobs"])
+    expected, offsets = layout(len(text), (blob.size for blob in blobs))
+    if header != expected:
+        raise ValueError("its header does not agree with its manifest")
+    first = expected.blobs_offset
+    for blob, offset in zip(blobs, offsets, strict=True):
+        if blob.offset != offset - first:
+            raise ValueError(f"blob {blob.sha256[:12]} is not at its place")
+    by_digest = {blob.sha256: blob for blob in blobs}
+    kernels = [_kernel(item, arch, by_digest, f"kernels[{i}]") for i, item in enumerate(_items(data["kernels"], "kernels"))]
+    names = [kernel.name for kernel in kernels]
+    if names != sorted(set(names)):
+        raise ValueError("its kernels are not in order, or two have one name")
+    if {kernel.blob for kernel in kernels} != by_digest.keys():
+        raise ValueError("it has a blob that no kernel uses")
+    config = _config(data["config"])
+    return Contents(_matching(data["model"], MODEL, "model"), arch, config, tuple(kernels), by_digest)
+
+
+def _parsed(text: bytes) -> Any:
+    # Every value but the first follows a comma, a bracket or a colon, so this bounds what the parser may allocate.
+    if sum(text.count(mark) for mark in (b",", b"[", b"{", b":")) > MAX_VALUES:
+        raise ValueError("its manifest has too many values")
+    try:
+        data = json.loads(text.decode("ascii"), parse_int=_integer, parse_float=_float, parse_constant=_constant)
+        _check_texts(data)
+        if canonical(data) != text:
+            raise ValueError("its manifest is not in canonical form")
+    except UnicodeError:
+        raise ValueError("its manifest is not ASCII") from None
+    except RecursionError:
+        raise ValueError("its manifest is nested too deep") from None
+    return data
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20:
+        raise ValueError("a number in its manifest is too large")
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("a number in its manifest is too large")
+    return value
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a number in its manifest is too large")
+    return value
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"`{text}` in its manifest")
+
+
+def _check_texts(data: Any) -> None:
+    """Refuse text that a terminal would obey, or that is unreasonably long."""
+    stack = [data]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            if len(value) > MAX_TEXT or not value.isprintable():
+                raise ValueError("a text in its manifest is too long or has control characters")
+        elif isinstance(value, list):
+            stack.extend(value)  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, dict):
+            stack.extend(value)  # pyright: ignore[reportUnknownArgumentType]
+            stack.extend(value.values())  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _object(data: Any, fields: tuple[str, ...], where: str) -> dict[str, Any]:
+    if not isinstance(data, dict) or set(data) != set(fields):  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"{where}: not an object with {', '.join(fields)}")
+    return data  # pyright: ignore[reportUnknownVariableType]
+
+
+def _items(data: Any, where: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise ValueError(f"{where}: not a list")
+    return data  # pyright: ignore[reportUnknownVariableType]
+
+
+def _matching(data: Any, pattern: re.Pattern[str], where: str) -> str:
+    if not isinstance(data, str) or not pattern.fullmatch(data):
+        raise ValueError(f"{where}: {data!r:.60} is not allowed")
+    return data
+
+
+def _size(data: Any, where: str) -> int:
+    if not isinstance(data, int) or isinstance(data, bool) or data < 0:
+        raise ValueError(f"{where}: not a size")
+    return data
+
+
+def _blobs(data: Any) -> list[Blob]:
+    items = _items(data, "blobs")
+    if len(items) > MAX_BLOBS:
+        raise ValueError("blobs: too many")
+    blobs: list[Blob] = []
+    for i, item in enumerate(items):
+        record = _object(item, ("offset", "sha256", "size"), f"blobs[{i}]")
+        size, offset = _size(record["size"], f"blobs[{i}].size"), _size(record["offset"], f"blobs[{i}].offset")
+        blobs.append(Blob(_matching(record["sha256"], _DIGEST, f"blobs[{i}].sha256"), offset, size))
+    digests = [blob.sha256 for blob in blobs]
+    if digests != sorted(set(digests)):
+        raise ValueError("blobs: not in order, or one is there twice")
+    return blobs
+
+
+def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> BundledKernel:
+    record = _object(data, ("blob", "manifest", "name", "steps"), where)
+    name = _matching(record["name"], NAME, f"{where}.name")
+    blob = _matching(record["blob"], _DIGEST, f"{where}.blob")
+    if blob not in blobs:
+        raise ValueError(f"`{name}`: its blob is not there")
+    try:
+        manifest = manifest_from_json(record["manifest"])
+    except RecursionError:
+        raise ValueError(f"`{name}`: nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"`{name}`: {error}") from None
+    if manifest.arch != arch:
+        raise ValueError(f"`{name}` is for {manifest.arch}, the bundle for {arch}")
+    if manifest.digests.get("cubin") != blob:
+        raise ValueError(f"`{name}`: its code is not the one that its manifest describes")
+    if name.split("-")[0] != manifest.kernel:
+        raise ValueError(f"`{name}` is not a name for the kernel `{manifest.kernel}`")
+    steps = tuple(_matching(step, STEP, f"{where}.steps") for step in _items(record["steps"], f"{where}.steps"))
+    if list(steps) != sorted(set(steps)):
+        raise ValueError(f"`{name}`: its steps are not in order")
+    return BundledKernel(name, manifest, steps, blob)
+
+
+def _config(data: Any) -> dict[str, int | float | bool | str]:
+    if not isinstance(data, dict):
+        raise ValueError("config: not an object")
+    items: dict[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
+    for name, value in items.items():
+        if not (isinstance(name, str) and name.isidentifier() and isinstance(value, (int, float, bool, str))):
+            raise ValueError("config: not names with numbers, bools or strings")
+    return items
