@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from block_machine import Array, launch
+from numpy.typing import NDArray
 
 from tests import shipped
 from tilec.lowering import Lowered, lower
@@ -28,13 +29,13 @@ TOLERANCE = {"bf16": 2.5e-3, "f16": 4e-4}
 """Norm of the difference over norm of the truth: half a unit in the last place, twice (weights, result)."""
 
 
-def relative(found: Array, expected: Array) -> float:
+def relative(found: NDArray[Any], expected: NDArray[Any]) -> float:
     return float(np.linalg.norm(found.astype(np.float64) - expected) / np.linalg.norm(expected))
 
 
 def lowered(kernel: str, wanted: dict[str, int | float | bool | str]) -> tuple[Lowered, dict[str, float]]:
     function = shipped.load(kernel, wanted)
-    constants = {name: value for name, value in function.constants.items() if not isinstance(value, str)}
+    constants = {name: float(value) for name, value in function.constants.items() if not isinstance(value, str)}
     return lower(shipped.prepared(kernel, SM_90A, wanted), SM_90A), constants
 
 
@@ -77,7 +78,7 @@ def test_decode_attention_of_full_empty_and_partial_parts(dtype: str) -> None:
         tile = int(constants["BN"])
         expected = reference.decode_attention(q, keys, values, first, length, SCALE, parts, tile)
         filled = np.isfinite(expected[1])
-        assert (np.isneginf(maxima) == ~filled).all()
+        assert np.array_equal(np.isneginf(maxima), ~filled)
         assert relative(maxima[filled], expected[1][filled]) < 1e-5
         assert relative(sums, expected[2]) < 1e-5
         assert relative(partial, expected[0]) < TOLERANCE[dtype], sizes
