@@ -204,20 +204,11 @@ class BlockMachine:
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []
-            case "inline_asm" if "prefetch" in step.text:
-                self.place(of[0], 1, 1, active)
-                return []
+            case "inline_asm" if "ld.global.nc" in step.text:
+                return self.load_words(step.text, of[0], active)
             case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
-            case "inline_asm" if "prefetch" in step.text:
-                self.place(of[0], 1, 1, active)
-                return []
             case "ptrtoint" | "inttoptr":
-                return [of[0]]
-            case "inline_asm" if "prefetch" in step.text:
-                self.place(of[0], 1, 1, active)
-                return []
-            case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
             case "inline_asm":
                 kind = re.search(r'"(\w+)\.approx', step.text)
@@ -275,6 +266,17 @@ class BlockMachine:
         assert buffer == SHARED or self.waited, "a read before earlier kernels are complete"
         made[active] = self.memory[buffer][places].view(dtype).reshape(made[active].shape)
         return made
+
+    def load_words(self, text: str, pointer: Array, active: NDArray[np.bool_]) -> list[Array]:
+        """`ld.global.nc`: a struct of words, which is a list here, or one."""
+        result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
+        dtype, count = TYPES[result[0]], len(result)
+        buffer, places = self.place(pointer, 4 * count, 4 * count, active)
+        assert buffer != SHARED and self.waited, "a read before earlier kernels are complete"
+        made = np.zeros((self.threads, count), dtype)
+        made[active] = self.memory[buffer][places].view(dtype)
+        words = [made[:, word] for word in range(count)]
+        return [words] if count > 1 else words  # pyright: ignore[reportReturnType]
 
     def note_read(self, places: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
         threads = np.nonzero(active)[0][:, None]

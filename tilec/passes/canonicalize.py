@@ -1,4 +1,5 @@
-"""Plain clean-up of proven functions: invariant scalars leave their loops, equal computations are done once, dead ones go.
+"""Plain clean-up of proven functions: constants are folded, invariant scalars leave their loops, equal computations are done
+once, dead ones go.
 
 Later passes then see one value for one quantity: an offset that does not change in a loop is known before it. Tiles stay in
 their loops, where they do not hold registers for longer than needed. Nothing with an effect on memory is touched.
@@ -7,18 +8,40 @@ their loops, where they do not hold registers for longer than needed. Nothing wi
 from __future__ import annotations
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, attribute_text
-from tilec.ir.ops import For, Yield
+from tilec.ir.ops import Binary, For, Yield
 from tilec.ir.types import TileType
+from tilec.passes.folding import constant_of, folded, same_as
 
 Key = tuple[object, ...]
 
 
 def canonicalize(function: Function) -> Function:
     """Clean up the body, in place."""
+    _fold(function.body, {})
     _hoist(function.body)
     _share(function.body, {}, {})
     _drop_dead(function.body)
     return function
+
+
+def _fold(block: Block, renamed: dict[Value, Value]) -> None:
+    """Compute what is known, and drop operations that give an operand back."""
+    kept: list[Op] = []
+    for op in block.ops:
+        op.operands = [renamed.get(value, value) for value in op.operands]
+        same = same_as(op)
+        if same is not None:
+            renamed[op.result] = same
+            continue
+        constant = folded(op)
+        if constant is not None:
+            renamed[op.result] = constant.result
+            kept.append(constant)
+            continue
+        for region in op.regions:
+            _fold(region, renamed)
+        kept.append(op)
+    block.ops = kept
 
 
 def _is_pure(op: Op) -> bool:
@@ -27,6 +50,12 @@ def _is_pure(op: Op) -> bool:
 
 def _is_scalar(op: Op) -> bool:
     return all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
+
+
+def _is_total(op: Op) -> bool:
+    """Whether the operation may run where the program would not run it: a division in a loop that never turns may divide by
+    zero."""
+    return not (isinstance(op, Binary) and op.kind in ("floordiv", "mod")) or bool(constant_of(op.operands[1]))
 
 
 def _hoist(block: Block) -> None:
@@ -40,7 +69,7 @@ def _hoist(block: Block) -> None:
             local: set[Value] = {*body.arguments, *(value for inner in body.walk() for value in inner.results)}
             kept: list[Op] = []
             for inner in body.ops:
-                if _is_pure(inner) and _is_scalar(inner) and local.isdisjoint(inner.operands):
+                if _is_pure(inner) and _is_scalar(inner) and _is_total(inner) and local.isdisjoint(inner.operands):
                     ops.append(inner)
                     local -= set(inner.results)
                 else:

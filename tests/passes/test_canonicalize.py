@@ -1,0 +1,237 @@
+"""Cleaning up keeps what a program computes, and leaves nothing that could have been computed before."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from builder import Kernel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import shipped
+from tilec.ir import ops
+from tilec.ir.core import Access, Function, Parameter, Value
+from tilec.ir.printer import print_function
+from tilec.ir.types import DTYPES, DType, TileType, boolean, i32
+from tilec.ir.verifier import verify
+from tilec.passes import folding
+from tilec.passes.canonicalize import canonicalize
+
+COMPUTE: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
+    "min": min, "max": max, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "shl": operator.lshift, "shr": operator.rshift,
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+
+
+class Undefined(Exception):
+    """The operation has no value here."""
+
+
+def wrapped(value: int, dtype: DType) -> int:
+    """Two's complement, by NumPy."""
+    if dtype == boolean:
+        return int(bool(value))
+    return int(np.array([value % 2**64], np.uint64).astype({"i": "int", "u": "uint"}[dtype.kind] + str(dtype.bits))[0])
+
+
+def value_of(value: Value, env: dict[Value, int]) -> int:
+    """An independent interpreter of scalar operations."""
+    op = value.owner
+    if value in env or not isinstance(op, ops.Op):
+        return env[value]
+    of = [value_of(operand, env) for operand in op.operands]
+    match op:
+        case ops.Constant():
+            return int(op.value)
+        case ops.Binary() | ops.Compare():
+            bits = op.operands[0].tile.dtype.bits
+            if (op.kind in ("floordiv", "mod") and of[1] == 0) or (op.kind in ("shl", "shr") and not 0 <= of[1] < bits):
+                raise Undefined
+            return wrapped(COMPUTE[op.kind](*of), value.tile.dtype)
+        case ops.Unary():
+            return wrapped(-of[0] if op.kind == "neg" else abs(of[0]), value.tile.dtype)
+        case ops.Select():
+            return of[1] if of[0] else of[2]
+        case _:
+            return wrapped(of[0], value.tile.dtype)
+
+
+NAMES = ("i8", "u8", "i16", "i32", "u32", "i64")
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[Function, dict[str, int]]:
+    """A block of scalar operations on parameters and constants, all stored, and values of the parameters."""
+    k = Kernel(1)
+    values: list[Value] = []
+    env: dict[str, int] = {}
+    for position in range(draw(st.integers(0, 2))):
+        dtype = DTYPES[draw(st.sampled_from(NAMES))]
+        parameter = k.body.add_argument(TileType(dtype), f"p{position}")
+        k.function.parameters.append(Parameter(parameter.name, parameter))
+        values.append(parameter)
+        env[parameter.name] = draw(st.integers(*dtype.integer_range()) | st.integers(0, 3))
+    for _ in range(draw(st.integers(2, 14))):
+        dtype = DTYPES[draw(st.sampled_from(NAMES))]
+        alike = [value for value in values if value.tile.dtype == dtype]
+        kind = draw(st.sampled_from(["constant", "binary", "compare", "cast", "unary", "select", "reshape"]))
+        made: ops.Op
+        if kind == "constant" or len(alike) < 1:
+            low, high = dtype.integer_range()
+            made = ops.Constant(value=draw(st.sampled_from([0, 1, 2, low, high]) | st.integers(low, high)))
+        elif kind == "cast":
+            made = ops.Cast(operands=[draw(st.sampled_from([v for v in values if v.tile.dtype != boolean] or alike))])
+        elif kind == "unary":
+            made = ops.Unary(kind=draw(st.sampled_from(["neg", "abs"])), operands=[draw(st.sampled_from(alike))])
+        elif kind == "reshape":
+            made = draw(st.sampled_from([ops.Reshape, ops.Broadcast]))(operands=[draw(st.sampled_from(alike))])
+        else:
+            pair = [draw(st.sampled_from(alike)), draw(st.sampled_from(alike))]
+            conditions = [value for value in values if value.tile.dtype == boolean]
+            if kind == "compare":
+                made, dtype = ops.Compare(kind=draw(st.sampled_from(ops.COMPARE_KINDS)), operands=pair), boolean
+            elif kind == "select" and conditions:
+                made = ops.Select(operands=[draw(st.sampled_from(conditions)), *pair])
+            else:
+                kinds = sorted(COMPUTE.keys() - set(ops.COMPARE_KINDS))
+                made = ops.Binary(kind=draw(st.sampled_from(kinds)), operands=pair)
+        values.append(k.emit(made, TileType(dtype)).result)
+    zero = k.c(0)
+    for value in values:
+        tensor = k.tensor(f"out{len(k.function.parameters)}", Access.OUT, 1, dtype=value.tile.dtype)
+        tile = k.emit(ops.Reshape(operands=[value]), TileType(value.tile.dtype, (1,))).result
+        k.emit(ops.Store(operands=[tensor, tile, zero]))
+    return k.function, env
+
+
+def results(function: Function, given_values: dict[str, int]) -> list[int | None]:
+    """What each store writes, in order; None where that has no value."""
+    env = {p.value: given_values[p.name] for p in function.parameters if p.access is None}
+    found: list[int | None] = []
+    for op in function.body.walk():
+        if isinstance(op, ops.Store):
+            try:
+                found.append(value_of(op.tile, env))
+            except Undefined:
+                found.append(None)
+    return found
+
+
+def scalar(dtype: DType, value: int | None) -> Value:
+    """A constant, or a parameter."""
+    if value is None:
+        return Value(TileType(dtype))
+    constant = ops.Constant(value=value)
+    constant.define(TileType(dtype))
+    return constant.result
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", sorted(COMPUTE))
+def test_constants_fold_to_their_value(kind: str, name: str) -> None:
+    dtype = DTYPES[name]
+    low, high = dtype.integer_range()
+    edges = sorted({low, low + 1, 0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, high - 1, high, *({-1, -2, -7} if low else ())})
+    for a in edges:
+        for b in edges:
+            op: ops.Op = ops.Compare(kind=kind) if kind in ops.COMPARE_KINDS else ops.Binary(kind=kind)
+            op.operands = [scalar(dtype, a), scalar(dtype, b)]
+            op.define(TileType(boolean if kind in ops.COMPARE_KINDS else dtype))
+            constant = folding.folded(op)
+            try:
+                expected = value_of(op.result, {})
+            except Undefined:
+                assert constant is None
+                continue
+            assert constant is not None
+            constant.verify()
+            assert constant.value == expected and constant.result.type == op.result.type
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", sorted(COMPUTE.keys() - set(ops.COMPARE_KINDS)))
+def test_neutral_operands_are_neutral(kind: str, name: str) -> None:
+    dtype = DTYPES[name]
+    low, high = dtype.integer_range()
+    dropped = 0
+    for neutral in (0, 1, 2, low, high):
+        for left in (True, False):
+            other, known = scalar(dtype, None), scalar(dtype, neutral)
+            op = ops.Binary(kind=kind, operands=[known, other] if left else [other, known])
+            op.define(TileType(dtype))
+            if folding.same_as(op) is None:
+                continue
+            dropped += 1
+            assert folding.same_as(op) is other
+            for value in (low, 0, 1, 5, high):
+                assert value_of(op.result, {other: value}) == value
+    assert (dropped > 0) == (kind in ("add", "sub", "mul", "floordiv", "or", "xor", "shl", "shr"))
+
+
+@settings(max_examples=300, deadline=None)
+@given(programs())
+def test_stored_values_stay(program: tuple[Function, dict[str, int]]) -> None:
+    function, env = program
+    verify(function)
+    before = results(function, env)
+    canonicalize(function)
+    verify(function)
+    after = results(function, env)
+    # Where the program had no value, any is right; where it had one, it must still be that.
+    assert len(before) == len(after)
+    assert all(old is None or old == new for old, new in zip(before, after, strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(programs())
+def test_nothing_that_is_known_is_left(program: tuple[Function, dict[str, int]]) -> None:
+    function, _ = program
+    canonicalize(function)
+    assert not [op for op in function.body.walk() if folding.folded(op) or folding.same_as(op)]
+    text = print_function(function)
+    canonicalize(function)
+    assert print_function(function) == text
+
+
+@pytest.mark.parametrize("name", shipped.NAMES)
+def test_shipped_kernels_are_clean_after_one_turn(name: str) -> None:
+    function = canonicalize(shipped.load(name))
+    verify(function)
+    text = print_function(function)
+    assert print_function(canonicalize(function)) == text
+    assert len(list(function.body.walk())) <= len(list(shipped.load(name).body.walk()))
+
+
+def test_a_division_stays_in_a_loop_that_may_not_turn() -> None:
+    k = Kernel(1)
+    n = k.body.add_argument(TileType(i32), "n")
+    k.function.parameters.append(Parameter("n", n))
+    out = k.tensor("out", Access.OUT, 64, dtype=i32)
+    with k.loop(0, n):
+        kept, moved = k.div(64, n), k.mul(n, 3)
+        halved = k.div(n, 2)
+        tile = k.emit(ops.Reshape(operands=[k.add(kept, k.add(moved, halved))]), TileType(i32, (1,))).result
+        k.emit(ops.Store(operands=[out, tile, k.c(0)]))
+    canonicalize(k.function)
+    verify(k.function)
+    (loop,) = [op for op in k.function.body.ops if isinstance(op, ops.For)]
+    inside = [op for op in loop.regions[0].ops if isinstance(op, ops.Binary)]
+    outside = [op for op in k.function.body.ops if isinstance(op, ops.Binary)]
+    assert kept.owner in inside
+    assert moved.owner in outside and halved.owner in outside
+
+
+def test_reads_nobody_uses_go_and_writes_stay() -> None:
+    k = Kernel(1)
+    x, out = k.tensor("x", Access.IN, 8), k.tensor("out", Access.OUT, 8)
+    k.load(x, 0, shape=(8,))
+    k.store(out, 0, shape=(8,))
+    canonicalize(k.function)
+    kinds = [type(op) for op in k.function.body.walk()]
+    assert ops.Load not in kinds and kinds.count(ops.Store) == 1
+    assert kinds.count(ops.Constant) == 2  # the offset and the tile, each once
