@@ -46,7 +46,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "kv_update":
             return [{"T": t, "HKV": 8, "S": t + extra} for t in (1, 3, 8, 127, 4096) for extra in (0, 77)]
         case "silu_mul_rows":
-            return [{"T": t, "I": i, "I2": 2 * i} for i in (8, 3072, 9728, 25600) for t in (1, 3, 1031)]
+            return [{"T": t, "I": i, "I2": 2 * i} for i in (512, 3072, 9728, 25600) for t in (1, 3, 1031)]
         case "matvec_silu_mul":
             batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
             return [{"B": batch, "K": inputs, "I": i, "I2": 2 * i} for i in (32, 3072, 9728)]

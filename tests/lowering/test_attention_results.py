@@ -77,7 +77,7 @@ def test_decode_attention_of_full_empty_and_partial_parts(dtype: str) -> None:
         launch(function, code, arrays, constants | sizes)
         tile = int(constants["BN"])
         expected = reference.decode_attention(q, keys, values, first, length, SCALE, parts, tile)
-        filled = np.isfinite(expected[1])
+        filled: NDArray[np.bool_] = np.isfinite(expected[1])
         assert np.array_equal(np.isneginf(maxima), ~filled)
         assert relative(maxima[filled], expected[1][filled]) < 1e-5
         assert relative(sums, expected[2]) < 1e-5

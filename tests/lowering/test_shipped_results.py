@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_machine import TYPES, Array, launch
+from block_machine import launch
+from mlir_steps import TYPES, Array
 
 from tests import shipped
 from tilec.ir.core import Access, Function
@@ -31,8 +32,8 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matmul": [{"M": 130, "N": 136, "K": 136}, {"M": 5, "N": 8, "K": 200, "E": "f16"}],
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
     "kv_update": [{"T": 3, "S": 8}],
-    "silu_mul_rows": [{"T": 2, "I": 2056, "I2": 4112}],
-    "topk_blocks": [{"B": 2, "V": 2500, "P": 2, "K": 4}],
+    "silu_mul_rows": [{"T": 2, "I": 1024, "I2": 2048}],
+    "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 100, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 150, "P": 3, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
