@@ -9,69 +9,17 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
+from mlir_steps import APPROXIMATE, ATOMIC, BINARY, CASTS, COMPARE, INTRINSICS, TYPES, Array, Step, numpy_type, parse
 from numpy.typing import NDArray
 
 from tilec.ir.core import Function
 from tilec.lowering import Lowered
 
-Array = NDArray[np.generic]
-TYPES = {
-    "i1": np.dtype(bool),
-    "i8": np.dtype(np.int8),
-    "i16": np.dtype(np.int16),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f32": np.dtype(np.float32),
-}
 SHARED = 0  # number of the shared memory among the buffers; tensors follow
 SPACE = 40  # bits of an address inside its buffer
 MANY = -2  # more than one thread
-
-
-def numpy_type(text: str) -> tuple[np.dtype, int]:
-    """Element type and count (0 for a scalar) of an MLIR type."""
-    vector = re.fullmatch(r"vector<(\d+)x(\w+)>", text)
-    if vector:
-        return TYPES[vector[2]], int(vector[1])
-    return (np.dtype(np.int64), 0) if text.startswith("!llvm.ptr") else (TYPES[text], 0)
-
-
-@dataclass
-class Step:
-    """One operation; `results` its names, `operands` the names it uses, `regions` those of `scf.if` and `scf.for`."""
-
-    name: str
-    text: str
-    results: list[str]
-    operands: list[str]
-    regions: list[list[Step]] = field(default_factory=list)
-
-
-def parse(lines: list[str]) -> list[Step]:
-    """Steps up to the brace that closes the block, which is taken off with them; `lines` is in reverse."""
-    steps: list[Step] = []
-    while lines:
-        line = lines.pop().strip()
-        if line.startswith("}"):
-            lines.append(line)
-            return steps
-        left, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
-        base, _, count = left.partition(":")
-        results = [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
-        name = re.match(r"[\w.]+", text)
-        assert name, line
-        step = Step(name[0], text, results, re.findall(r"%[\w#]+", text))
-        while lines and text.endswith("{"):
-            step.regions.append(parse(lines))
-            text = lines.pop()
-        steps.append(step)
-    return steps
 
 
 class BlockMachine:
@@ -396,53 +344,6 @@ def untouched(before: NDArray[np.int64], threads: NDArray[np.int64]) -> bool:
 def alignment_of(text: str, dtype: np.dtype) -> int:
     found = re.search(r"alignment = (\d+)", text)
     return int(found[1]) if found else dtype.itemsize
-
-
-def unsigned(value: Array) -> Array:
-    return value.view(np.dtype(f"u{value.dtype.itemsize}")) if value.dtype.kind == "i" else value
-
-
-def truncated(left: Array, right: Array) -> Array:
-    """Division toward zero; what a zero divisor gives is nobody's business."""
-    safe = np.where(right == 0, 1, right)
-    return np.where((left < 0) != (safe < 0), -(np.abs(left) // np.abs(safe)), np.abs(left) // np.abs(safe))
-
-
-def bits_as(value: Array, target: tuple[np.dtype, int]) -> Array:
-    made = np.ascontiguousarray(value).view(target[0])
-    return made.reshape(len(value), target[1]) if target[1] else made.reshape(len(value))
-
-
-BINARY = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide,
-    "shl": np.left_shift, "ashr": np.right_shift, "lshr": lambda a, b: unsigned(a) >> unsigned(b),
-    "udiv": lambda a, b: unsigned(a) // np.maximum(unsigned(b), 1),
-    "urem": lambda a, b: unsigned(a) % np.maximum(unsigned(b), 1),
-    "sdiv": truncated, "srem": lambda a, b: a - truncated(a, b) * b,
-}  # fmt: skip
-CASTS = {
-    "fpext": lambda a, t: a.astype(t[0]), "fptrunc": lambda a, t: a.astype(t[0]), "sitofp": lambda a, t: a.astype(t[0]),
-    "uitofp": lambda a, t: unsigned(a).astype(t[0]), "fptosi": lambda a, t: np.trunc(a).astype(t[0]),
-    "sext": lambda a, t: a.astype(t[0]), "trunc": lambda a, t: (a & 1).astype(t[0]) if t[0].kind == "b" else a.astype(t[0]),
-    "zext": lambda a, t: unsigned(a).astype(t[0]), "bitcast": bits_as,
-}  # fmt: skip
-COMPARE = {
-    "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal,
-    "ult": lambda a, b: unsigned(a) < unsigned(b), "ule": lambda a, b: unsigned(a) <= unsigned(b),
-    "ugt": lambda a, b: unsigned(a) > unsigned(b), "uge": lambda a, b: unsigned(a) >= unsigned(b),
-    "oeq": np.equal, "une": np.not_equal, "olt": np.less, "ole": np.less_equal, "ogt": np.greater, "oge": np.greater_equal,
-    "uno": lambda a, b: np.isnan(a) | np.isnan(b), "ord": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
-}  # fmt: skip
-APPROXIMATE = {
-    "ex2": np.exp2, "lg2": np.log2, "rsqrt": lambda a: 1 / np.sqrt(a), "rcp": lambda a: 1 / a, "tanh": np.tanh, "sin": np.sin,
-    "cos": np.cos, "sqrt": np.sqrt,
-}  # fmt: skip
-INTRINSICS = {
-    "maxnum": np.fmax, "minnum": np.fmin, "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
-    "fma": lambda a, b, c: a * b + c, "smax": np.maximum, "smin": np.minimum,
-}  # fmt: skip
-ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def launch(function: Function, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:

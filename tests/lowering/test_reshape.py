@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from block_machine import TYPES, Array, launch
+from block_machine import launch
+from mlir_steps import TYPES, Array
 
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
