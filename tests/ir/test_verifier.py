@@ -33,7 +33,6 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %1 = num_blocks {axis = 1} : i32
   %2 = dim {symbol = "N"} : i32
   %3 = constant {value = 1} : i32
-  prefetch %x, %0, %1 {shape = [1, 64]}
   wait_prior
   %4 = load %x, %0, %1 {pad = 0x0.0p+0, unsafe = 0, vector = 16} : f32[16, 16] <8@1*1 | 2@1*8 16@0*1 | 2>
   %5 = constant {value = 0x0.0p+0} : f32[16, 16] <8@1*1 | 2@1*8 16@0*1 | 2>
@@ -184,10 +183,6 @@ BROKEN = [
     ("row = 0", "row = -1", "the box lies before its matrix"),
     ("column = 0", "column = -8", "the box lies before its matrix"),
     ("transposed = false} : f32[16, 16]", "transposed = false} : f32[256]", "the result is a matrix of the dtype"),
-    ("prefetch %x, %0, %1", "prefetch %x, %0", "prefetch: one offset and one positive extent per tensor axis"),
-    ("prefetch %x, %0, %1", "prefetch %0, %0, %1", "prefetch: operand 0 is i32"),
-    ("prefetch %x, %0, %1", "prefetch %x, %0, %e", "prefetch: offsets are integer scalars"),
-    ("[1, 64]", "[1, 0]", "prefetch: one offset and one positive extent"),
     ("  wait_prior", "  wait_prior %0", "wait_prior: 1 operands instead of 0"),
     ("wait_copies {pending = 1}", "wait_copies {pending = -1}", "wait_copies: -1 groups cannot be pending"),
 ]

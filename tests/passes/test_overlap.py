@@ -1,4 +1,4 @@
-"""Where a kernel waits for the kernels before it, and what it asks for ahead."""
+"""Where a kernel waits for the kernels before it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from tilec.frontend import load_kernel
-from tilec.ir.core import Access, Effect, Function, Op
-from tilec.ir.ops_launch import Prefetch, WaitPrior
+from tilec.ir.core import Effect, Function, Op
+from tilec.ir.ops_launch import WaitPrior
 from tilec.passes import prepare
-from tilec.passes.overlap import PREFETCH_BYTES
 from tilec.target import SM_90A
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
@@ -45,29 +44,5 @@ def test_nothing_touches_memory_before_the_wait(name: str, constants: dict[str, 
         else:
             seen.append(op)
     assert after, "never waits"
-    assert all(op.effect is Effect.NONE or isinstance(op, Prefetch) for op in before), before
-    assert not any(isinstance(inner, WaitPrior | Prefetch) for op in after for region in op.regions for inner in region.walk())
-
-
-def test_a_linear_layer_asks_for_the_rows_of_its_own_weight() -> None:
-    (ahead,) = [op for op in prepared("matvec", **MATVEC).body.ops if isinstance(op, Prefetch)]
-    assert ahead.source.name == "w"
-    assert ahead.shape == (1, 2560)
-
-
-def test_a_block_asks_for_no_more_than_its_share() -> None:
-    for depth in (8192, 25600):
-        (ahead,) = [op for op in prepared("matvec", **(MATVEC | {"K": depth})).body.ops if isinstance(op, Prefetch)]
-        assert ahead.shape == (1, PREFETCH_BYTES // 2)
-
-
-def test_what_every_block_reads_is_not_asked_for() -> None:
-    function = prepared("matvec", **MATVEC)
-    assert {op.source.name for op in function.body.walk() if isinstance(op, Prefetch)} == {"w"}
-    assert not [op for op in prepared("rms_norm", E="bf16", H=1024).body.walk() if isinstance(op, Prefetch)]
-
-
-def test_only_inputs_are_asked_for() -> None:
-    function = prepared("add_rms_norm", E="bf16", H=1024)
-    asked = [op.source for op in function.body.walk() if isinstance(op, Prefetch)]
-    assert all(function.parameter_of(tensor).access is Access.IN for tensor in asked)
+    assert all(op.effect is Effect.NONE for op in before), before
+    assert not any(isinstance(inner, WaitPrior) for op in after for region in op.regions for inner in region.walk())

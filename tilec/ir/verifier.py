@@ -35,11 +35,11 @@ from tilec.ir.ops import (
     Unary,
     Yield,
 )
-from tilec.ir.ops_launch import Prefetch, WaitPrior
+from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import AsyncCopy, Columns, CommitCopies, Relayout, SharedAlloc, SharedLoad, WaitCopies
 from tilec.ir.types import SharedType, TensorType, TileType, i32
 
-_NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies, Prefetch, WaitPrior)
+_NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies, WaitPrior)
 _ARITY: Final[tuple[tuple[int, tuple[type[Op], ...]], ...]] = (
     (0, (Constant, Iota, BlockId, NumBlocks, DimValue, SharedAlloc, CommitCopies, WaitCopies, WaitPrior)),
     (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Columns)),
@@ -53,7 +53,6 @@ _ACCESSES: Final[tuple[type[Op], ...]] = (Load, Store, Gather, Scatter, AtomicUp
 _LEADING: Final[dict[type[Op], tuple[type, ...]]] = {
     **dict.fromkeys(_ACCESSES, (TensorType,)),
     AsyncCopy: (TensorType, SharedType),
-    Prefetch: (TensorType,),
     SharedLoad: (SharedType,),
 }
 """What the first operands are; all others are tiles."""

@@ -45,7 +45,6 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops.AtomicUpdate: memory.lower_atomic,
     ops.Mma: mma.lower_mma,
     ops_launch.WaitPrior: launch.lower_wait_prior,
-    ops_launch.Prefetch: launch.lower_prefetch,
     ops_staging.SharedAlloc: mma.lower_shared_alloc,
     ops_staging.AsyncCopy: mma.lower_async_copy,
     ops_staging.CommitCopies: lambda context, _: tensor_core.commit_copies(context),
@@ -78,6 +77,7 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
         (op.offset + op.result.shared.bytes for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)),
         default=0,
     )
+    context.shared_in_use = context.shared_bytes > 0
     context.begin()
 
     def run(sequence: Sequence[Op]) -> None:

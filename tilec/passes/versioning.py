@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
-from tilec.ir.ops_launch import Prefetch, WaitPrior
+from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import AsyncCopy
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.divisibility import aligned_ranges
@@ -61,7 +61,7 @@ def _unmask(op: Op) -> None:
 
 
 def _is_early(op: Op, early: set[Value]) -> bool:
-    return isinstance(op, Prefetch | WaitPrior) or (bool(op.results) and set(op.results) <= early)
+    return isinstance(op, WaitPrior) or (bool(op.results) and set(op.results) <= early)
 
 
 def _edges(op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
