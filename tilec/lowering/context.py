@@ -44,6 +44,8 @@ class Context:
         self.threads = function.num_warps * 32
         self.lines: list[str] = []
         self.shared_bytes = 0
+        self.shared_in_use = False  # whether some thread may still read or write shared memory here
+        self.loops = 0  # around the current operation
         self._count = 0
         self._held: dict[Value, list[str]] = {}
         self._taken = taken
@@ -159,10 +161,14 @@ class Context:
         return [coordinate or number(self, 0) for coordinate in out]
 
     def scratch(self, size: int) -> str:
-        """Shared memory for one conversion or reduction, past what live buffers take; `size` in bytes."""
+        """Shared memory for one conversion or reduction, past what live buffers take; `size` in bytes. All threads are done
+        with what was there before."""
         assert self.current is not None
         offset = (self._taken.get(self.current, 0) + 127) // 128 * 128
         self.shared_bytes = max(self.shared_bytes, offset + size)
+        if self.shared_in_use or self.loops:  # in a loop, the iteration before may have used it
+            self.barrier()
+        self.shared_in_use = True
         return offset_pointer(self, self._base, offset, "!llvm.ptr<3>")
 
     def barrier(self) -> None:

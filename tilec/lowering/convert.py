@@ -51,7 +51,6 @@ def through_shared(
         held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
     size = dtype.bytes
     scratch = context.scratch(tile.size * size)
-    context.barrier()
     for register, pointer in enumerate(_pointers(context, scratch, *source, size)):
         context.effect(f"llvm.store {held[register]}, {pointer} : {type_}, {SHARED}")
     context.barrier()

@@ -303,6 +303,8 @@ class _Words:
     def load(self, pointer: str, invariant: bool) -> list[str]:
         """The words of one access."""
         context, count = self.context, self.width // self.each
+        if invariant and self.raw in ("i32", "f32"):
+            return _load_read_only(context, pointer, self.raw, count)
         type_ = self.raw if count == 1 else f"vector<{count}x{self.raw}>"
         loaded = _load(context, pointer, type_, self.width * self.dtype.bytes, invariant)
         words = [loaded] if count == 1 else [_extract(context, loaded, type_, i) for i in range(count)]
@@ -337,6 +339,22 @@ class _Words:
 
 def _extract(context: Context, vector: str, type_: str, position: int) -> str:
     return context.value(f"llvm.extractelement {vector}[{number(context, position)} : i32] : {type_}")
+
+
+def _load_read_only(context: Context, pointer: str, type_: str, count: int) -> list[str]:
+    """1, 2 or 4 words in one access of data that nothing writes while the kernel runs (PTX ISA, `ld.global.nc`). As text,
+    because LLVM takes a vector load apart when all that is used of it are its parts, and forgets that it is invariant."""
+    names = ", ".join(f"${i}" for i in range(count))
+    target, vector = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
+    constraint = {"i32": "=r", "f32": "=f"}[type_]
+    outputs = ",".join([constraint] * count)
+    result = f"!llvm.struct<({', '.join([type_] * count)})>" if count > 1 else type_
+    loaded = context.value(
+        f'llvm.inline_asm "ld.global.nc{vector}.b32 {target}, [${count}];", "{outputs},l" {pointer} : ({GLOBAL}) -> {result}'
+    )
+    if count == 1:
+        return [loaded]
+    return [context.value(f"llvm.extractvalue {loaded}[{i}] : {result}") for i in range(count)]
 
 
 def _load(context: Context, pointer: str, type_: str, align: int, invariant: bool) -> str:

@@ -94,7 +94,6 @@ def _across_warps(context: Context, op: Reduce, layout: Layout, results: list[Pa
     scratch = context.scratch(context.threads * count * width)
     thread = context.thread()
     lane, warp = arith(context, "and", thread, 31), arith(context, "lshr", thread, 5)
-    context.barrier()
     own = offset_pointer(context, scratch, arith(context, "mul", thread, count * width), SHARED)
     types = [storage(dtype), "i32"]
     for slot, parts in enumerate(results):
