@@ -29,18 +29,18 @@ def matvec_add(
     requires(K % BLOCK == 0)
     n = bid(0)
     if B == 1:
+        old = load(residual, (0, n), shape=(1, ROWS), pad=0).astype(f32)
         acc = zeros((1, ROWS, BLOCK), f32)
         for k in range(K // BLOCK):
             a = load(x, (0, k), shape=(1, BLOCK)).astype(f32)
             b = load(w, (n, k), shape=(ROWS, BLOCK), pad=0).astype(f32)
             acc += a[:, None, :] * b[None, :, :]
-        old = load(residual, (0, n), shape=(1, ROWS), pad=0).astype(f32)
         store(residual, (0, n), astype(sum(acc, axis=2) + old, E), mask=True)
     else:
+        old = load(residual, (0, n), shape=(8, ROWS), pad=0).astype(f32)
         acc = zeros((ROWS, 8), f32)
         for k in range(K // BLOCK):
             a = load(w, (n, k), shape=(ROWS, BLOCK), pad=0)
             b = load(x, (0, k), shape=(8, BLOCK), pad=0)
             acc = mma(a, b.T, acc)
-        old = load(residual, (0, n), shape=(8, ROWS), pad=0).astype(f32)
         store(residual, (0, n), astype(acc.T + old, E), mask=True)
