@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact")
+VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact", "bundle_format")
 STAGES: Final = ("frontend", "interpreter", "passes", "lowering", "codegen", "assemble", "cache", "runtime", "graph")
-DRIVERS: Final = ("pipeline", "build", "cli", "__main__", "__init__")
+DRIVERS: Final = ("pipeline", "build", "bundle", "cli", "__main__", "__init__")
 ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "diskcache", "grandalf"})
-NO_COMPILER: Final = ("__init__", "diagnostics", "language", "artifact", "runtime", "target", "ir")
+NO_COMPILER: Final = ("__init__", "diagnostics", "language", "artifact", "bundle_format", "runtime", "target", "ir")
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,8 @@
 """Read and check `build.toml`: which kernels, at which constants, for which architectures, within which budgets.
 
 Every problem of the file is found in one go and points at its line (E0801 not readable or not TOML, E0802 a key that is
-unknown, missing or of the wrong type, E0803 a kernel without a file, E0806 one artifact asked for twice).
+unknown, missing or of the wrong type, E0803 a kernel without a file, E0806 one artifact asked for twice). Models and what their
+steps ask for are read by `models`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tilec.build.models import Constant, Model, Step, read_models, read_steps
 from tilec.build.toml_locate import locate
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.target import Target
 
-Constant = int | float | bool | str
 BUDGETS: Final = {
     "max_registers": "registers",
     "spill_bytes": "spill_bytes",
@@ -59,6 +60,8 @@ class BuildFile:
     kernels: Path
     targets: tuple[Target, ...]
     entries: tuple[KernelEntry, ...]
+    models: tuple[Model, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 def read_build_file(path: Path) -> BuildFile:
@@ -108,8 +111,9 @@ class _Reader:
     def read(self, data: dict[str, Any]) -> BuildFile:
         root = self.path.resolve().parent
         for key in data:
-            if key not in ("build", "kernel"):
-                self.refuse("E0802", f"unknown table `{key}`", self.span(key), "the tables are `[build]` and `[[kernel]]`")
+            if key not in ("build", "kernel", "model", "step"):
+                hint = "the tables are `[build]`, `[[kernel]]`, `[[model]]` and `[[step]]`"
+                self.refuse("E0802", f"unknown table `{key}`", self.span(key), hint)
         build = data.get("build")
         if not isinstance(build, dict):
             self.refuse("E0802", "`[build]` is missing", self.span("build"), 'write `[build]` with `arch = ["sm_90"]`')
@@ -123,7 +127,9 @@ class _Reader:
         kernels = root / folder
         targets = self.targets(table.get("arch"), "build", 0)
         entries = self.entries(data.get("kernel", []), kernels, targets)
-        return BuildFile(self.path, root, kernels, targets, tuple(entries))
+        models = read_models(data.get("model", []), self.refuse, self.span)
+        steps = read_steps(data.get("step", []), self.refuse, self.span)
+        return BuildFile(self.path, root, kernels, targets, tuple(entries), models, steps)
 
     def unknown(self, table: Mapping[str, Any], known: tuple[str, ...], name: str, index: int) -> None:
         for key in table:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tilec.artifact import Manifest
-from tilec.runtime.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header
+from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError

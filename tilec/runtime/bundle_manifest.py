@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.artifact import Manifest, manifest_from_json
-from tilec.runtime.bundle_format import MAX_BLOBS, MODEL, NAME, STEP, Header, canonical, layout
+from tilec.bundle_format import MAX_BLOBS, MODEL, NAME, STEP, Header, canonical, layout
 
 MAX_VALUES: Final = 1 << 20
 MAX_TEXT: Final = 1 << 16
