@@ -24,7 +24,7 @@ class I(Dim):  # noqa: E742
 def silu_mul_rows(x: In[E, T, I2], out: Out[E, T, I], *, E: Const, BLOCK: Const):
     """`out[t, i] = silu(x[t, i]) * x[t, I + i]`: the merged projection's gate half times its up half, rounded once."""
     grid(T, I // BLOCK)
-    requires(2 * I == I2 and I % BLOCK == 0)
+    requires(2 * I == I2 and I % BLOCK == 0 and I2 % BLOCK == 0)
     row, part = bid(0), bid(1)
     gate = load(x, (row, part), shape=(1, BLOCK)).astype(f32)
     up = load(x, offset=(row, I + part * BLOCK), shape=(1, BLOCK)).astype(f32)

@@ -18,7 +18,10 @@ from tilec.assemble.sass import disassemble, instructions
 from tilec.runtime import load_artifact
 from tilec.target import TARGETS, Target
 
-WIDE = ("add", "silu_mul", "rms_norm", "add_rms_norm", "matvec", "embedding", "gather_row", "kv_update")
+WIDE = (
+    "add", "silu_mul", "silu_mul_rows", "rms_norm", "add_rms_norm", "matvec", "matvec_add", "matvec_silu_mul", "embedding",
+    "gather_row", "kv_update", "qk_norm_rope_kv", "decode_merge",
+)  # fmt: skip
 """Kernels bound by memory, whose threads must move 16 bytes at once."""
 TENSOR_CORES = ("matmul", "flash_attention", "decode_attention")
 
