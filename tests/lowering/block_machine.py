@@ -125,6 +125,8 @@ class BlockMachine:
                 kind = re.search(r'"(\w+)"', step.text)
                 assert kind
                 return [COMPARE[kind[1]](of[0], of[1])]
+            case "fneg":
+                return [-of[0]]
             case "select":
                 return [np.where(of[0], of[1], of[2])]
             case "ptrtoint" | "inttoptr":

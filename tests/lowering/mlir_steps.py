@@ -68,8 +68,8 @@ def unsigned(value: Array) -> Array:
 
 def truncated(left: Array, right: Array) -> Array:
     """Division toward zero; what a zero divisor gives is nobody's business."""
-    safe = np.where(right == 0, 1, right)
-    return np.where((left < 0) != (safe < 0), -(np.abs(left) // np.abs(safe)), np.abs(left) // np.abs(safe))
+    quotient = left // np.where(right == 0, 1, right)
+    return quotient + ((quotient < 0) & (quotient * right != left))
 
 
 def bits_as(value: Array, target: tuple[np.dtype, int]) -> Array:
@@ -88,6 +88,7 @@ BINARY = {
 CASTS = {
     "fpext": lambda a, t: a.astype(t[0]), "fptrunc": lambda a, t: a.astype(t[0]), "sitofp": lambda a, t: a.astype(t[0]),
     "uitofp": lambda a, t: unsigned(a).astype(t[0]), "fptosi": lambda a, t: np.trunc(a).astype(t[0]),
+    "fptoui": lambda a, t: np.trunc(a.astype(np.float64)).astype(np.dtype(f"u{t[0].itemsize}")).view(t[0]),
     "sext": lambda a, t: a.astype(t[0]), "trunc": lambda a, t: (a & 1).astype(t[0]) if t[0].kind == "b" else a.astype(t[0]),
     "zext": lambda a, t: unsigned(a).astype(t[0]), "bitcast": bits_as,
 }  # fmt: skip
@@ -106,4 +107,4 @@ INTRINSICS = {
     "maxnum": np.fmax, "minnum": np.fmin, "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
     "fma": lambda a, b, c: a * b + c, "smax": np.maximum, "smin": np.minimum,
 }  # fmt: skip
-ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum}
+ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum, "fmax": np.fmax, "fmin": np.fmin}

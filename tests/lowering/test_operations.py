@@ -1,0 +1,236 @@
+"""Every operation of the language, lowered and run thread by thread, gives what NumPy gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from block_machine import launch
+from mlir_steps import TYPES, Array
+
+from tilec.frontend import load_kernel
+from tilec.ir.core import Function
+from tilec.lowering import lower
+from tilec.passes import prepare
+from tilec.passes.prove import prove
+from tilec.target import SM_90A
+
+WORDS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos, exp, exp2,
+    f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max, maximum, min, minimum, rsqrt, scatter,
+    sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values, where"""
+SHAPE = (3, 40)
+
+
+def compiled(folder: Path, signature: str, body: str) -> Callable[[], Function]:
+    """The proven kernel of one block, fresh at each call."""
+    path = folder / "k.py"
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    path.write_text(
+        f'"""One operation."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n@tilec.kernel\ndef k({signature}):\n{lines}\n'
+    )
+
+    def make() -> Function:
+        function = load_kernel(path, {}, root=folder)
+        prove(function)
+        return function
+
+    return make
+
+
+def run(make: Callable[[], Function], arrays: dict[str, Array], warps: int = 2) -> None:
+    """Lower for one target, and run on the arrays."""
+    launch(make(), lower(prepare(make(), SM_90A, num_warps=warps), SM_90A), arrays, {})
+
+
+def elementwise(folder: Path, source: str, target: str, expression: str, *inputs: Array) -> Array:
+    """`expression` of `a` and `b`, tiles of dtype `source`, as a tile of dtype `target`."""
+    names = "ab"[: len(inputs)]
+    shape = ", ".join(map(str, SHAPE))
+    signature = ", ".join(f"{name}_: In[{source}, {shape}]" for name in names) + f", out: Out[{target}, {shape}]"
+    loads = "".join(f"{name} = load({name}_, (0, 0), shape={SHAPE})\n" for name in names)
+    out = np.full(SHAPE, 99).astype(TYPES_OF[target])
+    arrays = {f"{name}_": array for name, array in zip(names, inputs, strict=True)}
+    run(compiled(folder, signature, f"grid(1)\n{loads}store(out, (0, 0), {expression})"), arrays | {"out": out})
+    return out
+
+
+TYPES_OF = TYPES | {"u8": np.dtype(np.uint8), "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32)}
+RANDOM = np.random.default_rng(5)
+FLOATS = ("f32", "f16", "bf16")
+INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32")
+
+
+def floats(dtype: str, low: float = -3, high: float = 3) -> Array:
+    return RANDOM.uniform(low, high, SHAPE).astype(TYPES_OF[dtype])
+
+
+def integers(dtype: str) -> Array:
+    info = np.iinfo(TYPES_OF[dtype])
+    edges = RANDOM.choice([info.min, info.max, 0, 1, info.max // 2], SHAPE)
+    return np.where(RANDOM.random(SHAPE) < 0.3, edges, RANDOM.integers(max(info.min, -100), 100, SHAPE)).astype(TYPES_OF[dtype])
+
+
+UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
+    "-a": (np.negative, -3, 3),
+    "abs(a)": (np.abs, -3, 3),
+    "exp2(a)": (np.exp2, -8, 8),
+    "exp(a)": (np.exp, -5, 5),
+    "log2(a)": (np.log2, 0.1, 9),
+    "log(a)": (np.log, 0.1, 9),
+    "sqrt(a)": (np.sqrt, 0, 9),
+    "rsqrt(a)": (lambda a: 1 / np.sqrt(a), 0.1, 9),
+    "tanh(a)": (np.tanh, -3, 3),
+    "sigmoid(a)": (lambda a: 1 / (1 + np.exp(-a)), -6, 6),
+    "sin(a)": (np.sin, -3, 3),
+    "cos(a)": (np.cos, -3, 3),
+    "floor(a)": (np.floor, -3, 3),
+    "ceil(a)": (np.ceil, -3, 3),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("expression", UNARY)
+def test_functions_of_floats(expression: str, dtype: str, tmp_path: Path) -> None:
+    function, low, high = UNARY[expression]
+    a = floats(dtype, low, high)
+    found = elementwise(tmp_path, dtype, dtype, expression, a).astype(np.float64)
+    np.testing.assert_allclose(
+        found, function(a.astype(np.float64)), rtol={"f32": 1e-5, "f16": 1e-3, "bf16": 8e-3}[dtype], atol=1e-6
+    )
+
+
+FLOAT_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "a + b": np.add,
+    "a - b": np.subtract,
+    "a * b": np.multiply,
+    "a / b": np.divide,
+    "maximum(a, b)": np.maximum,
+    "minimum(a, b)": np.minimum,
+    "where(a < b, a, -b)": lambda a, b: np.where(a < b, a, -b),
+    "where((a >= b) | (a == 1), a, b * 2)": lambda a, b: np.where((a >= b) | (a == 1), a, b * 2),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("expression", FLOAT_BINARY)
+def test_arithmetic_of_floats_rounds_once(expression: str, dtype: str, tmp_path: Path) -> None:
+    a, b = floats(dtype), floats(dtype, 0.5)
+    found = elementwise(tmp_path, dtype, dtype, expression, a, b)
+    wide = FLOAT_BINARY[expression](a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+    np.testing.assert_array_equal(found, wide.astype(found.dtype))
+
+
+INTEGER_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "a + b": np.add,
+    "a - b": np.subtract,
+    "a * b": np.multiply,
+    "maximum(a, b)": np.maximum,
+    "minimum(a, b)": np.minimum,
+    "a & b": np.bitwise_and,
+    "a | b": np.bitwise_or,
+    "a ^ b": np.bitwise_xor,
+    "where(a > b, a, b - a)": lambda a, b: np.where(a > b, a, b - a),
+    "where((a != b) & (a <= b), a, b)": lambda a, b: np.where((a != b) & (a <= b), a, b),
+}
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("expression", INTEGER_BINARY)
+def test_arithmetic_of_integers_wraps(expression: str, dtype: str, tmp_path: Path) -> None:
+    a, b = integers(dtype), integers(dtype)
+    found = elementwise(tmp_path, dtype, dtype, expression, a, b)
+    np.testing.assert_array_equal(found, INTEGER_BINARY[expression](a, b))
+
+
+@pytest.mark.parametrize("dtype", ["i32", "i16", "u8"])
+@pytest.mark.parametrize("kind", ["//", "%"])
+def test_division_rounds_down(kind: str, dtype: str, tmp_path: Path) -> None:
+    a = integers(dtype)
+    for divisor in (1, 3, 8):
+        found = elementwise(tmp_path, dtype, dtype, f"a {kind} {divisor}", a)
+        np.testing.assert_array_equal(found, a // divisor if kind == "//" else a % divisor)
+
+
+@pytest.mark.parametrize("source", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize("target", [*FLOATS, *INTEGERS])
+def test_casts(source: str, target: str, tmp_path: Path) -> None:
+    a = floats(source, 0, 90) if source in FLOATS else integers(source)
+    if target in FLOATS and source in INTEGERS:
+        a = (a % 64).astype(a.dtype)  # exact in every float
+    found = elementwise(tmp_path, source, target, f"astype(a, {target})", a)
+    np.testing.assert_array_equal(found, a.astype(TYPES_OF[target]))
+
+
+REDUCE: dict[str, Callable[[Any, int], Any]] = {
+    "sum": lambda a, axis: a.astype(np.float64).sum(axis=axis).astype(a.dtype),
+    "max": lambda a, axis: a.max(axis=axis),
+    "min": lambda a, axis: a.min(axis=axis),
+    "argmax": lambda a, axis: a.argmax(axis=axis),
+    "argmin": lambda a, axis: a.argmin(axis=axis),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((3, 40), 0), ((3, 40), 1), ((2, 8, 16), 1), ((512, 2), 0), ((7,), 0), ((4, 96), 1)]
+)
+@pytest.mark.parametrize("dtype", ["f32", "i32", "bf16"])
+@pytest.mark.parametrize("kind", REDUCE)
+@pytest.mark.parametrize("warps", [1, 4])
+def test_reductions(kind: str, dtype: str, shape: tuple[int, ...], axis: int, warps: int, tmp_path: Path) -> None:
+    a = RANDOM.integers(-6, 6, shape).astype(TYPES[dtype])  # many ties; sums exact
+    kept = shape[:axis] + shape[axis + 1 :] or (1,)
+    target = "i32" if kind.startswith("arg") else dtype
+    dims, zeros = (", ".join(map(str, s)) for s in (shape, (0,) * len(shape)))
+    signature = f"x: In[{dtype}, {dims}], out: Out[{target}, {', '.join(map(str, kept))}]"
+    body = f"grid(1)\na = load(x, ({zeros},), shape={shape})\nstore(out, ({'0, ' * len(kept)}), {kind}(a, axis={axis}))"
+    if len(shape) == 1:
+        body = body.replace(f"{kind}(a, axis=0))", f"full((1,), {kind}(a, axis=0), {target}))")
+    out = np.full(kept, 99).astype(TYPES[target])
+    run(compiled(tmp_path, signature, body), {"x": a, "out": out}, warps)
+    np.testing.assert_array_equal(out.reshape(-1), REDUCE[kind](a, axis).reshape(-1))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32", "u8"])
+def test_gather_reads_each_index_or_the_padding(dtype: str, tmp_path: Path) -> None:
+    x = RANDOM.integers(0, 100, (5, 24)).astype(TYPES_OF[dtype])
+    rows, columns = (RANDOM.integers(-3, limit, SHAPE).astype(np.int32) for limit in (8, 30))
+    signature = f"x: In[{dtype}, 5, 24], r: In[i32, 3, 40], c: In[i32, 3, 40], out: Out[{dtype}, 3, 40]"
+    body = (
+        f"grid(1)\ni = load(r, (0, 0), shape={SHAPE})\nj = load(c, (0, 0), shape={SHAPE})\n"
+        "store(out, (0, 0), gather(x, (i, j), pad=7))"
+    )
+    out = np.zeros(SHAPE, x.dtype)
+    run(compiled(tmp_path, signature, body), {"x": x, "r": rows, "c": columns, "out": out})
+    inside = (rows >= 0) & (rows < 5) & (columns >= 0) & (columns < 24)
+    np.testing.assert_array_equal(out, np.where(inside, x[rows.clip(0, 4), columns.clip(0, 23)], 7).astype(x.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
+def test_scatter_writes_each_index_inside(dtype: str, tmp_path: Path) -> None:
+    x = RANDOM.integers(0, 100, (48,)).astype(TYPES[dtype])
+    places = RANDOM.permutation(64)[:48].astype(np.int32) - 8
+    signature = f"x: In[{dtype}, 48], p: In[i32, 48], out: Out[{dtype}, 40]"
+    body = (
+        "grid(1)\nv = load(x, 0, shape=48)\ni = load(p, 0, shape=48)\n"
+        'with unsafe("no two places are equal"):\n    scatter(out, (i,), v, mask=True)'
+    )
+    out = np.full(40, -1).astype(x.dtype)
+    expected = out.copy()
+    inside = (places >= 0) & (places < 40)
+    expected[places[inside]] = x[inside]
+    run(compiled(tmp_path, signature, body), {"x": x, "p": places, "out": out})
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "i32"])
+@pytest.mark.parametrize(("kind", "function"), [("add", np.add), ("max", np.maximum), ("min", np.minimum)])
+def test_atomics_combine(kind: str, function: np.ufunc, dtype: str, tmp_path: Path) -> None:
+    x, out = (RANDOM.integers(-50, 50, SHAPE).astype(TYPES[dtype]) for _ in range(2))
+    expected = function(function(out, x), x)
+    signature = f"x: In[{dtype}, 3, 40], out: Atomic[{dtype}, 3, 40]"
+    body = f"grid(2)\natomic_{kind}(out, (0, 0), load(x, (0, 0), shape={SHAPE}))"
+    run(compiled(tmp_path, signature, body), {"x": x, "out": out})
+    np.testing.assert_array_equal(out, expected)
