@@ -127,7 +127,7 @@ def build_project(
         _make(results, todo, store, output, jobs, finish, dump, runner, preload)
         made = [results[position].planned for position in todo if results[position].status == "built"]
         store.set_texts({_note(item): json.dumps(item.fields) for item in made})
-    if len(entries) == len(build.entries) and dump is None:
+    if entries == build.entries and dump is None:
         _remove_stale(output, planned, refusals, store)
     return BuildResult(results, refusals, list(dict.fromkeys(store.problems)))
 

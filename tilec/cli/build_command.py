@@ -1,4 +1,4 @@
-"""`tilec build`."""
+"""`tilec build`, and what its `--plan` shows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 import sys
 import time
 
+from tilec.build.closed_world import Use, World, enumerate_world
+from tilec.build.closed_world import as_json as world_json
 from tilec.build.driver import build_project
+from tilec.build.plan import artifact_name
 from tilec.build.report import as_json as to_json
-from tilec.build.report import progress, summary_line, table
+from tilec.build.report import diagnostic_json, progress, summary_line, table
 from tilec.cli.project import chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
+from tilec.diagnostics import CompileError
 
 
 def build_command(
@@ -21,6 +25,10 @@ def build_command(
     targets = chosen_targets(arch)
     build = open_project(project)
     entries = chosen_entries(build, kernels)
+    if not kernels:
+        world = enumerate_world(build, targets)
+        if world.problems:
+            raise CompileError(world.problems)
     store = open_store(build)
     try:
         with progress() as show:
@@ -48,3 +56,36 @@ def build_command(
         table(built.results)
         print(summary_line(built, seconds))
     return status_of(built.diagnostics)
+
+
+def plan_command(project: str, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:
+    """Print every artifact that a model's step can ask for, and who asks; the exit status, 2 where one is missing."""
+    targets = chosen_targets(arch)
+    build = open_project(project)
+    entries = chosen_entries(build, kernels)
+    names = {entry.name for entry in entries}
+    world = enumerate_world(build, targets)
+    uses = tuple(use for use in world.uses if use.kernel in names)
+    used = {use.artifact for use in uses}
+    every = [artifact_name(entry.name, values) for entry in entries for values in entry.specialisations()]
+    unused = [name for name in every if name not in used]
+    print_diagnostics(world.problems, build.root)
+    if as_json:
+        errors = [diagnostic_json(item, build.root) for item in world.problems]
+        print(json.dumps({"uses": world_json(World(uses, ())), "unused": unused, "errors": errors}, indent=1))
+    else:
+        _print_plan(uses, unused)
+    return status_of(world.problems)
+
+
+def _print_plan(uses: tuple[Use, ...], unused: list[str]) -> None:
+    targets: dict[tuple[str, str, str], list[str]] = {}
+    for use in uses:
+        targets.setdefault((use.model, use.op, use.artifact), []).append(use.target.name)
+    rows = [("model", "operation", "artifact", "arch"), *((*key, " ".join(names)) for key, names in targets.items())]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    artifacts = {(use.artifact, use.target) for use in uses}
+    models = {use.model for use in uses}
+    print(f"{len(artifacts)} artifacts for {len(models)} models; {len(unused)} specialisations that no model asks for")

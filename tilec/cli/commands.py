@@ -13,6 +13,10 @@ from tilec.cli.project import UsageError, print_diagnostics, status_of
 from tilec.diagnostics import CompileError
 
 EPILOG = "Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, 130 interrupted."
+BUNDLE_EPILOG = (
+    "Exit status: 0 done, 1 a bundle was refused or differs, or a kernel was refused, 2 wrong usage, a file that cannot be read "
+    "or written, or the environment, 130 interrupted."
+)
 _PROJECT = click.option(
     "--project", default=".", metavar="PATH", help="Folder with the build.toml, or the file. Default: here."
 )  # fmt: skip
@@ -37,6 +41,7 @@ def tilec() -> None:
       tilec check rms_norm --proofs    prove one kernel, show what discharged each access
       tilec explain E0302              what an error means, with a wrong and a right kernel
       tilec build --explain            say why each artifact was rebuilt
+      tilec bundle pack -m qwen3-4b    write a model's artifacts into one file per architecture
     """
 
 
@@ -47,20 +52,27 @@ def tilec() -> None:
 @_JOBS
 @_JSON
 @click.option("--explain", is_flag=True, help="Say why each artifact was rebuilt.")
+@click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
 @click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
 def build(
     project: str, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
-    dump_stage: tuple[str, str] | None,
+    plan: bool, dump_stage: tuple[str, str] | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml into artifacts/build/.
+
+    An artifact that the step of a model can ask for, and that build.toml does not have, fails the build (E0807).
 
     \b
     Examples:
       tilec build
       tilec build --arch sm_90,sm_100 --kernel rms_norm
+      tilec build --plan --json
       tilec build --dump-stage ptx /tmp/ptx
     """
-    from tilec.cli.build_command import build_command
+    from tilec.cli.build_command import build_command, plan_command
+
+    if plan:
+        return plan_command(project, arch, kernels, as_json=as_json)
 
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}")
@@ -135,6 +147,84 @@ def graph(kernel: str, project: str, constants: tuple[str, ...], output: str) ->
     from tilec.cli.inspect_commands import graph_command
 
     return graph_command(project, kernel, constants, output)
+
+
+@tilec.group(epilog=BUNDLE_EPILOG)
+def bundle() -> None:
+    """Pack a model's artifacts into one file, and look into such files; reading them needs no compiler."""
+
+
+_BUNDLE = click.argument("file", type=click.Path())
+
+
+@bundle.command("pack", epilog=BUNDLE_EPILOG)
+@_PROJECT
+@click.option("--model", "-m", "models", multiple=True, metavar="NAME", help="A model of build.toml, or all (the default).")
+@_ARCH
+@click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: artifacts/bundles.")
+@_JOBS
+@_JSON
+def bundle_pack(
+    project: str, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int | None, as_json: bool
+) -> int:  # fmt: skip
+    """Build what models need and write one bundle per model and architecture.
+
+    \b
+    Example:
+      tilec bundle pack --model qwen3-4b --arch sm_90 -o out
+    """
+    from tilec.cli.bundle_commands import pack_command
+
+    return pack_command(project, models, arch, output, jobs or _cores(), as_json=as_json)
+
+
+@bundle.command("list", epilog=BUNDLE_EPILOG)
+@_BUNDLE
+@_JSON
+def bundle_list(file: str, as_json: bool) -> int:
+    """Print the kernels of a bundle: resources, proofs by rung, the operations that use each."""
+    from tilec.cli.bundle_commands import list_command
+
+    return list_command(file, as_json=as_json)
+
+
+@bundle.command("verify", epilog=BUNDLE_EPILOG)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--arch", metavar="ARCH", help="Refuse a bundle for another architecture.")
+@click.option("--sha256", metavar="HEX", help="Refuse a bundle that has another digest than this one.")
+@_JSON
+def bundle_verify(files: tuple[str, ...], arch: str | None, sha256: str | None, as_json: bool) -> int:
+    """Check every byte of bundles: format, bounds, digests, manifests, machine code."""
+    from tilec.cli.bundle_commands import verify_command
+
+    return verify_command(files, arch, sha256, as_json=as_json)
+
+
+@bundle.command("show", epilog=BUNDLE_EPILOG)
+@_BUNDLE
+@click.argument("kernel")
+@_JSON
+def bundle_show(file: str, kernel: str, as_json: bool) -> int:
+    """Print one kernel's launch contract, resources, proofs and digests.
+
+    \b
+    Example:
+      tilec bundle show qwen3-4b-sm_90a.bundle rms_norm
+    """
+    from tilec.cli.bundle_commands import show_command
+
+    return show_command(file, kernel, as_json=as_json)
+
+
+@bundle.command("diff", epilog=BUNDLE_EPILOG)
+@click.argument("old", type=click.Path())
+@click.argument("new", type=click.Path())
+@_JSON
+def bundle_diff(old: str, new: str, as_json: bool) -> int:
+    """Print what changed from OLD to NEW: kernels, resources, proofs between rungs, contracts, sizes (status 1 if anything)."""
+    from tilec.cli.bundle_commands import diff_command
+
+    return diff_command(old, new, as_json=as_json)
 
 
 @tilec.group(epilog=EPILOG)

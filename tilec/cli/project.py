@@ -74,9 +74,14 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = Non
         print(render_all(found, source_texts(found, root)), file=sys.stderr)
 
 
+REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0805")
+"""Codes of what was looked at and found wanting, where the command and its environment are in order."""
+
+
 def status_of(diagnostics: Iterable[Diagnostic]) -> int:
-    """Exit status: 0 for none, 2 where the build file, the cache or the environment is at fault, 1 where only kernels are."""
+    """Exit status: 0 for none, 2 where the build file, the cache or the environment is at fault, 1 where only kernels
+    and bundles are."""
     found = [item.code for item in diagnostics]
-    if any(code in ("E0601", "E0603") or (code.startswith(("E07", "E08")) and code != "E0805") for code in found):
+    if any(code in ("E0601", "E0603") or (code.startswith(("E07", "E08")) and code not in REFUSALS) for code in found):
         return 2
     return int(bool(found))

@@ -1,0 +1,60 @@
+"""Write the bundle of a model for one architecture from the products of its artifacts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tilec.build.closed_world import Use, World
+from tilec.build.driver import BuildResult
+from tilec.build.models import Model
+from tilec.bundle_format import SUFFIX, encode
+from tilec.cache import Store, write_atomically
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.runtime import Bundle, BundleError, open_bundle
+from tilec.target import Target
+
+
+def bundle_name(model: str, target: Target) -> str:
+    """The file name of a bundle: `qwen3-4b-sm_90a.bundle`."""
+    return f"{model}-{target}{SUFFIX}"
+
+
+def bundle_bytes(model: Model, target: Target, uses: Mapping[str, list[Use]], built: BuildResult, store: Store) -> bytes:
+    """The bundle of a model from the products in the store; CompileError E0709 where one is not there."""
+    by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
+    kernels: list[dict[str, object]] = []
+    blobs: dict[str, bytes] = {}
+    for name in sorted(uses):
+        result = by_name.get(name)
+        entry = store.lookup(result.planned.key, name) if result is not None and result.status != "failed" else None
+        if entry is None:
+            message = f"`{name}` for {target} is not in the cache"
+            raise CompileError(Diagnostic("E0709", message, hint="run the command again; it builds what is missing"))
+        manifest = json.loads(entry.outputs["json"])
+        digest: str = manifest["digests"]["cubin"]
+        blobs[digest] = entry.outputs["cubin"]
+        kernels.append(
+            {"name": name, "blob": digest, "steps": sorted({use.op for use in uses[name]}), "manifest": manifest}
+        )  # fmt: skip
+    description = {"model": model.name, "arch": target.name, "config": model.config, "kernels": kernels}
+    return encode(description, blobs)
+
+
+def pack(
+    model: Model, target: Target, world: World, built: BuildResult, store: Store, folder: Path
+) -> Bundle:  # fmt: skip
+    """Write the bundle into `folder`, read it back as a user would, and return it open. CompileError E0702, E0709."""
+    data = bundle_bytes(model, target, world.artifacts(model.name, target), built, store)
+    path = folder / bundle_name(model.name, target)
+    try:
+        if not (path.is_file() and path.read_bytes() == data):
+            write_atomically(path, data)
+    except OSError as error:
+        hint = "free space or permissions there, or choose another folder with `-o`"
+        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
+    try:
+        return open_bundle(path, arch=target.name)
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message)) from None

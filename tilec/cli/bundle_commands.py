@@ -1,0 +1,195 @@
+"""`tilec bundle pack|list|verify|diff|show`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.runtime import Bundle, BundleError, open_bundle
+
+if TYPE_CHECKING:
+    from tilec.build.buildfile import BuildFile, KernelEntry
+    from tilec.build.closed_world import World
+
+
+def opened(path: str, arch: str | None = None, sha256: str | None = None) -> Bundle:
+    """A verified bundle; CompileError with the code of the refusal."""
+    targets = chosen_targets(arch)
+    if targets is not None and len(targets) != 1:
+        raise UsageError("a bundle is for one architecture; name one with `--arch`")
+    try:
+        return open_bundle(path, arch=targets[0].name if targets else None, digest=sha256)
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message)) from None
+
+
+def pack_command(
+    project: str, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
+) -> int:  # fmt: skip
+    """Build what the models need, write their bundles and print one line for each; the exit status."""
+    from tilec.build.closed_world import enumerate_world
+    from tilec.build.driver import build_project
+    from tilec.build.report import diagnostic_json, progress
+    from tilec.bundle.describe import summary
+    from tilec.bundle.pack import pack
+
+    build = open_project(project)
+    chosen = _chosen_models(build, models)
+    targets = chosen_targets(arch) or build.targets
+    world = enumerate_world(build, targets, chosen)
+    if world.problems:
+        raise CompileError(world.problems)
+    folder = Path(output) if output is not None else build.root / "artifacts" / "bundles"
+    rows: list[dict[str, Any]] = []
+    with contextlib.closing(open_store(build)) as store:
+        with progress() as show:
+            built = build_project(
+                build, _needed(world), targets, store, toolchain(store), jobs=jobs, progress=show
+            )  # fmt: skip
+        print_diagnostics(built.diagnostics, build.root)
+        if not built.diagnostics:
+            for model in build.models:
+                for target in targets if model.name in chosen else ():
+                    with pack(model, target, world, built, store, folder) as bundle:
+                        rows.append({"file": str(bundle.path), **summary(bundle)})
+    if as_json:
+        errors = [diagnostic_json(item, build.root) for item in built.diagnostics]
+        print(json.dumps({"bundles": rows, "errors": errors}, indent=1))
+    else:
+        for row in rows:
+            print(f"{row['file']}  {len(row['kernels'])} kernels  {row['bytes']} bytes  sha256 {row['sha256']}")
+    return status_of(built.diagnostics)
+
+
+def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
+    known = [model.name for model in build.models]
+    if not known:
+        raise UsageError(f"`{build.path.name}` has no `[[model]]`")
+    wanted = [name for text in names for name in text.split(",") if name]
+    if not wanted or "all" in wanted:
+        return tuple(known)
+    for name in wanted:
+        if name not in known:
+            raise UsageError(f"no model `{name}` in `{build.path.name}`; the models are {', '.join(known)}")
+    return tuple(dict.fromkeys(wanted))
+
+
+def _needed(world: World) -> tuple[KernelEntry, ...]:
+    """One entry per specialisation that a model uses, with the options and budget of its entry."""
+    found = {use.artifact: replace(use.entry, constants={k: (v,) for k, v in use.constants.items()}) for use in world.uses}
+    return tuple(found[name] for name in sorted(found))
+
+
+def list_command(path: str, *, as_json: bool) -> int:
+    """Print the kernels of a bundle."""
+    from tilec.bundle.describe import summary
+
+    with opened(path) as bundle:
+        data = summary(bundle)
+    if as_json:
+        print(json.dumps(data, indent=1))
+        return 0
+    header = ("kernel", "registers", "spills", "shared", "bytes", "proofs", "used by")
+    rows = [
+        (
+            one["name"],
+            str(one["registers"]),
+            str(one["spill_bytes"]),
+            str(one["shared_bytes"]),
+            str(one["cubin_bytes"]),
+            " ".join(f"{rung}:{count}" for rung, count in one["proofs"].items()),
+            " ".join(one["steps"]),
+        )
+        for one in data["kernels"]
+    ]
+    widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
+    for line in (header, *rows):
+        cells = [text.rjust(widths[i]) if 1 <= i <= 4 else text.ljust(widths[i]) for i, text in enumerate(line)]
+        print("  ".join(cells).rstrip())
+    code, blobs = data["cubin_bytes"], data["blobs"]
+    print(
+        f"{data['model']} for {data['arch']}: {len(rows)} kernels, {code} bytes of code in {blobs} blobs, {data['bytes']} in all"
+    )
+    print(f"sha256 {data['sha256']}")
+    return 0
+
+
+def verify_command(paths: tuple[str, ...], arch: str | None, sha256: str | None, *, as_json: bool) -> int:
+    """Verify bundles and print one line for each that is sound; 1 where one is refused."""
+    from tilec.build.report import diagnostic_json
+
+    if sha256 is not None and len(paths) != 1:
+        raise UsageError("`--sha256` is of one bundle; name one")
+    results: list[dict[str, Any]] = []
+    problems: list[Diagnostic] = []
+    for path in paths:
+        try:
+            row: dict[str, Any]
+            with opened(path, arch, sha256) as bundle:
+                line = f"{path}: sound, {bundle.model} for {bundle.arch}, {len(bundle.kernels)} kernels, {bundle.size} bytes"
+                row: dict[str, Any] = {
+                    "model": bundle.model,
+                    "arch": bundle.arch,
+                    "sha256": bundle.digest,
+                    "bytes": bundle.size,
+                }
+            results.append({"file": path, "sound": True, **row})
+            if not as_json:
+                print(f"{line}, sha256 {row['sha256']}")
+        except CompileError as error:
+            problems.extend(error.diagnostics)
+            results.append({"file": path, "sound": False, "errors": [diagnostic_json(item) for item in error.diagnostics]})
+    print_diagnostics(problems)
+    if as_json:
+        print(json.dumps({"bundles": results}, indent=1))
+    return status_of(problems)
+
+
+def show_command(path: str, kernel: str, *, as_json: bool) -> int:
+    """Print the contract, resources and proofs of one kernel of a bundle."""
+    from tilec.bundle.describe import kernel_json, kernel_lines
+
+    with opened(path) as bundle:
+        names = [one.name for one in bundle.kernels if kernel in (one.name, one.manifest.kernel)]
+        if len(names) != 1:
+            reason = f"has several kernels `{kernel}`: {', '.join(names)}" if names else f"has no kernel `{kernel}`"
+            raise CompileError(Diagnostic("E0707", f"`{path}` {reason}", hint=f"`tilec bundle list {path}` shows all"))
+        one = bundle.kernel(names[0])
+        print(json.dumps(kernel_json(bundle, one), indent=1) if as_json else "\n".join(kernel_lines(bundle, one)))
+    return 0
+
+
+def diff_command(old_path: str, new_path: str, *, as_json: bool) -> int:
+    """Print what two bundles differ in; 1 where they do."""
+    from tilec.bundle.compare import as_json as to_json
+    from tilec.bundle.compare import bundle_changes
+
+    with opened(old_path) as old, opened(new_path) as new:
+        changes = bundle_changes(old, new)
+        same = old.digest == new.digest
+        if as_json:
+            print(json.dumps(to_json(old, new, changes), indent=1))
+            return int(not same)
+        if same:
+            print("the bundles are the same")
+            return 0
+        for what, left, right in (("model", old.model, new.model), ("architecture", old.arch, new.arch)):
+            if left != right:
+                print(f"{what} {left} -> {right}")
+        name = ""
+        for change in changes:
+            if change.kind in ("added", "removed"):
+                print(f"{'+' if change.kind == 'added' else '-'} {change.name}")
+                continue
+            if change.name != name:
+                print(f"  {change.name}")
+                name = change.name
+            print(f"  {'!' if change.worse else ' '} {change.text}")
+        worse = sum(change.worse for change in changes)
+        print(f"size {old.size} -> {new.size} bytes; {len(changes)} changes, {worse} for the worse (marked !)")
+    return 1
