@@ -42,7 +42,9 @@ class Entry:
 
     @property
     def dtype(self) -> str:
-        """Element type of the first float tensor."""
+        """The element type that the kernel is specialised for, or that of the first float tensor."""
+        if "E" in self.manifest.constants:
+            return str(self.manifest.constants["E"])
         return next((spec.dtype for spec in self.manifest.tensors if spec.dtype[0] in "fb"), "i32")
 
 

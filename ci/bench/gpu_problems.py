@@ -82,7 +82,7 @@ def problems(kernel: str) -> list[Problem]:
                 "same",
                 _causal_flops(t, s),
             )
-            for t, s in ((512, 512), (4096, 4096), (16384, 16384), (1000, 8192))
+            for t, s in ((512, 512), (4096, 4096), (8192, 8192), (1000, 8192))
         ]
     if kernel == "qk_norm_rope_kv":
         return [
