@@ -87,6 +87,20 @@ def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
     return _wide(residual) + _wide(x) @ _wide(w).T
 
 
+def matvec_argmax(x: Array, w: Array, parts: int, rows: int) -> tuple[Wide, NDArray[np.int32]]:
+    """Maximum and its column for each of `parts` parts, part p having every `parts`-th group of `rows` columns of
+    `x @ w.T` rounded to the dtype of `x`; -inf at 2^31 - 1 where it has none; (B, K), (V, K) -> (B, P), (B, P)."""
+    logits = _wide(matvec(x, w).astype(np.float32).astype(np.asarray(x).dtype))
+    owner = np.asarray(range(logits.shape[1])) // rows % parts
+    maxima = np.full((logits.shape[0], parts), -np.inf)
+    indices = np.full(maxima.shape, np.iinfo(np.int32).max, np.int32)
+    for part in range(min(parts, -(-logits.shape[1] // rows))):
+        mine = np.flatnonzero(owner == part)
+        maxima[:, part] = logits[:, mine].max(axis=1)
+        indices[:, part] = mine[logits[:, mine].argmax(axis=1)]
+    return maxima, indices
+
+
 def matvec_silu_mul(x: Array, w: Array) -> Wide:
     """`silu(x @ gate.T) * (x @ up.T)`, `w` holding gate's rows, then up's; (B, K), (2 I, K) -> (B, I)."""
     gate, up = np.split(matvec(x, w), 2, axis=1)

@@ -50,6 +50,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matvec_silu_mul":
             batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
             return [{"B": batch, "K": inputs, "I": i, "I2": 2 * i} for i in (32, 3072, 9728)]
+        case "matvec_argmax":
+            batch, inputs = int(manifest.constants["B"]), int(manifest.constants["K"])
+            return [{"B": batch, "K": inputs, "V": v, "P": p} for v, p in ((1, 1), (5, 3), (1009, 7), (151936, 1024))]
         case "topk_blocks":
             block = int(manifest.constants["BLOCK"])
             return [
@@ -202,6 +205,19 @@ def _matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
     return {"out": functional.silu(gate) * up}
 
 
+def _matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
+    """Logits are compared as the kernel stores them nowhere: rounded from f32, so that a tie falls to the lowest column."""
+    rows, (batch, parts) = int(manifest.constants["ROWS"]), t["maxima"].shape
+    logits = t["x"] @ t["w"].T
+    groups = -(-logits.shape[1] // (rows * parts)) * parts
+    padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
+    columns = torch.arange(groups * rows, device=logits.device).view(-1, parts, rows).transpose(0, 1).reshape(parts, -1)
+    mine = padded[:, columns]
+    top = mine.amax(2)
+    place = torch.where(mine == top[..., None], columns, 2147483647).amin(2)
+    return {"maxima": top, "indices": torch.where(top.isinf(), 2147483647, place)}
+
+
 def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
     """A stable sort keeps equal logits in the order of their columns, as the kernel does."""
     logits, (rows, parts, count) = t["logits"], t["best"].shape
@@ -216,5 +232,6 @@ def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
     "qk_norm_rope_kv": _qk_norm_rope_kv, "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
-    "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "topk_blocks": _topk_blocks,
+    "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "matvec_argmax": _matvec_argmax,
+    "topk_blocks": _topk_blocks,
 }  # fmt: skip

@@ -64,6 +64,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   async_copy %x, %24, %3, %0, %1 {vector = 16, pad = true, unsafe = none}
   commit_copies
   wait_copies {pending = 1}
+  block_barrier
   %25 = shared_load %24, %3 {row = 0, column = 0, transposed = false} : f32[16, 16]
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }

@@ -29,6 +29,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec": [{"N": 3, "B": 1}, {"N": 37, "B": 4}],
     "matvec_add": [{"N": 6, "B": 1}, {"N": 36, "B": 8}],
     "matvec_silu_mul": [{"I": 3, "I2": 6, "B": 1}, {"I": 64, "I2": 128, "B": 4}],
+    "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [{"M": 130, "N": 136, "K": 136}, {"M": 5, "N": 8, "K": 200, "E": "f16"}],
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
     "kv_update": [{"T": 3, "S": 8}],
@@ -44,6 +45,7 @@ EXTRA = {
     "argmax_blocks": lambda env: (env["BLOCK"],),
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),
+    "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
 }
 """What a reference takes beside the kernel's inputs and scalars."""
 

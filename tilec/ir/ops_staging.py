@@ -83,6 +83,11 @@ class WaitCopies(Op, opcode="wait_copies", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
+class BlockBarrier(Op, opcode="block_barrier", effect=Effect.SHARED):
+    """Wait for all threads of the block. No operands."""
+
+
+@dataclass(eq=False, kw_only=True)
 class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     """Read an operand of `mma` from a stage: the box of the result's shape at (`row`, `column`) of the matrix, or of its
     transpose if `transposed`. Operands: buffer, stage (i32)."""

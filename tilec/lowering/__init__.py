@@ -49,6 +49,7 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops_staging.AsyncCopy: mma.lower_async_copy,
     ops_staging.CommitCopies: lambda context, _: tensor_core.commit_copies(context),
     ops_staging.WaitCopies: mma.lower_wait_copies,
+    ops_staging.BlockBarrier: lambda context, _: context.barrier(),
     ops_staging.SharedLoad: mma.lower_shared_load,
     ops_staging.Relayout: arithmetic.lower_relayout,
     ops_staging.Columns: arithmetic.lower_columns,
