@@ -11,7 +11,20 @@ import itertools
 import re
 
 import numpy as np
-from mlir_steps import APPROXIMATE, ATOMIC, BINARY, CASTS, COMPARE, INTRINSICS, TYPES, Array, Step, numpy_type, parse
+from mlir_steps import (
+    APPROXIMATE,
+    ATOMIC,
+    BINARY,
+    CASTS,
+    COMPARE,
+    INTRINSICS,
+    TYPES,
+    Array,
+    Step,
+    eight_bits,
+    numpy_type,
+    parse,
+)
 from numpy.typing import NDArray
 
 from tilec.ir.core import Function
@@ -156,6 +169,8 @@ class BlockMachine:
                 return []
             case "inline_asm" if "ld.global.nc" in step.text:
                 return self.load_words(step.text, of[0], active)
+            case "inline_asm" if "e4m3x2" in step.text or "e5m2x2" in step.text:
+                return [eight_bits(step.text, of)]
             case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
             case "ptrtoint" | "inttoptr":

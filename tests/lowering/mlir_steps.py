@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
-TYPES = {
+TYPES: dict[str, np.dtype] = {
     "i1": np.dtype(bool),
     "i8": np.dtype(np.int8),
     "i16": np.dtype(np.int16),
@@ -75,6 +75,17 @@ def truncated(left: Array, right: Array) -> Array:
 def bits_as(value: Array, target: tuple[np.dtype, int]) -> Array:
     made = np.ascontiguousarray(value).view(target[0])
     return made.reshape(len(value), target[1]) if target[1] else made.reshape(len(value))
+
+
+def eight_bits(text: str, of: list[Array]) -> Array:
+    """`cvt` between two f32 or two f16 and two 8-bit floats, saturating on the way down."""
+    dtype = np.dtype(ml_dtypes.float8_e4m3fn if "e4m3x2" in text else ml_dtypes.float8_e5m2)
+    if len(of) == 1:
+        pair = np.ascontiguousarray(of[0]).view(dtype).reshape(-1, 2).astype(np.float16)
+        return np.ascontiguousarray(pair).view(np.int32)[:, 0]
+    limit = float(ml_dtypes.finfo(dtype).max)
+    pair = np.stack([of[1], of[0]], axis=1)
+    return np.ascontiguousarray(np.clip(pair, -limit, limit).astype(dtype)).view(np.int16)[:, 0]
 
 
 BINARY = {

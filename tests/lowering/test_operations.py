@@ -6,21 +6,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from block_machine import launch
 from mlir_steps import TYPES, Array
 
+from tilec.assemble import assemble
+from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.lowering import lower
 from tilec.passes import prepare
 from tilec.passes.prove import prove
-from tilec.target import SM_90A
+from tilec.target import SM_90A, TARGETS, Target
 
-WORDS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos, exp, exp2,
-    f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max, maximum, min, minimum, rsqrt, scatter,
-    sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values, where"""
+WORDS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos,
+    exp, exp2, f8e4m3, f8e5m2, f16, f32, floor, full, gather, grid, i8, i16, i32, i64, load, log, log2, max,
+    maximum, min, minimum, rsqrt, scatter, sigmoid, sin, sqrt, store, sum, tanh, u8, u16, u32, unsafe, values,
+    where"""
 SHAPE = (3, 40)
 
 
@@ -162,6 +166,45 @@ def test_casts(source: str, target: str, tmp_path: Path) -> None:
         a = (a % 64).astype(a.dtype)  # exact in every float
     found = elementwise(tmp_path, source, target, f"astype(a, {target})", a)
     np.testing.assert_array_equal(found, a.astype(TYPES_OF[target]))
+
+
+EIGHT_BITS = {"f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
+TYPES_OF |= {name: np.dtype(dtype) for name, dtype in EIGHT_BITS.items()}
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+@pytest.mark.parametrize("other", ["f32", "f16", "bf16", "i32"])
+def test_casts_of_8_bit_floats(dtype: str, other: str, tmp_path: Path) -> None:
+    # Every finite value there is.
+    every = np.arange(120, dtype=np.uint8).view(EIGHT_BITS[dtype]).reshape(SHAPE)
+    every = np.where(np.isfinite(every.astype(np.float32)), every, 0).astype(EIGHT_BITS[dtype])
+    found = elementwise(tmp_path, dtype, other, f"astype(a, {other})", every)
+    np.testing.assert_array_equal(found, every.astype(np.float32).astype(TYPES_OF[other]))
+    limit = float(ml_dtypes.finfo(EIGHT_BITS[dtype]).max)
+    a = (RANDOM.normal(size=SHAPE) * 100).astype(TYPES_OF[other])
+    if other != "i32":
+        a[0, 0], a[0, 1] = 60000, -60000
+    found = elementwise(tmp_path, other, dtype, f"astype(a, {dtype})", a)
+    np.testing.assert_array_equal(found, a.astype(np.float32).clip(-limit, limit).astype(EIGHT_BITS[dtype]))
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+@pytest.mark.parametrize("expression", ["a + b", "a * b", "where(a < b, a, -b)", "maximum(a, b)"])
+def test_arithmetic_of_8_bit_floats_rounds_once(expression: str, dtype: str, tmp_path: Path) -> None:
+    a, b = floats(dtype), floats(dtype)
+    found = elementwise(tmp_path, dtype, dtype, expression, a, b)
+    wide = FLOAT_BINARY[expression](a.astype(np.float32), b.astype(np.float32))
+    np.testing.assert_array_equal(found, wide.astype(EIGHT_BITS[dtype]))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_8_bit_floats_become_machine_code(target: Target, tmp_path: Path) -> None:
+    signature = "x: In[f8e4m3, 64], out: Out[f8e5m2, 65]"
+    body = "grid(1)\na = load(x, 0, shape=65, pad=1.5)\nstore(out, 0, astype(a * 2 + 1, f8e5m2))"
+    made = lower(prepare(compiled(tmp_path, signature, body)(), target), target)
+    ptx = to_ptx(made.mlir, target)
+    assert "cvt.rn.f16x2.e4m3x2" in ptx and "cvt.rn.satfinite.e5m2x2.f32" in ptx
+    assert assemble(ptx, target).resources.spill_bytes == 0
 
 
 REDUCE: dict[str, Callable[[Any, int], Any]] = {

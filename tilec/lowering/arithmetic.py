@@ -26,6 +26,7 @@ from tilec.ir.ops_staging import Columns, Relayout
 from tilec.ir.types import DType, f32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import moved, registers_in, through_shared
+from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.tensor_core import arith, compare, number, select
 
 FLOAT_KINDS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -159,11 +160,7 @@ def lower_cast(context: Context, op: Cast) -> None:
 
 def in_f32(context: Context, names: list[str], dtype: DType, run: Callable[[list[str]], str]) -> str:
     """`run` on f32 copies of floats of any width, the result rounded back."""
-    if dtype.name == "f32":
-        return run(names)
-    type_ = storage(dtype)
-    wide = [context.value(f"llvm.fpext {name} : {type_} to f32") for name in names]
-    return context.value(f"llvm.fptrunc {run(wide)} : f32 to {type_}")
+    return narrowed(context, run([widened(context, name, dtype) for name in names]), dtype)
 
 
 def binary(context: Context, kind: str, left: str, right: str, dtype: DType) -> str:
@@ -182,6 +179,8 @@ def binary(context: Context, kind: str, left: str, right: str, dtype: DType) -> 
 
 def compared(context: Context, kind: str, left: str, right: str, dtype: DType) -> str:
     """One element of `Compare`."""
+    if dtype.is_float and dtype.bits == 8:
+        left, right, dtype = widened(context, left, dtype), widened(context, right, dtype), f32
     type_ = storage(dtype)
     if dtype.is_float:
         return context.value(f'llvm.fcmp "{COMPARE_FLOAT[kind]}" {left}, {right} : {type_}')
@@ -195,17 +194,16 @@ def cast(context: Context, name: str, source: DType, target: DType) -> str:
     if source == target:
         return name
     if source.is_float and target.is_float:
-        if a == b or source.bits == target.bits:  # bf16 and f16 meet in f32
-            name, a = context.value(f"llvm.fpext {name} : {a} to f32"), "f32"
-            return context.value(f"llvm.fptrunc {name} : f32 to {b}")
-        return context.value(f"llvm.{'fpext' if source.bits < target.bits else 'fptrunc'} {name} : {a} to {b}")
+        return narrowed(context, widened(context, name, source), target)
     if source.is_float:
         if target.kind == "b":
             return compared(context, "ne", name, literal(context, 0.0, source), source)
+        if source.bits == 8:
+            name, a = widened(context, name, source), "f32"
         return context.value(f"llvm.{'fptosi' if target.kind == 'i' else 'fptoui'} {name} : {a} to {b}")
     if target.is_float:
         made = context.value(f"llvm.{'sitofp' if source.kind == 'i' else 'uitofp'} {name} : {a} to f32")
-        return made if b == "f32" else context.value(f"llvm.fptrunc {made} : f32 to {b}")
+        return narrowed(context, made, target)
     if target.kind == "b":
         return compare(context, "ne", name, number(context, 0, a), a)
     if a == b:

@@ -12,6 +12,7 @@ from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
 from tilec.ir.types import DType
+from tilec.lowering.narrow_floats import narrowed
 from tilec.lowering.tensor_core import Writer, arith, compare, number, offset_pointer, select
 
 COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
@@ -33,7 +34,7 @@ def literal(out: Writer, value: float, dtype: DType) -> str:
         return number(out, int(value), type_)
     wide = struct.unpack("<I", struct.pack("<f", value))[0]
     name = out.value(f"llvm.mlir.constant(0x{wide:08X} : f32) : f32")
-    return name if dtype.name == "f32" else out.value(f"llvm.fptrunc {name} : f32 to {type_}")
+    return narrowed(out, name, dtype)
 
 
 class Context:

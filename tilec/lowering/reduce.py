@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from tilec.ir.layout import Layout
 from tilec.ir.ops import Reduce
-from tilec.ir.types import DType, i32
+from tilec.ir.types import DType, f32, i32
 from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, storage
+from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.tensor_core import SHARED, arith, number, offset_pointer, select
 
 Parts = tuple[str, ...]  # the value, and for argmax and argmin its position
@@ -23,10 +24,8 @@ def lower_reduce(context: Context, op: Reduce) -> None:
     dtype = source.tile.dtype
     held = context.registers(source)
     work = dtype
-    if dtype.is_float and dtype.bits == 16:
-        from tilec.ir.types import f32
-
-        held = [context.value(f"llvm.fpext {name} : {storage(dtype)} to f32") for name in held]
+    if dtype.is_float:
+        held = [widened(context, name, dtype) for name in held]
         work = f32
     positional = op.kind.startswith("arg")
     own = context.thread_coordinates(layout)[op.axis] if positional else ""
@@ -41,7 +40,7 @@ def lower_reduce(context: Context, op: Reduce) -> None:
     results = _across_warps(context, op, layout, results, work)
     names = [parts[-1] for parts in results]
     if work != dtype and not positional:
-        names = [context.value(f"llvm.fptrunc {name} : f32 to {storage(dtype)}") for name in names]
+        names = [narrowed(context, name, dtype) for name in names]
     context.assign(op.result, names)
 
 
