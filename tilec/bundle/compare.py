@@ -105,6 +105,11 @@ def manifest_changes(name: str, old: Manifest, new: Manifest) -> Iterable[Change
             yield Change(name, "code", f"toolchain {package} {before.split()[0]} -> {after.split()[0]}", False)
 
 
+def contract_of(manifest: Manifest) -> list[str]:
+    """What a launch must satisfy, and what is trusted, one line each."""
+    return [*_checks(manifest), *_values(manifest), *_apart(manifest), *(f"trust: {text}" for text in manifest.unsafe)]
+
+
 def _checks(manifest: Manifest) -> list[str]:
     return [check.text for check in manifest.launch_checks]
 

@@ -111,10 +111,8 @@ def list_command(path: str, *, as_json: bool) -> int:
     for line in (header, *rows):
         cells = [text.rjust(widths[i]) if 1 <= i <= 4 else text.ljust(widths[i]) for i, text in enumerate(line)]
         print("  ".join(cells).rstrip())
-    code, blobs = data["cubin_bytes"], data["blobs"]
-    print(
-        f"{data['model']} for {data['arch']}: {len(rows)} kernels, {code} bytes of code in {blobs} blobs, {data['bytes']} in all"
-    )
+    front = f"{data['model']} for {data['arch']}: {len(rows)} kernels"
+    print(f"{front}, {data['cubin_bytes']} bytes of code in {data['blobs']} blobs, {data['bytes']} in all")
     print(f"sha256 {data['sha256']}")
     return 0
 

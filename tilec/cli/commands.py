@@ -14,8 +14,8 @@ from tilec.diagnostics import CompileError
 
 EPILOG = "Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, 130 interrupted."
 BUNDLE_EPILOG = (
-    "Exit status: 0 done, 1 a bundle was refused or differs, or a kernel was refused, 2 wrong usage, a file that cannot be read "
-    "or written, or the environment, 130 interrupted."
+    "Exit status: 0 done, 1 a bundle was refused or differs, or a kernel was refused, 2 wrong usage, a file that cannot be "
+    "read or written, or the environment, 130 interrupted."
 )
 _PROJECT = click.option(
     "--project", default=".", metavar="PATH", help="Folder with the build.toml, or the file. Default: here."
@@ -225,6 +225,27 @@ def bundle_diff(old: str, new: str, as_json: bool) -> int:
     from tilec.cli.bundle_commands import diff_command
 
     return diff_command(old, new, as_json=as_json)
+
+
+@tilec.command(epilog=EPILOG)
+@_PROJECT
+@_ARCH
+@click.option("--golden", metavar="DIR", help="Folder of the golden files. Default: tests/golden of the project.")
+@click.option("--update", is_flag=True, help="Write the golden files anew, on purpose.")
+@_JOBS
+def ratchet(project: str, arch: str | None, golden: str | None, update: bool, jobs: int | None) -> int:
+    """Hold proofs and resources to the golden files: a weaker rung, a new launch check or a spill is status 1.
+
+    The first specialisation of every entry of build.toml is built and compared.
+
+    \b
+    Examples:
+      tilec ratchet
+      tilec ratchet --update
+    """
+    from tilec.cli.ratchet_command import ratchet_command
+
+    return ratchet_command(project, arch, golden, jobs or _cores(), update=update)
 
 
 @tilec.group(epilog=EPILOG)

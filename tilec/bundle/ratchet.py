@@ -1,0 +1,130 @@
+"""Golden records of proofs and resources, and what in a build is worse than they say.
+
+`proofs.json` says per artifact which rungs discharged each obligation, and what its launches must satisfy; `resources.json` its
+registers, spills, stack and shared memory per architecture. A change may move a proof to a stronger rung or save resources. A
+weaker rung, a new launch check, trust, spills, stack, or more registers than round up to the same multiple of eight fail: a
+multiprocessor allocates registers to a warp in units of 256, eight per thread. Shared memory is recorded and shown only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tilec.artifact import Manifest
+from tilec.build.buildfile import BuildFile, KernelEntry
+from tilec.bundle.compare import Change, contract_of, proof_changes, proofs_of, resource_changes, resources_of, text_changes
+from tilec.diagnostics import CompileError, Diagnostic
+
+REGISTER_UNIT: Final = 8
+PROOFS, RESOURCES = "proofs.json", "resources.json"
+CONTRACT: Final = "launch contract"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is known of a build: `proofs` and `contract` by artifact, `resources` by artifact and architecture."""
+
+    proofs: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
+    contract: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    resources: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict[str, dict[str, dict[str, int]]])
+
+    def add(self, name: str, manifest: Manifest) -> None:
+        """Take in one artifact."""
+        self.proofs[name] = proofs_of(manifest)
+        self.contract[name] = contract_of(manifest)
+        self.resources.setdefault(name, {})[manifest.arch] = resources_of(manifest)
+
+
+def first_specialisations(build: BuildFile) -> tuple[KernelEntry, ...]:
+    """Every entry with the first value of each constant."""
+    return tuple(
+        replace(entry, constants={name: values[:1] for name, values in entry.constants.items()}) for entry in build.entries
+    )
+
+
+def write(folder: Path, record: Record) -> None:
+    """Write the golden files; OSError where that fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    proofs: dict[str, dict[str, Any]] = {
+        name: {key: " ".join(rungs) for key, rungs in found.items()} | {CONTRACT: record.contract[name]}
+        for name, found in record.proofs.items()
+    }
+    for name, data in ((PROOFS, proofs), (RESOURCES, record.resources)):
+        (folder / name).write_text(_text(data), encoding="utf-8")
+
+
+def _text(data: Mapping[str, Mapping[str, Any]]) -> str:
+    """JSON with one line per fact, so that a difference reads as one."""
+    blocks: list[str] = []
+    for name in sorted(data):
+        lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in data[name].items()]
+        blocks.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
+
+
+def read(folder: Path) -> Record:
+    """The golden files; CompileError E0708 where one is missing or not what `write` writes."""
+    try:
+        proofs: dict[str, dict[str, Any]] = json.loads((folder / PROOFS).read_text(encoding="utf-8"))
+        resources: dict[str, dict[str, dict[str, int]]] = json.loads((folder / RESOURCES).read_text(encoding="utf-8"))
+        record = Record(resources=resources)
+        for name, found in proofs.items():
+            record.contract[name] = list(found[CONTRACT])
+            record.proofs[name] = {key: rungs.split() for key, rungs in found.items() if key != CONTRACT}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
+        hint = "write them with `tilec ratchet --update`"
+        message = f"the golden files in `{folder}` cannot be read: {reason}"
+        raise CompileError(Diagnostic("E0708", message, hint=hint)) from None
+    return record
+
+
+def changes(golden: Record, now: Record) -> list[Change]:
+    """Differences of the artifacts that both have, `worse` where the ratchet does not let them through."""
+    found: list[Change] = []
+    for name in sorted(golden.proofs.keys() & now.proofs.keys()):
+        found.extend(proof_changes(name, golden.proofs[name], now.proofs[name]))
+        found.extend(text_changes(name, "requires", golden.contract[name], now.contract[name], worse=True))
+        for arch, used in now.resources[name].items():
+            before = golden.resources.get(name, {}).get(arch)
+            if before is not None:
+                found.extend(_resource_changes(f"{name} {arch}", before, used))
+    return found
+
+
+def _resource_changes(name: str, before: Mapping[str, int], used: Mapping[str, int]) -> Iterable[Change]:
+    for change in resource_changes(name, before, used):
+        key = next(key for key in before if change.text.startswith(f"{key} "))
+        if key == "registers":
+            worse = -(-used[key] // REGISTER_UNIT) > -(-before[key] // REGISTER_UNIT)
+        else:
+            worse = change.worse and key != "shared bytes"
+        yield replace(change, worse=worse)
+
+
+def unheld(golden: Record, now: Record) -> list[str]:
+    """Kernels of which no artifact is in the golden files, so that the ratchet does not hold them."""
+    held = {name.split("-")[0] for name in golden.proofs.keys() & now.proofs.keys()}
+    return sorted({name.split("-")[0] for name in now.proofs} - held)
+
+
+def verdict(golden: Record, now: Record) -> list[Diagnostic]:
+    """One diagnostic E0708 per artifact that got worse, and one for kernels that are not held."""
+    worse: dict[str, list[str]] = {}
+    for change in changes(golden, now):
+        if change.worse:
+            worse.setdefault(change.name, []).append(change.text)
+    hint = "undo the change, or accept it with `tilec ratchet --update` and commit the golden files with it"
+    found = [
+        Diagnostic("E0708", f"`{name}` got worse than its golden record", notes=tuple(lines), hint=hint)
+        for name, lines in worse.items()
+    ]
+    missing = unheld(golden, now)
+    if missing:
+        message = f"no artifact of {', '.join(f'`{name}`' for name in missing)} is in the golden files"
+        found.append(Diagnostic("E0708", message, hint="run `tilec ratchet --update` and commit the golden files"))
+    return found

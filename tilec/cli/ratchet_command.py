@@ -1,0 +1,56 @@
+"""`tilec ratchet`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from tilec.artifact import manifest_from_json
+from tilec.build.driver import build_project
+from tilec.build.report import progress
+from tilec.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
+from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
+from tilec.diagnostics import CompileError, Diagnostic
+
+
+def ratchet_command(project: str, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:
+    """Compare with the golden files, or write them; the exit status."""
+    build = open_project(project)
+    folder = Path(golden) if golden is not None else build.root / "tests" / "golden"
+    now = Record()
+    with contextlib.closing(open_store(build)) as store:
+        with progress() as show:
+            built = build_project(
+                build, first_specialisations(build), chosen_targets(arch), store, toolchain(store), jobs=jobs, progress=show
+            )
+        for result in built.results:
+            entry = store.lookup(result.planned.key) if result.status != "failed" else None
+            if entry is not None:
+                now.add(result.planned.name, manifest_from_json(json.loads(entry.outputs["json"])))
+    if built.diagnostics:
+        print_diagnostics(built.diagnostics, build.root)
+        return status_of(built.diagnostics)
+    if update:
+        try:
+            write(folder, now)
+        except OSError as error:
+            message = f"`{error.filename or folder}` cannot be written: {error.strerror}"
+            raise CompileError(Diagnostic("E0702", message)) from None
+        print(f"wrote the records of {len(now.proofs)} artifacts to {folder}")
+        return 0
+    known = read(folder)
+    for change in changes(known, now):
+        if not change.worse:
+            print(f"{change.name}: {change.text}")
+    for what, names in (
+        ("not in", now.proofs.keys() - known.proofs.keys()),
+        ("only in", known.proofs.keys() - now.proofs.keys()),
+    ):
+        if names:
+            print(f"{what} the golden files: {', '.join(sorted(names))}")
+    problems = verdict(known, now)
+    print_diagnostics(problems)
+    if not problems:
+        print(f"{len(known.proofs.keys() & now.proofs.keys())} artifacts hold")
+    return status_of(problems)
