@@ -1,0 +1,71 @@
+"""Records which block reads and writes which element, to tell races, gaps and reads of what nobody wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.interpreter.dtypes import Array
+from tilec.ir.core import Access, Function
+
+NOBODY: Final = -1
+MANY: Final = -2
+
+
+class _Footprint:
+    """For each element: the one block that reads and that writes it (or nobody, or many), how often it was written in all, and
+    whether it was read before its block wrote it."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.reader: NDArray[np.int64] = np.full(shape, NOBODY, np.int64)
+        self.writer: NDArray[np.int64] = np.full(shape, NOBODY, np.int64)
+        self.writes: NDArray[np.int64] = np.zeros(shape, np.int64)
+        self.unwritten: NDArray[np.bool_] = np.zeros(shape, np.bool_)
+
+
+class Accesses:
+    """Pass one to `run`; ask for `problems` afterwards. Blocks are numbered in row-major order of the grid."""
+
+    def __init__(self, function: Function, arrays: Mapping[str, Array]) -> None:
+        self.access = {p.name: p.access for p in function.parameters if p.access is not None}
+        self.tensors = {name: _Footprint(arrays[name].shape) for name in self.access}
+
+    def read(self, tensor: str, block: int, place: Any) -> None:
+        """A block reads the elements that `place`, a NumPy index, names."""
+        footprint = self.tensors[tensor]
+        footprint.unwritten[place] |= footprint.writer[place] != block
+        footprint.reader[place] = _joined(footprint.reader[place], block)
+
+    def write(self, tensor: str, block: int, place: Any) -> None:
+        """A block writes the elements that `place`, a NumPy index, names."""
+        footprint = self.tensors[tensor]
+        footprint.writer[place] = _joined(footprint.writer[place], block)
+        np.add.at(footprint.writes, place, 1)
+
+    def problems(self) -> list[str]:
+        """What breaks the ownership rules, one line each, with the first element; empty for a safe kernel."""
+        found: list[str] = []
+        for name, footprint in self.tensors.items():
+            access = self.access[name]
+            if access.exclusive:
+                found += _first(name, footprint.writer == MANY, "is written by two blocks")
+                other = (footprint.reader == MANY) | ((footprint.reader >= 0) & (footprint.reader != footprint.writer))
+                found += _first(name, (footprint.writer != NOBODY) & other, "is written by one block and read by another")
+            if access is Access.OUT:
+                found += _first(name, footprint.writes == 0, "is written by no block")
+                found += _first(name, footprint.writes > 1, "is written more than once")
+            if access is Access.SCRATCH:
+                found += _first(name, footprint.unwritten, "is read before its block wrote it")
+        return found
+
+
+def _joined(known: NDArray[np.int64], block: int) -> NDArray[np.int64]:
+    return np.where((known == NOBODY) | (known == block), block, MANY)
+
+
+def _first(name: str, where: NDArray[np.bool_], what: str) -> list[str]:
+    places = np.argwhere(where)
+    return [f"`{name}[{', '.join(map(str, places[0]))}]` {what}"] if len(places) else []

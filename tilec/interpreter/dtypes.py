@@ -1,0 +1,44 @@
+"""The NumPy type of each dtype of the tile IR; ml_dtypes has those that NumPy lacks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.ir.types import DType
+
+Array = NDArray[Any]
+
+_TYPES: Final[dict[str, Any]] = {
+    "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn,
+    "f8e5m2": ml_dtypes.float8_e5m2, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8,
+    "u16": np.uint16, "u32": np.uint32, "bool": np.bool_,
+}  # fmt: skip
+
+
+def numpy_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy dtype that holds elements of `dtype`."""
+    return np.dtype(_TYPES[dtype.name])
+
+
+def convert(array: Array, source: DType, target: DType) -> Array:
+    """`array` as `target`. Floats round to nearest even, floats become integers toward zero and at most the ends of the range,
+    wider integers keep their low bits."""
+    wanted = numpy_dtype(target)
+    if target.kind == "b":
+        return array != 0
+    if source.is_float and target.is_integer:
+        low, high = target.integer_range()
+        whole = np.trunc(array.astype(np.float64))
+        whole = np.where(np.isnan(whole), 0.0, whole)
+        # The ends of i64 are no float64; out of range is decided before converting.
+        inside = np.clip(whole, float(low), np.nextafter(float(high), 0) if target.bits > 32 else float(high))
+        return np.where(whole >= float(high), high, np.where(whole <= float(low), low, inside.astype(np.int64))).astype(wanted)
+    if target.is_float and not source.is_float:
+        return array.astype(np.float32).astype(wanted)
+    if source.is_float and source.bits == target.bits and source != target:
+        return array.astype(np.float32).astype(wanted)  # bf16 and f16 meet in f32
+    return array.astype(wanted)

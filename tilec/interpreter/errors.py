@@ -1,0 +1,16 @@
+"""What goes wrong when a kernel is interpreted."""
+
+from __future__ import annotations
+
+from tilec.diagnostics import Span
+
+
+class InterpreterError(Exception):
+    """The launch breaks the kernel's contract, or a block does what the language forbids. The message names the kernel, the
+    place in the source, the block, and the parameter and element where there are any."""
+
+    def __init__(self, message: str, *, kernel: str, loc: Span | None = None, block: tuple[int, ...] | None = None) -> None:
+        place = f" at {loc}" if loc is not None else ""
+        where = f" in block ({', '.join(map(str, block))})" if block is not None else ""
+        super().__init__(f"`{kernel}`{place}: {message}{where}")
+        self.kernel, self.loc, self.block = kernel, loc, block

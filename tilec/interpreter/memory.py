@@ -1,0 +1,138 @@
+"""Operations on tensors: boxes and gathered elements, padded and masked, or an error where they leave the tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from tilec.interpreter.accesses import Accesses
+from tilec.interpreter.dtypes import Array, numpy_dtype
+from tilec.interpreter.errors import InterpreterError
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+
+
+class Memory(Protocol):
+    """What a block gives to an access: its tensors by name, the values of its operands, where to record."""
+
+    block: tuple[int, ...]
+    number: int
+    accesses: Accesses | None
+
+    def tensor(self, value: Value) -> tuple[str, Array]:
+        """Name and array of a tensor parameter."""
+        ...
+
+    def value(self, value: Value) -> Array:
+        """A computed value."""
+        ...
+
+    def error(self, op: Op, message: str) -> InterpreterError:
+        """An error at an operation of this block."""
+        ...
+
+
+def load(memory: Memory, op: Load) -> Array:
+    """The box, with `pad` outside the tensor."""
+    name, array = memory.tensor(op.source)
+    inside, part = _box(memory, op, name, array, op.offsets, op.result.tile.shape, op.pad is not None)
+    if memory.accesses is not None:
+        memory.accesses.read(name, memory.number, inside)
+    if op.pad is None:
+        return array[inside].copy()
+    tile = np.full(op.result.tile.shape, op.pad).astype(numpy_dtype(op.result.tile.dtype))
+    tile[part] = array[inside]
+    return tile
+
+
+def store(memory: Memory, op: Store) -> None:
+    """The box; with `mask`, the part of it inside the tensor."""
+    name, array = memory.tensor(op.target)
+    tile = memory.value(op.tile)
+    inside, part = _box(memory, op, name, array, op.offsets, op.tile.tile.shape, op.mask)
+    if memory.accesses is not None:
+        memory.accesses.write(name, memory.number, inside)
+    array[inside] = tile[part]
+
+
+def atomic(memory: Memory, op: AtomicUpdate) -> None:
+    """Combine the tile into the box; floats in f32, rounded once."""
+    name, array = memory.tensor(op.target)
+    tile = memory.value(op.tile)
+    inside, part = _box(memory, op, name, array, op.offsets, op.tile.tile.shape, op.mask)
+    if memory.accesses is not None:
+        memory.accesses.write(name, memory.number, inside)
+    is_float = op.tile.tile.dtype.is_float
+    old, new = (x.astype(np.float32) if is_float else x for x in (array[inside], tile[part]))
+    combine: dict[str, Callable[[Array, Array], Array]] = {"add": np.add, "max": np.maximum, "min": np.minimum}
+    array[inside] = combine[op.kind](old, new).astype(array.dtype)
+
+
+def gather(memory: Memory, op: Gather) -> Array:
+    """One element per position, `pad` where the index lies outside."""
+    name, array = memory.tensor(op.source)
+    place, inside = _places(memory, op, name, array, op.indices, op.pad is not None)
+    if memory.accesses is not None:
+        memory.accesses.read(name, memory.number, place)
+    tile = np.full(op.result.tile.shape, 0 if op.pad is None else op.pad).astype(numpy_dtype(op.result.tile.dtype))
+    tile[inside] = array[place]
+    return tile
+
+
+def scatter(memory: Memory, op: Scatter) -> None:
+    """One element per position; with `mask`, not where the index lies outside."""
+    name, array = memory.tensor(op.target)
+    tile = memory.value(op.tile)
+    place, inside = _places(memory, op, name, array, op.indices, op.mask)
+    if memory.accesses is not None:
+        memory.accesses.write(name, memory.number, place)
+    array[place] = tile[inside]
+
+
+def _box(
+    memory: Memory, op: Op, name: str, array: Array, offsets: list[Value], shape: tuple[int, ...], clipped: bool
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """The part of the tensor inside the box, and that part of the box."""
+    first = [int(memory.value(offset)) for offset in offsets]
+    inside: list[slice] = []
+    part: list[slice] = []
+    for axis, (low, extent, size) in enumerate(zip(first, shape, array.shape, strict=True)):
+        high = low + extent
+        if not clipped and (low < 0 or high > size):
+            element = list(first)
+            element[axis] = low if low < 0 else max(low, size)
+            raise _outside(memory, op, name, element, axis, size)
+        begin, end = min(max(low, 0), size), min(max(high, 0), size)
+        end = max(begin, end)
+        inside.append(slice(begin, end))
+        part.append(slice(begin - low, end - low) if end > begin else slice(0, 0))
+    return tuple(inside), tuple(part)
+
+
+def _places(
+    memory: Memory, op: Op, name: str, array: Array, indices: list[Value], clipped: bool
+) -> tuple[tuple[Array, ...], Array]:
+    """Indices of the elements inside the tensor, and which positions of the tile they belong to."""
+    found = [np.asarray(memory.value(index)).astype(np.int64) for index in indices]
+    inside = np.ones(found[0].shape, bool)
+    for axis, (index, size) in enumerate(zip(found, array.shape, strict=True)):
+        good = (index >= 0) & (index < size)
+        if not clipped and not good.all():
+            position = np.argwhere(~good)[0]
+            element = [int(other[tuple(position)]) for other in found]
+            raise _outside(memory, op, name, element, axis, size)
+        inside &= good
+    return tuple(index[inside] for index in found), inside
+
+
+def _outside(memory: Memory, op: Op, name: str, element: list[int], axis: int, size: int) -> InterpreterError:
+    index = ", ".join(map(str, element))
+    return memory.error(op, f"{op.opcode} touches `{name}[{index}]`, axis {axis} has {size} elements")
+
+
+ACCESSES: Final[dict[type[Op], Callable[[Memory, Any], Array | None]]] = {
+    Load: load, Store: store, Gather: gather, Scatter: scatter, AtomicUpdate: atomic,
+}  # fmt: skip
+"""Rules of operations that touch memory."""

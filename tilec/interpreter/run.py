@@ -1,0 +1,111 @@
+"""Runs every block of a launch, one after the other."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from tilec.interpreter.accesses import Accesses
+from tilec.interpreter.arithmetic import PURE, DivisionByZero
+from tilec.interpreter.dtypes import Array
+from tilec.interpreter.errors import InterpreterError
+from tilec.interpreter.launch import Launch, bind
+from tilec.interpreter.memory import ACCESSES
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import BlockId, DimValue, For, If, NumBlocks, Yield
+
+
+def run(
+    function: Function,
+    arrays: Mapping[str, Array],
+    scalars: Mapping[str, int | float] | None = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+    block_order: Iterable[Sequence[int]] | None = None,
+    accesses: Accesses | None = None,
+) -> None:
+    """Run a kernel on `arrays` (by parameter name, changed in place) and `scalars`.
+
+    Dims come from the shapes; `dims` gives those that no shape determines. `block_order` lists the block ids to run, each with
+    one entry per grid axis; the default is all of them in row-major order. `accesses` records who touched what. bf16 and f8
+    arrays have the dtypes of ml_dtypes. Raises `InterpreterError` where the launch breaks the kernel's contract, an access
+    leaves its tensor, or an integer is divided by zero; arrays then hold what was written until then.
+    """
+    launch = bind(function, arrays, scalars or {}, dims or {})
+    order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
+    with np.errstate(all="ignore"):
+        for place in order:
+            _BlockRun(function, launch, tuple(place), accesses).execute(function.body)
+
+
+class _BlockRun:
+    """One block: the values it has computed so far."""
+
+    def __init__(self, function: Function, launch: Launch, block: tuple[int, ...], accesses: Accesses | None) -> None:
+        self.function, self.launch, self.block, self.accesses = function, launch, block, accesses
+        if len(block) != len(launch.grid) or not all(0 <= i < n for i, n in zip(block, launch.grid, strict=False)):
+            raise InterpreterError(f"there is no block {block} in the grid {launch.grid}", kernel=function.name)
+        self.number = int(np.ravel_multi_index(block, launch.grid))
+        self.names = {id(p.value): p.name for p in function.parameters}
+        self.values: dict[int, Array] = {id(p.value): launch.scalars[p.name] for p in function.parameters if p.access is None}
+
+    def tensor(self, value: Value) -> tuple[str, Array]:
+        """Name and array of a tensor parameter."""
+        name = self.names[id(value)]
+        return name, self.launch.arrays[name]
+
+    def value(self, value: Value) -> Array:
+        """A computed value."""
+        return self.values[id(value)]
+
+    def error(self, op: Op, message: str) -> InterpreterError:
+        """An error at an operation of this block."""
+        return InterpreterError(message, kernel=self.function.name, loc=op.loc, block=self.block)
+
+    def execute(self, block: Block) -> list[Array]:
+        """Run the operations of a block; what its `yield` gives."""
+        for op in block.ops:
+            if isinstance(op, Yield):
+                return [self.value(operand) for operand in op.operands]
+            for result, array in zip(op.results, self.results(op), strict=True):
+                self.values[id(result)] = array
+        return []
+
+    def results(self, op: Op) -> list[Array]:
+        """The results of one operation."""
+        if type(op) in ACCESSES:
+            found = ACCESSES[type(op)](self, op)
+            return [] if found is None else [found]
+        if type(op) in PURE:
+            try:
+                return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
+            except DivisionByZero:
+                raise self.error(op, "an integer is divided by zero") from None
+        if isinstance(op, For):
+            return self.loop(op)
+        if isinstance(op, If):
+            taken = bool(self.value(op.operands[0]))
+            return self.execute(op.regions[0 if taken else 1])
+        if isinstance(op, BlockId):
+            return [np.array(self.block[op.axis], np.int32)]
+        if isinstance(op, NumBlocks):
+            return [np.array(self.launch.grid[op.axis], np.int32)]
+        if isinstance(op, DimValue):
+            return [np.array(self.launch.env[op.symbol], np.int32)]
+        raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
+
+    def loop(self, op: For) -> list[Array]:
+        """The carried values after the last iteration."""
+        body = op.regions[0]
+        lower, upper, step = (int(self.value(value)) for value in op.operands[:3])
+        if step <= 0:
+            raise self.error(op, f"the step of a loop is {step}")
+        carried = [self.value(value) for value in op.initial]
+        for turn in range(lower, upper, step):
+            self.values[id(body.arguments[0])] = np.array(turn, np.int32)
+            for argument, array in zip(body.arguments[1:], carried, strict=True):
+                self.values[id(argument)] = array
+            carried = self.execute(body)
+        return carried
