@@ -1,8 +1,8 @@
 """Executes the MLIR text that `tilec.lowering.lower` makes, all threads of a block in step, on NumPy arrays.
 
-It is stricter than a GPU: every access must be aligned and inside its tensor, no shared byte may be read or written by two
-threads without a barrier between them, asynchronous copies arrive no sooner than they are waited for, and a barrier must be
-met by all threads. No tensor may be touched before the kernel has waited for those before it.
+It is stricter than a GPU: every access must be aligned and inside its tensor; no byte may be written by one thread and touched
+by another without a barrier between them; asynchronous copies arrive no sooner than they are waited for; a barrier must be
+met by all threads; and no tensor may be touched before the kernel has waited for the kernels before it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ class BlockMachine:
         self.shared_bytes = lowered.dynamic_shared_bytes
         self.memory = [np.zeros(0, np.uint8)]
         self.arguments: dict[str, Array] = {}
+        self.read_only: set[int] = set()
         types = dict(re.findall(r"%(\w+): (i32|i64|f32|f16|bf16|i1|i8|i16)", lines[start]))
         for slot in lowered.abi:
             if slot.kind == "pointer":
                 self.arguments[f"%{slot.name}"] = self.all(len(self.memory) << SPACE, np.dtype(np.int64))
+                if f"%{slot.name}: !llvm.ptr<1> {{llvm.noalias, llvm.readonly}}" in lines[start]:
+                    self.read_only.add(len(self.memory))
                 self.memory.append(arrays[slot.name].reshape(-1).view(np.uint8))
             else:
                 self.arguments[f"%{slot.name}"] = self.all(scalars[slot.name], TYPES[types[slot.name]])
@@ -65,8 +68,10 @@ class BlockMachine:
             self.block, self.grid = place, (*grid, 1, 1)[:3]
             self.values = dict(self.arguments)
             self.memory[SHARED] = np.full(self.shared_bytes, 0xFF, np.uint8)
-            self.writer = np.full(self.shared_bytes, -1)
-            self.reader = np.full(self.shared_bytes, -1)
+            # Who touched each byte since the last barrier, of all that may be written.
+            sizes = [0 if number in self.read_only else buffer.size for number, buffer in enumerate(self.memory)]
+            self.writer = [np.full(size, -1) for size in sizes]
+            self.reader = [np.full(size, -1) for size in sizes]
             self.waited = False
             self.flying = np.zeros(self.shared_bytes, bool)
             self.group: list[tuple[Array, Array, Array]] = []
@@ -184,7 +189,8 @@ class BlockMachine:
                 return [of[1][np.arange(self.threads) ^ of[2]]]
             case "nvvm.barrier":
                 assert active.all(), "a barrier that some threads skip"
-                self.writer[:], self.reader[:] = -1, -1
+                for touched in (*self.writer, *self.reader):
+                    touched[:] = -1
                 return []
             case "nvvm.cp.async.commit.group":
                 self.groups.append(self.group)
@@ -226,8 +232,8 @@ class BlockMachine:
         made = np.zeros((self.threads, count) if count else self.threads, dtype)
         size = dtype.itemsize * (count or 1)
         buffer, places = self.place(pointer, size, alignment_of(step.text, dtype), active)
-        if buffer == SHARED:
-            self.note_read(places, active)
+        if buffer not in self.read_only:
+            self.note_read(buffer, places, active)
         assert buffer == SHARED or self.waited, "a read before earlier kernels are complete"
         made[active] = self.memory[buffer][places].view(dtype).reshape(made[active].shape)
         return made
@@ -237,20 +243,21 @@ class BlockMachine:
         result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
         dtype, count = TYPES[result[0]], len(result)
         buffer, places = self.place(pointer, 4 * count, 4 * count, active)
-        assert buffer != SHARED and self.waited, "a read before earlier kernels are complete"
+        assert self.waited, "a read before earlier kernels are complete"
+        assert buffer in self.read_only, "a read past the cache of what may be written"
         made = np.zeros((self.threads, count), dtype)
         made[active] = self.memory[buffer][places].view(dtype)
         words = [made[:, word] for word in range(count)]
         return [words] if count > 1 else words  # pyright: ignore[reportReturnType]
 
-    def note_read(self, places: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
-        threads = np.nonzero(active)[0][:, None]
-        assert not self.flying[places].any(), "a read of bytes that are still on their way"
-        assert untouched(self.writer[places], threads), "a read without a barrier"
-        several = ~((self.reader[places] == -1) | (self.reader[places] == threads))
-        self.reader[places] = threads
-        several |= self.reader[places] != threads  # another thread reads the same byte right now
-        self.reader[places[several]] = MANY
+    def note_read(self, buffer: int, places: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
+        threads, reader = np.nonzero(active)[0][:, None], self.reader[buffer]
+        assert buffer != SHARED or not self.flying[places].any(), "a read of bytes that are still on their way"
+        assert untouched(self.writer[buffer][places], threads), "a read without a barrier"
+        several = ~((reader[places] == -1) | (reader[places] == threads))
+        reader[places] = threads
+        several |= reader[places] != threads  # another thread reads the same byte right now
+        reader[places[several]] = MANY
 
     def store(self, step: Step, value: Array, pointer: Array, active: NDArray[np.bool_]) -> None:
         size = value.dtype.itemsize * (value.shape[1] if value.ndim > 1 else 1)
@@ -259,11 +266,11 @@ class BlockMachine:
         self.write(buffer, places, data, active)
 
     def write(self, buffer: int, places: NDArray[np.int64], data: Array, active: NDArray[np.bool_]) -> None:
-        if buffer == SHARED:
-            threads = np.nonzero(active)[0][:, None]
-            assert untouched(self.reader[places], threads), "a write without a barrier"
-            assert untouched(self.writer[places], threads), "two writes without a barrier"
-            self.writer[places] = threads
+        threads = np.nonzero(active)[0][:, None]
+        assert buffer not in self.read_only, "a write to a tensor that is only read"
+        assert untouched(self.reader[buffer][places], threads), "a write without a barrier"
+        assert untouched(self.writer[buffer][places], threads), "two writes without a barrier"
+        self.writer[buffer][places] = threads
         assert buffer == SHARED or self.waited, "a write before earlier kernels are complete"
         self.memory[buffer][places] = data
         # Replicas of an element may write it together, if they agree.
@@ -303,7 +310,7 @@ class BlockMachine:
         _, targets = self.place(of[0], vector, vector, active)
         threads = np.nonzero(active)[0][:, None]
         assert not self.flying[targets].any(), "a copy over bytes that are still on their way"
-        assert untouched(self.reader[targets], threads), "a copy without a barrier"
+        assert untouched(self.reader[SHARED][targets], threads), "a copy without a barrier"
         size = of[2][active] if len(of) == 3 else np.full(len(targets), vector)
         data = np.zeros(targets.shape, np.uint8)
         for row, (pointer, count) in enumerate(zip(of[1][active], size, strict=True)):
@@ -324,8 +331,8 @@ class BlockMachine:
                 active[first + 8 * matrix : first + 8 * matrix + 8] = True
                 _, places = self.place(pointer, 16, 16, active)
                 assert not self.flying[places].any(), "a read of bytes that are still on their way"
-                assert (self.writer[places] == -1).all(), "a read without a barrier"
-                self.reader[places] = MANY
+                assert (self.writer[SHARED][places] == -1).all(), "a read without a barrier"
+                self.reader[SHARED][places] = MANY
                 rows = self.memory[SHARED][places].view(np.uint16)
                 rows = rows.T if transposed else rows
                 pairs = rows[lanes[:, None] // 4, lanes[:, None] % 4 * 2 + np.arange(2)]
