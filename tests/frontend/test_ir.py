@@ -164,7 +164,7 @@ def test_read_kernel_needs_no_constants(tmp_path: Path) -> None:
 
 def test_shipped_kernels_import_as_plain_python() -> None:
     kernels = sorted(str(path) for path in (ROOT / "kernels_src").glob("*.py"))
-    code = f"import runpy\nfor path in {kernels}: runpy.run_path(path)"
+    code = f"import runpy, sys\nsys.path.insert(0, 'kernels_src')\nfor path in {kernels}: runpy.run_path(path)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

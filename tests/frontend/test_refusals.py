@@ -36,6 +36,7 @@ CASES = {
     "store dtype": ("store(out, 0, pos + load(ids, 0))", "E0201", "store(out, 0, pos + load(ids, 0))"),
     "literal overflow": ("a = pos + 5000000000", "E0205", "pos + 5000000000"),
     "f16 overflow": ("a = full(4, 1e6, f16)", "E0205", "full(4, 1e6, f16)"),
+    "padding overflow": ("a = load(x, 0, shape=4, pad=1e39)", "E0205", "load(x, 0, shape=4, pad=1e39)"),
     "constant division by zero": ("a = 4 % (2 - 2)", "E0205", "4 % (2 - 2)"),
     "division of a value by zero": ("a = pos // 0", "E0205", "pos // 0"),
     "negative step": ("for i in range(4, 0, -1):\n    pass", "E0111", "-1"),

@@ -24,8 +24,9 @@ from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32
 MAX_TILE: Final = 1 << 20
 """Most elements a tile may have: far above what one block's registers and shared memory hold."""
 
-_LARGEST: Final = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f8e4m3": 448.0,
-                   "f8e5m2": 57344.0}  # fmt: skip
+LARGEST: Final = {"f16": 65504.0, "bf16": 3.3895313892515355e38, "f32": 3.4028234663852886e38, "f8e4m3": 448.0,
+                  "f8e5m2": 57344.0}  # fmt: skip
+"""The largest finite value of each float dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ class Emitter:
             return self.emit(ops.Constant(value=value), at, type)[0]
         if dtype.is_float:
             number = as_float(value, at)
-            if math.isfinite(number) and abs(number) > _LARGEST[dtype.name]:
+            if math.isfinite(number) and abs(number) > LARGEST[dtype.name]:
                 raise at.error(
-                    "E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {_LARGEST[dtype.name]}"
+                    "E0205", f"{value} does not fit {dtype}", hint=f"the largest finite {dtype} is {LARGEST[dtype.name]}"
                 )
             return self.emit(ops.Constant(value=number), at, type)[0]
         if isinstance(value, float):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 from typing import Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
-from tilec.frontend.emitter import At, Term, as_float, describe, number_of, usable
+from tilec.frontend.emitter import LARGEST, At, Term, as_float, describe, number_of, usable
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
 from tilec.ir.types import DType, TileType
@@ -130,7 +131,11 @@ def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
         low, high = dtype.integer_range()
         if (isinstance(number, float) and not number.is_integer()) or not low <= number <= high or abs(number) > 1 << 53:
             raise call.at.error("E0205", f"`pad={number}` does not fit {dtype}", hint="pad with a small integer")
-    return as_float(number, call.at)
+    padding = as_float(number, call.at)
+    if dtype.is_float and math.isfinite(padding) and abs(padding) > LARGEST[dtype.name]:
+        hint = f"the largest finite {dtype} is {LARGEST[dtype.name]}"
+        raise call.at.error("E0205", f"`pad={number}` does not fit {dtype}", hint=hint)
+    return padding
 
 
 def gather(call: Call) -> Term:
