@@ -138,7 +138,7 @@ def to_json(value: Any) -> Any:
 def manifest_from_json(data: Any) -> Manifest:
     """Inverse of `to_json` for a manifest. Trusts nothing: ValueError names the first field that is not what it must be."""
     record = _record(data, Manifest, "manifest")
-    if record["format"] != MANIFEST_FORMAT:
+    if record["format"] is True or record["format"] != MANIFEST_FORMAT:
         raise ValueError(f"manifest format {record['format']!r} is not {MANIFEST_FORMAT}")
     tensors = tuple(_tensor(item, f"tensors[{i}]") for i, item in enumerate(_list(record["tensors"], "tensors")))
     scalars = tuple(_scalar(item, f"scalars[{i}]") for i, item in enumerate(_list(record["scalars"], "scalars")))

@@ -182,12 +182,25 @@ def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> Bundled
         raise ValueError(f"`{name}` is for {manifest.arch}, the bundle for {arch}")
     if manifest.digests.get("cubin") != blob:
         raise ValueError(f"`{name}`: its code is not the one that its manifest describes")
+    unknown = _symbols(manifest) - {slot.name for slot in manifest.abi if slot.kind != "pointer"}
+    if unknown:
+        raise ValueError(f"`{name}`: nothing at launch gives `{min(unknown):.80}` a value")
     if name.split("-")[0] != manifest.kernel:
         raise ValueError(f"`{name}` is not a name for the kernel `{manifest.kernel}`")
     steps = tuple(_matching(step, STEP, f"{where}.steps") for step in _items(record["steps"], f"{where}.steps"))
     if list(steps) != sorted(set(steps)):
         raise ValueError(f"`{name}`: its steps are not in order")
     return BundledKernel(name, manifest, steps, blob)
+
+
+def _symbols(manifest: Manifest) -> set[str]:
+    """Names in every expression that a launch evaluates."""
+    expressions = [*manifest.grid, *(check.condition for check in manifest.launch_checks)]
+    for tensor in manifest.tensors:
+        expressions += [*tensor.dims, *(tensor.strides or ())]
+    for check in manifest.value_checks:
+        expressions += [check.low, check.high]
+    return {name for expression in expressions for name in expression.symbols()}
 
 
 def _config(data: Any) -> dict[str, int | float | bool | str]:

@@ -1,0 +1,98 @@
+"""Small bundles that need no compiler: an ELF header with the fields the loader looks at, and manifests written by hand."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from tilec.bundle_format import encode
+
+SM = 90
+TOOLCHAIN = {"llvmlite": "1 sha256:aa"}
+
+
+def cubin(entry: str, salt: int = 0, sm: int = SM) -> bytes:
+    """Bytes that pass for a CUBIN of `sm` with the entry, and differ by `salt`."""
+    header = bytearray(64)
+    header[:9] = b"\x7fELF\x02\x01\x01\x41\x08"
+    struct.pack_into("<HH", header, 16, 2, 190)
+    struct.pack_into("<I", header, 48, 6 << 24 | sm << 8 | 4)
+    return bytes(header) + b"\0.text." + entry.encode() + b"\0" + salt.to_bytes(4, "little") * 50
+
+
+def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
+    """A manifest with every kind of field."""
+    return {
+        "format": 1,
+        "kernel": kernel,
+        "entry": kernel,
+        "arch": arch,
+        "constants": constants,
+        "tensors": [
+            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16},
+            {"name": "out", "access": "out", "dtype": "bf16", "dims": ["T", 128], "strides": ["S", 1], "align": 16},
+        ],
+        "scalars": [{"name": "eps", "dtype": "f32"}],
+        "abi": [
+            {"kind": "pointer", "name": "x"},
+            {"kind": "pointer", "name": "out"},
+            {"kind": "dim", "name": "T"},
+            {"kind": "stride", "name": "S"},
+            {"kind": "scalar", "name": "eps"},
+        ],
+        "grid": [["//", ["+", "T", 3], 4], 1],
+        "block": 128,
+        "cluster": 1,
+        "dependent_launch": True,
+        "launch_checks": [{"condition": [">=", "T", 1], "text": "T is at least 1"}],
+        "value_checks": [{"tensor": "x", "low": 0, "high": "T", "distinct": False}],
+        "no_alias": [["x", "out"]],
+        "resources": {
+            "registers": 40,
+            "spill_bytes": 0,
+            "stack_bytes": 0,
+            "static_shared_bytes": 16,
+            "dynamic_shared_bytes": 1024,
+        },
+        "obligations": [
+            {
+                "property": "bounds",
+                "subject": "load from `x`",
+                "location": "k.py:3:5",
+                "rung": "set",
+                "facts": ["T is at least 1"],
+                "sets": ["{ [T] : T >= 1 }"],
+            },
+            {"property": "race", "subject": "`out`", "location": "k.py:4:5", "rung": "static", "facts": [], "sets": []},
+        ],
+        "unsafe": [],
+        "digests": {"cubin": hashlib.sha256(code).hexdigest(), "tir": "00" * 32},
+        "toolchain": TOOLCHAIN,
+    }
+
+
+def parts(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1)) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Description and blobs of a bundle with one artifact per salt; equal salts share a blob."""
+    kernels: list[dict[str, Any]] = []
+    blobs: dict[str, bytes] = {}
+    for number, salt in enumerate(salts):
+        code = cubin("scale", salt, int(arch[3:-1]))
+        digest = hashlib.sha256(code).hexdigest()
+        blobs[digest] = code
+        constants = {"E": "bf16", "N": number, "F": 0.5, "G": True}
+        one = manifest("scale", code, constants, arch)
+        kernels.append({"name": f"scale-E=bf16-N={number}", "blob": digest, "steps": ["norm"], "manifest": one})
+    config = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16"}
+    return {"model": "tiny-1b", "arch": arch, "config": config, "kernels": kernels}, blobs
+
+
+def bundle(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), **changes: Any) -> bytes:
+    """A sound bundle; `changes` replace fields of every kernel's manifest."""
+    description, blobs = parts(arch, salts)
+    description = copy.deepcopy(description)
+    for kernel in description["kernels"]:
+        kernel["manifest"] |= changes
+    return encode(description, blobs)
