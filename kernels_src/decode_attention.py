@@ -52,7 +52,7 @@ class D(Dim):
 
 
 class S(Dim):
-    """slots of the cache"""
+    """slots of a sequence"""
 
 
 class P(Dim):
@@ -62,9 +62,8 @@ class P(Dim):
 @tilec.kernel
 def decode_attention(
     q: In[E, B, HKV, G, D],
-    k_cache: In[E, S, HKV, D],
-    v_cache: In[E, S, HKV, D],
-    starts: In[i32, B],
+    k_cache: In[E, B, S, HKV, D],
+    v_cache: In[E, B, S, HKV, D],
     lengths: In[i32, B],
     partial: Out[f32, B, P, HKV, G, D],
     maxima: Out[f32, B, P, HKV, G],
@@ -75,7 +74,7 @@ def decode_attention(
     D: Const,
     BN: Const,
 ):
-    """Sequence b owns the slots `starts[b]` to `starts[b] + lengths[b]`; part p takes every P-th tile of BN of them.
+    """Sequence b has `lengths[b]` slots filled; part p takes every P-th tile of BN of them.
 
     Of its tiles a part gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `decode_merge`; -inf, 0 and 0 where it has none.
@@ -83,19 +82,18 @@ def decode_attention(
     so they must hold finite numbers.
     """
     grid(P, HKV, B)
-    requires(G <= 16 and P <= 4096 and S <= 536870912)
-    values(starts, 0, S)
+    requires(G <= 16 and P <= 4096 and S % BN == 0 and S <= 536870912)
     values(lengths, 1, S + 1)
     part, head, b = bid(0), bid(1), bid(2)
-    start, length = load(starts, b), load(lengths, b)
+    length = load(lengths, b)
     query = reshape(load(q, (b, head, 0, 0), shape=(1, 1, 16, D), pad=0), (16, D))
     log2_scale = scale * 1.4426950408889634
     top = full((16,), -inf, f32)
     total = zeros((16,), f32)
     acc = zeros((16, D), f32)
     for j in range(part, cdiv(length, BN), P):
-        k = reshape(load(k_cache, offset=(start + j * BN, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
-        v = reshape(load(v_cache, offset=(start + j * BN, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
+        k = reshape(load(k_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
+        v = reshape(load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
         s = mma(query, k.T, zeros((16, BN), f32))
         s = where((j * BN + arange(BN))[None, :] < length, s, -inf)
         higher = maximum(top, max(s, axis=1) * log2_scale)

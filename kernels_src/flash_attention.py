@@ -74,7 +74,7 @@ def flash_attention(
     hold finite numbers. Blocks take the longest rows first.
     """
     grid(cdiv(T, BM), G, HKV)
-    requires(past >= 0 and past + T <= S and S <= 536870912)
+    requires(past >= 0 and past + T <= S and S % BN == 0 and S <= 536870912)
     m, member, head = cdiv(T, BM) - 1 - bid(0), bid(1), bid(2)
     first = past + m * BM
     query = reshape(load(q, (m, head, member, 0), shape=(BM, 1, 1, D), pad=0), (BM, D))
@@ -93,9 +93,9 @@ def flash_attention(
         total = total * shrink + sum(p, axis=1)
         acc = mma(astype(p, E), v, acc * shrink[:, None])
         top = higher
-    for j in range(whole, cdiv(first + BM, BN)):
-        k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
-        v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D), pad=0), (BN, D))
+    for j in range(whole, cdiv(min(first + BM, past + T), BN)):
+        k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
+        v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
         s = mma(query, k.T, zeros((BM, BN), f32))
         seen = (j * BN + arange(BN))[None, :] <= (first + arange(BM))[:, None]
         s = where(seen, s, -inf)

@@ -81,24 +81,24 @@ def _softmax(scores: Wide) -> Wide:
 
 
 def decode_attention(
-    q: Array, k_cache: Array, v_cache: Array, starts: Array, lengths: Array, scale: float, parts: int, tile: int
+    q: Array, k_cache: Array, v_cache: Array, lengths: Array, scale: float, parts: int, tile: int
 ) -> tuple[Wide, Wide, Wide]:
-    """What each of `parts` parts finds, every `parts`-th tile of `tile` slots being its own; (B, HKV, G, D), (S, HKV, D) twice,
-    (B,) twice -> (B, P, HKV, G, D), (B, P, HKV, G) twice."""
+    """What each of `parts` parts finds, every `parts`-th tile of `tile` slots being its own; (B, HKV, G, D), (B, S, HKV, D)
+    twice, (B,) -> (B, P, HKV, G, D), (B, P, HKV, G) twice."""
     sequences, heads, group, width = q.shape
     partial = np.zeros((sequences, parts, heads, group, width))
     maxima = np.full((sequences, parts, heads, group), -np.inf)
     sums = np.zeros((sequences, parts, heads, group))
     for b in range(sequences):
-        positions = np.arange(int(lengths[b]))
+        slots = np.arange(int(lengths[b]))
         for p in range(parts):
-            mine = int(starts[b]) + positions[positions // tile % parts == p]
+            mine = slots[slots // tile % parts == p]
             if mine.size:
-                scores = np.einsum("hgd,shd->hgs", _wide(q[b]), _wide(k_cache[mine])) * scale * np.log2(np.e)
+                scores = np.einsum("hgd,shd->hgs", _wide(q[b]), _wide(k_cache[b, mine])) * scale * np.log2(np.e)
                 maxima[b, p] = scores.max(axis=-1)
                 weights = np.exp2(scores - maxima[b, p, :, :, None])
                 sums[b, p] = weights.sum(axis=-1)
-                partial[b, p] = np.einsum("hgs,shd->hgd", weights, _wide(v_cache[mine]))
+                partial[b, p] = np.einsum("hgs,shd->hgd", weights, _wide(v_cache[b, mine]))
     return partial, maxima, sums
 
 

@@ -28,13 +28,18 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     """Dims to check; empty where any do."""
     match manifest.kernel:
         case "flash_attention":
-            found = [{"T": t, "S": t + extra, "HKV": 2, "G": g} for t in LENGTHS for extra, g in ((0, 1), (3, 2), (203, 5))]
-            return [*found, {"T": 17, "S": 33000, "HKV": 1, "G": 8}, {"T": 1000, "S": 8192, **MODEL}]
+            # Slots come in whole tiles; with a tile or more to spare, tokens are in the cache already.
+            found = [
+                {"T": t, "S": -(-(t + extra) // 64) * 64, "HKV": 2, "G": g}
+                for t in LENGTHS
+                for extra, g in ((0, 1), (67, 2), (203, 5))
+            ]
+            return [*found, {"T": 17, "S": 33024, "HKV": 1, "G": 8}, {"T": 1000, "S": 8192, **MODEL}]
         case "decode_attention":
             one = [{"B": 1, "S": s, "P": p, "HKV": 8, "G": g} for s, p, g in (
-                (1, 1, 2), (17, 64, 4), (127, 3, 5), (129, 64, 8), (1000, 64, 2), (4096, 64, 4), (8192, 64, 8), (32768, 64, 4),
+                (32, 1, 2), (32, 64, 4), (128, 3, 5), (160, 64, 8), (1024, 64, 2), (4096, 64, 4), (8192, 64, 8), (32768, 64, 4),
             )]  # fmt: skip
-            return [*one, {"B": 3, "S": 1001, "P": 5, "HKV": 2, "G": 16}, {"B": 8, "S": 8200, "P": 64, **MODEL}]
+            return [*one, {"B": 3, "S": 1024, "P": 5, "HKV": 2, "G": 16}, {"B": 8, "S": 8192, "P": 64, **MODEL}]
         case "decode_merge":
             return [{"B": b, "HKV": h, "G": g} for b, h, g in ((1, 8, 2), (1, 8, 4), (3, 1, 5), (8, 8, 8))]
         case "qk_norm_rope_kv":
@@ -76,19 +81,17 @@ def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]
 
 
 def past(tokens: int, slots: int) -> int:
-    """Tokens in the cache before the new ones; up to three slots stay free."""
-    return max(0, slots - tokens - 3)
+    """Tokens in the cache before the new ones: none where the slots are those of the new ones' tiles, else all but three."""
+    return 0 if slots - tokens < 64 else slots - tokens - 3
 
 
 def adjust(manifest: Manifest, t: Tensors) -> None:
     """Contents that random numbers do not give, in place."""
     if manifest.kernel == "decode_attention":
-        # Sequences share the cache evenly; the last one is full.
-        count = t["starts"].numel()
-        room = t["k_cache"].shape[0] // count
-        t["starts"].copy_(torch.arange(count) * room)
-        t["lengths"].copy_(torch.randint(1, room + 1, (count,)))
-        t["lengths"][-1] = room
+        # A single sequence fills its slots, or nearly so in a small cache; of several, only the last does.
+        slots, count = t["k_cache"].shape[1], t["lengths"].numel()
+        t["lengths"].copy_(torch.randint(1, slots + 1, (count,)))
+        t["lengths"][-1] = slots if slots > 4096 or count > 1 else max(1, slots - 31)
     elif manifest.kernel == "decode_merge":
         t["sums"].abs_().add_(0.5)
         if t["sums"].shape[1] > 1:  # the last part had nothing
@@ -105,7 +108,7 @@ def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
         case "kv_update":
             return 4 * _bytes(t["k"])
         case "decode_attention":
-            row = _bytes(t["k_cache"][0])
+            row = _bytes(t["k_cache"][0, 0])
             return 2 * row * int(t["lengths"].sum()) + sum(_bytes(t[name]) for name in ("q", "partial", "maxima", "sums"))
         case _:
             return None
@@ -148,8 +151,8 @@ def _decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
     found["maxima"].fill_(-math.inf)
     parts = t["maxima"].shape[1]
     for b in range(t["q"].shape[0]):
-        start, length = int(t["starts"][b]), int(t["lengths"][b])
-        keys, values = t["k_cache"][start : start + length], t["v_cache"][start : start + length]
+        length = int(t["lengths"][b])
+        keys, values = t["k_cache"][b, :length], t["v_cache"][b, :length]
         scores = torch.einsum("hgd,shd->hgs", t["q"][b], keys) * scale
         owner = torch.arange(length, device=scores.device) // tile % parts
         for p in range(min(parts, -(-length // tile))):
@@ -207,7 +210,7 @@ def _matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
 
 def _matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
     """Logits are compared as the kernel stores them nowhere: rounded from f32, so that a tie falls to the lowest column."""
-    rows, (batch, parts) = int(manifest.constants["ROWS"]), t["maxima"].shape
+    rows, parts = int(manifest.constants["ROWS"]), t["maxima"].shape[1]
     logits = t["x"] @ t["w"].T
     groups = -(-logits.shape[1] // (rows * parts)) * parts
     padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
