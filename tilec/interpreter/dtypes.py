@@ -25,8 +25,8 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 
 def convert(array: Array, source: DType, target: DType) -> Array:
-    """`array` as `target`. Floats round to nearest even, floats become integers toward zero and at most the ends of the range,
-    wider integers keep their low bits."""
+    """`array` as `target`. Floats round to nearest even, those of 8 bits stay finite; floats become integers toward zero and
+    at most the ends of the range; wider integers keep their low bits."""
     wanted = numpy_dtype(target)
     if target.kind == "b":
         return array != 0
@@ -37,6 +37,9 @@ def convert(array: Array, source: DType, target: DType) -> Array:
         # The ends of i64 are no float64; out of range is decided before converting.
         inside = np.clip(whole, float(low), np.nextafter(float(high), 0) if target.bits > 32 else float(high))
         return np.where(whole >= float(high), high, np.where(whole <= float(low), low, inside.astype(np.int64))).astype(wanted)
+    if target.is_float and target.bits == 8:
+        most = {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target.name]
+        return np.clip(array.astype(np.float32), -most, most).astype(wanted)
     if target.is_float and not source.is_float:
         return array.astype(np.float32).astype(wanted)
     if source.is_float and source.bits == target.bits and source != target:

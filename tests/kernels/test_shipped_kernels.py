@@ -1,0 +1,101 @@
+"""Every shipped kernel on the interpreter: right against float64, in any block order, every element owned by one block."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tests import shipped
+from tests.shipped_launches import SIZES, Array, expected, launch_values, make_arrays
+from tilec.interpreter import Accesses, run
+from tilec.interpreter.launch import bind
+from tilec.ir.core import Access, Function
+
+MORE: dict[str, list[dict[str, float | str]]] = {
+    "add": [{"N": 2047}, {"N": 2049}],
+    "silu_mul": [{"N": 6145}],
+    "rms_norm": [{"T": 1, "eps": 1e-6}, {"T": 5, "H": 5120, "eps": 1e-5}],
+    "matvec": [{"N": 41, "B": batch, "K": 2560} for batch in (1, 2, 4, 8)],
+    "matmul": [{"M": 1, "N": 8, "K": 8}, {"M": 129, "N": 264, "K": 72}],
+    "argmax_blocks": [{"B": 1, "V": 1, "P": 1}],
+    "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
+    "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
+}
+"""Odd sizes beside those that the lowered code is run at."""
+
+ROUNDINGS = {"add_rms_norm": 2, "flash_attention": 2, "decode_attention": 2, "qk_norm_rope_kv": 2}
+"""How often a value is rounded to the kernel's dtype on its way, where not once."""
+
+CASES = [
+    (name, {"E": dtype} | size)
+    for name in shipped.NAMES
+    for size in (*SIZES[name], *MORE.get(name, []))
+    for dtype in ("bf16", "f16")
+]
+
+
+def half_ulp(function: Function) -> float:
+    """Largest relative error of one rounding to the kernel's dtype: half a unit in the last place."""
+    return 2.0**-11 if function.constants.get("E") == "f16" else 2.0**-8
+
+
+def assert_rounded(found: Array, wanted: Array, relative: float) -> None:
+    """The difference from float64, in the Euclidean norm, is at most `relative`; values may vanish below the smallest of f16."""
+    wide = found.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.where(wide == wanted, 0.0, wide - wanted)  # equal infinities are equal
+    finite = np.where(np.isfinite(wanted), wanted, 0.0)
+    vanished = 2.0**-24 * np.sqrt(wanted.size)
+    assert np.linalg.norm(difference) <= relative * np.linalg.norm(finite) + vanished
+
+
+@pytest.mark.parametrize(("name", "size"), CASES, ids=[f"{name}-{size}" for name, size in CASES])
+def test_kernel_against_float64(name: str, size: dict[str, float | str]) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # shown where the test fails
+    function = shipped.load(name, size)
+    env = launch_values(function, size)
+    arrays = make_arrays(function, env, seed)
+    wanted = expected(function, {key: array.copy() for key, array in arrays.items()}, env)
+    scalars = {p.name: env[p.name] for p in function.parameters if p.access is None}
+    dims = {key: int(value) for key, value in env.items() if key in function.dims}
+    backwards = {key: array.copy() for key, array in arrays.items()}
+    grid = bind(function, arrays, scalars, dims).grid
+    accesses = Accesses(function, arrays)
+    run(function, arrays, scalars, dims=dims, accesses=accesses)
+    assert accesses.problems() == []
+    shuffled = [tuple(map(int, place)) for place in np.ndindex(*grid)]
+    random.Random(seed).shuffle(shuffled)
+    run(function, backwards, scalars, dims=dims, block_order=shuffled)
+    # A norm of n roundings of relative size u is at most n u; f32 arithmetic before them adds next to nothing.
+    allowed = ROUNDINGS.get(name, 1) * half_ulp(function)
+    for parameter, values in wanted.items():
+        assert (arrays[parameter].view(np.uint8) == backwards[parameter].view(np.uint8)).all(), "the order of blocks matters"
+        if arrays[parameter].dtype.kind == "i":
+            assert (arrays[parameter] == values).all()
+        else:
+            assert_rounded(arrays[parameter], np.asarray(values, np.float64), allowed)
+
+
+def test_every_kernel_has_a_launch_and_a_reference() -> None:
+    assert SIZES.keys() == set(shipped.NAMES)
+
+
+def test_ties_of_argmax_go_to_the_lowest_column() -> None:
+    function = shipped.load("argmax_blocks", {"E": "bf16"})
+    block = int(function.constants["BLOCK"])
+    arrays = make_arrays(function, {"B": 1, "V": 2 * block, "P": 2, "BLOCK": block})
+    arrays["logits"][:] = 1
+    run(function, arrays)
+    written = next(p.name for p in function.parameters if p.access is Access.OUT and p.value.tensor.dtype.is_integer)
+    assert arrays[written].tolist() == [[0, block]]
+
+
+def test_the_first_and_the_last_row_of_a_table() -> None:
+    function = shipped.load("embedding", {"E": "f16"})
+    arrays = make_arrays(function, {"T": 3, "V": 5, **{k: v for k, v in function.constants.items() if isinstance(v, int)}})
+    arrays["ids"][:] = [4, 0, 4]
+    run(function, arrays)
+    assert (arrays["out"] == arrays["table"][[4, 0, 4]]).all()

@@ -1,0 +1,101 @@
+"""Launches of every shipped kernel: sizes that reach past edges, inputs within the contract, and the float64 reference."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from tests import shipped
+from tilec.ir.core import Access, Function
+
+Array = NDArray[Any]
+
+SIZES: dict[str, list[dict[str, float | str]]] = {
+    "add": [{"N": 1}, {"N": 4096}, {"N": 4904}],
+    "silu_mul": [{"N": 5}, {"N": 2056}],
+    "rms_norm": [{"T": 3, "eps": 1e-6}, {"T": 2, "H": 2560, "E": "f16", "eps": 1e-6}],
+    "add_rms_norm": [{"T": 2, "eps": 1e-5}],
+    "embedding": [{"T": 3, "V": 7}],
+    "gather_row": [{"T": 5}],
+    "argmax_blocks": [{"B": 2, "V": 5000, "P": 3}],
+    "argmax_reduce": [{"B": 3, "P": 77}],
+    "matvec": [{"N": 3, "B": 1}, {"N": 37, "B": 4}],
+    "matvec_add": [{"N": 6, "B": 1}, {"N": 36, "B": 8}],
+    "matvec_silu_mul": [{"I": 3, "I2": 6, "B": 1}, {"I": 64, "I2": 128, "B": 4}],
+    "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
+    "matmul": [{"M": 130, "N": 136, "K": 136}, {"M": 5, "N": 8, "K": 200, "E": "f16"}],
+    "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
+    "kv_update": [{"T": 3, "S": 8}],
+    "silu_mul_rows": [{"T": 2, "I": 1024, "I2": 2048}],
+    "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
+    "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
+    "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
+    "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
+}
+"""Dims, scalars and the constants that matter. Where a kernel allows it, a block reaches past an edge."""
+
+EXTRA = {
+    "argmax_blocks": lambda env: (env["BLOCK"],),
+    "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
+    "decode_attention": lambda env: (env["P"], env["BN"]),
+    "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
+}
+"""What a reference takes beside the kernel's inputs and scalars."""
+
+NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "i32": np.int32}
+
+
+def launch_values(function: Function, size: dict[str, float | str]) -> dict[str, float]:
+    """Constants, dims and scalars of a launch by name."""
+    return {key: value for key, value in (function.constants | size).items() if not isinstance(value, str)}
+
+
+def reference(name: str) -> Any:
+    """The kernel's reference, from the modules beside the kernels."""
+    sys.path.insert(0, str(shipped.ROOT / "kernels_src"))
+    try:
+        modules = [importlib.import_module(module) for module in ("reference", "reference_attention")]
+    finally:
+        sys.path.pop(0)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+
+def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dict[str, Array]:
+    """Inputs at random within the kernel's value facts; what is only written is poisoned."""
+    random = np.random.default_rng([seed, *map(ord, function.name)])
+    ints = {name: int(value) for name, value in env.items()}
+    facts = {fact.tensor: fact for fact in function.values}
+    arrays: dict[str, Array] = {}
+    for parameter in function.parameters:
+        if parameter.access is None:
+            continue
+        tensor = parameter.value.tensor
+        shape, dtype = tuple(dim.evaluate(ints) for dim in tensor.dims), NUMPY[tensor.dtype.name]
+        if parameter.access is Access.OUT:
+            arrays[parameter.name] = np.full(shape, -1 if tensor.dtype.is_integer else np.nan).astype(dtype)
+        elif tensor.dtype.is_integer:
+            fact = facts.get(parameter.name)
+            low, high = (fact.low.evaluate(ints), fact.high.evaluate(ints)) if fact else (0, 1000)
+            distinct = fact is not None and fact.distinct
+            arrays[parameter.name] = random.choice(np.arange(low, high), shape, replace=not distinct).astype(dtype)
+        else:
+            arrays[parameter.name] = random.normal(size=shape).astype(dtype)
+    if function.name == "decode_attention":  # one sequence ends inside a tile, the other fills its slots
+        arrays["lengths"][:] = [41, 96][: int(env["B"])]
+    if function.name == "decode_merge":
+        arrays["sums"] = np.abs(arrays["sums"]) + 1
+    return arrays
+
+
+def expected(function: Function, arrays: dict[str, Array], env: dict[str, float]) -> dict[str, Array]:
+    """What the reference says of each tensor that the kernel writes, in float64, from inputs as they are before the launch."""
+    inputs = [arrays[p.name] for p in function.parameters if p.access in (Access.IN, Access.INOUT)]
+    scalars = [env[p.name] for p in function.parameters if p.access is None]
+    found = reference(function.name)(*inputs, *scalars, *EXTRA.get(function.name, lambda _: ())(env))
+    written = [p.name for p in function.parameters if p.access in (Access.OUT, Access.INOUT)]
+    return dict(zip(written, found if isinstance(found, tuple) else (found,), strict=True))
