@@ -42,9 +42,9 @@ def decode_merge(
     """`out = sum_p(w_p * partial_p) / sum_p(w_p * sums_p)` with `w_p = 2 ** (maxima_p - max(maxima))`; one head per block."""
     grid(G, HKV, B)
     member, head, b = bid(0), bid(1), bid(2)
+    acc = reshape(load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
     top = reshape(load(maxima, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
     part = reshape(load(sums, (b, 0, head, member), shape=(1, P, 1, 1)), (P,))
     weight = exp2(top - max(top, axis=0))
-    acc = reshape(load(partial, (b, 0, head, member, 0), shape=(1, P, 1, 1, D)), (P, D))
     mean = sum(acc * weight[:, None], axis=0) / sum(part * weight, axis=0)
     store(out, (b, head, member, 0), reshape(astype(mean, E), (1, 1, 1, D)))

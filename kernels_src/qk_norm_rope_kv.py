@@ -73,15 +73,16 @@ def qk_norm_rope_kv(
         position = load(positions, t)
         cos = load(table, (position, 0), shape=(1, D // 2))[:, None, :]
         sin = load(table, (position, 1), shape=(1, D // 2))[:, None, :]
-        scale = normed_scale(low, high, D, eps)
         if group < first_key:
-            a = low * scale * load(q_weight, 0, shape=D // 2).astype(f32)[None, None, :]
-            b = high * scale * load(q_weight, 1, shape=D // 2).astype(f32)[None, None, :]
+            w_low, w_high = load(q_weight, 0, shape=D // 2).astype(f32), load(q_weight, 1, shape=D // 2).astype(f32)
+            scale = normed_scale(low, high, D, eps)
+            a, b = low * scale * w_low[None, None, :], high * scale * w_high[None, None, :]
             store(q, (t, group, 0), astype(rotated_low(a, b, cos, sin), E))
             store(q, (t, group, 1), astype(rotated_high(a, b, cos, sin), E))
         else:
-            a = low * scale * load(k_weight, 0, shape=D // 2).astype(f32)[None, None, :]
-            b = high * scale * load(k_weight, 1, shape=D // 2).astype(f32)[None, None, :]
+            w_low, w_high = load(k_weight, 0, shape=D // 2).astype(f32), load(k_weight, 1, shape=D // 2).astype(f32)
+            scale = normed_scale(low, high, D, eps)
+            a, b = low * scale * w_low[None, None, :], high * scale * w_high[None, None, :]
             store(k_cache, (slot, group - first_key, 0), astype(rotated_low(a, b, cos, sin), E))
             store(k_cache, (slot, group - first_key, 1), astype(rotated_high(a, b, cos, sin), E))
     else:

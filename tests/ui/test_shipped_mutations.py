@@ -30,13 +30,13 @@ SAFETY = {"E0301", "E0302", "E0303", "E0304", "E0305", "E0306", "E0401", "E0402"
 INSIDE = {
     ("qk_norm_rope_kv", change)
     for change in (
-        "load10-axis1+1",  # the next heads of the row, which are values at the last key
-        "store14-axis2+1",  # both halves of a key to one place, of a tensor that may be written twice
-        "load17-axis1+1",
-        "load17-axis2+1",  # the other half of the head
-        "load18-axis1+1",
-        "load27-axis0+1",  # the other half of the weight
-        "load29-axis0+1",
+        "load18-axis1+1",  # the next heads of the row, which are values at the last key
+        "load19-axis1+1",
+        "load18-axis2+1",  # the other half of the head
+        "load9-axis1+1",  # the sines
+        "load28-axis0+1",  # the other half of the weight
+        "load30-axis0+1",
+        "store15-axis2+1",  # both halves of a key to one place, of a tensor that may be written twice
         "grid1-1",  # values stay out of the cache
     )
 } | {
