@@ -86,8 +86,8 @@ def resource_changes(name: str, old: Mapping[str, int], new: Mapping[str, int]) 
 def text_changes(name: str, what: str, old: Iterable[str], new: Iterable[str], *, worse: bool) -> Iterable[Change]:
     """Lines that only one side has; `worse` says whether a new one counts as that."""
     before, after = list(old), list(new)
-    yield from (Change(name, "contract", f"no longer {what} {text}", False) for text in before if text not in after)
-    yield from (Change(name, "contract", f"now {what} {text}", worse) for text in after if text not in before)
+    yield from (Change(name, "contract", f"{what} gone: {text}", False) for text in before if text not in after)
+    yield from (Change(name, "contract", f"new {what}: {text}", worse) for text in after if text not in before)
 
 
 def manifest_changes(name: str, old: Manifest, new: Manifest) -> Iterable[Change]:
@@ -124,7 +124,7 @@ def _values(manifest: Manifest) -> list[str]:
 def _interface(manifest: Manifest) -> list[str]:
     lines = [f"{spec.access} {spec.name}: {spec.dtype} [{', '.join(map(str, spec.dims))}]" for spec in manifest.tensors]
     lines += [f"scalar {spec.name}: {spec.dtype}" for spec in manifest.scalars]
-    return [*lines, f"a grid of ({', '.join(map(str, manifest.grid))}) blocks of {manifest.block}"]
+    return [*lines, f"grid ({', '.join(map(str, manifest.grid))}), {manifest.block} threads per block"]
 
 
 def _apart(manifest: Manifest) -> list[str]:
@@ -136,11 +136,11 @@ def _unsafe(manifest: Manifest) -> list[str]:
 
 
 _CONTRACT = (
-    ("takes", False, _interface),
-    ("requires", True, _checks),
-    ("requires", True, _values),
-    ("requires", True, _apart),
-    ("trusts", True, _unsafe),
+    ("parameter or grid", False, _interface),
+    ("launch check", True, _checks),
+    ("value obligation", True, _values),
+    ("aliasing rule", True, _apart),
+    ("unsafe block", True, _unsafe),
 )
 
 

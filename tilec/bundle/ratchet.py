@@ -88,7 +88,7 @@ def changes(golden: Record, now: Record) -> list[Change]:
     found: list[Change] = []
     for name in sorted(golden.proofs.keys() & now.proofs.keys()):
         found.extend(proof_changes(name, golden.proofs[name], now.proofs[name]))
-        found.extend(text_changes(name, "requires", golden.contract[name], now.contract[name], worse=True))
+        found.extend(text_changes(name, "condition of launch", golden.contract[name], now.contract[name], worse=True))
         for arch, used in now.resources[name].items():
             before = golden.resources.get(name, {}).get(arch)
             if before is not None:

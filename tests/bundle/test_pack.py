@@ -1,0 +1,136 @@
+"""Packing with the real compilers: the bytes depend on the project only, and the commands say what is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilec.bundle_format import encode
+from tilec.cli import commands
+from tilec.runtime import open_bundle
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "qwen3-0.6b"
+
+
+def clone(folder: Path) -> Path:
+    """The project's kernels and build file, elsewhere."""
+    shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "build.toml", folder)
+    return folder
+
+
+def pack(root: Path, output: Path, jobs: int = 2) -> Path:
+    """Pack in a process and with a store of its own."""
+    environment = {name: value for name, value in os.environ.items() if name != "TILEC_CACHE_DIR"}
+    command = [sys.executable, "-m", "tilec", "bundle", "pack", "--project", str(root), "-m", MODEL, "--arch", "sm_90"]
+    done = subprocess.run(
+        [*command, "-o", str(output), "--jobs", str(jobs)], capture_output=True, text=True, env=environment, cwd=output.parent
+    )
+    assert done.returncode == 0, done.stderr
+    return output / f"{MODEL}-sm_90a.bundle"
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("first")
+    return pack(clone(folder / "p"), folder / "out")
+
+
+def test_two_clones_at_different_paths_give_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
+    other = clone(tmp_path / "a much longer path" / "q")
+    assert pack(other, tmp_path / "out", jobs=1).read_bytes() == bundle.read_bytes()
+    assert str(tmp_path).encode() not in bundle.read_bytes()
+    assert str(ROOT).encode() not in bundle.read_bytes()
+
+
+def test_bundle_holds_what_the_plan_says(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["build", "--project", str(ROOT), "--plan", "--json", "--arch", "sm_90"]) == 0
+    uses = [use for use in json.loads(capsys.readouterr().out)["uses"] if use["model"] == MODEL]
+    with open_bundle(bundle, arch="sm_90a") as opened:
+        assert {kernel.name: set(kernel.steps) for kernel in opened.kernels} == {
+            name: {use["op"] for use in uses if use["artifact"] == name} for name in {use["artifact"] for use in uses}
+        }
+        assert opened.config["hidden_size"] == 1024
+        assert opened.find("rms_norm", H=1024).manifest.obligations
+        assert all(not kernel.manifest.unsafe for kernel in opened.kernels)
+
+
+def test_list_verify_and_show(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["bundle", "list", str(bundle)]) == 0
+    table = capsys.readouterr().out
+    assert f"{MODEL} for sm_90a" in table
+    assert commands.run(["bundle", "list", "--json", str(bundle)]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["bytes"] == bundle.stat().st_size
+    assert all(one["name"] in table and one["proofs"] for one in data["kernels"])
+    assert commands.run(["bundle", "verify", "--arch", "sm_90", "--sha256", data["sha256"], str(bundle)]) == 0
+    assert f"sha256 {data['sha256']}" in capsys.readouterr().out
+    assert commands.run(["bundle", "show", str(bundle), "rms_norm"]) == 0
+    shown = capsys.readouterr().out
+    assert "in x: bf16 [T, 1024], aligned to 16 bytes" in shown
+    assert "kernels_src/rms_norm.py" in shown
+    assert commands.run(["bundle", "show", "--json", str(bundle), "rms_norm"]) == 0
+    assert json.loads(capsys.readouterr().out)["manifest"]["kernel"] == "rms_norm"
+
+
+def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = tmp_path / "damaged.bundle"
+    damaged.write_bytes(bundle.read_bytes()[:-1])
+    for arguments, status, words in (
+        (["verify", str(bundle), str(damaged)], 1, "error[E0705]"),
+        (["verify", str(bundle), "--arch", "sm_100"], 1, "error[E0706]"),
+        (["verify", str(bundle), "--sha256", "00"], 1, "error[E0705]"),
+        (["verify", str(ROOT / "build.toml")], 1, "error[E0704]"),
+        (["verify", str(tmp_path / "absent")], 2, "error[E0703]"),
+        (["verify", str(bundle), "--arch", "sm_13"], 2, "error[E0603]"),
+        (["show", str(bundle), "nothing"], 2, "error[E0707]"),
+        (["pack", "--project", str(ROOT), "-m", "nothing"], 2, "no model `nothing`"),
+    ):
+        assert commands.run(["bundle", *arguments]) == status, arguments
+        err = capsys.readouterr().err
+        assert words in err
+        assert err.count("error") == 1
+    assert commands.run(["bundle", "verify", "--json", str(bundle), str(damaged)]) == 1
+    assert [one["sound"] for one in json.loads(capsys.readouterr().out)["bundles"]] == [True, False]
+
+
+def changed(bundle: Path, path: Path) -> Path:
+    """The bundle with one kernel gone, and worse proofs and resources in another."""
+    with open_bundle(bundle) as opened:
+        data = bundle.read_bytes()
+        start = data.index(b'{"arch"')
+        description = json.JSONDecoder().raw_decode(data[start : data.index(b"\x7fELF")].decode("latin-1"))[0]
+        del description["blobs"]
+        description["kernels"] = [one for one in description["kernels"] if one["manifest"]["kernel"] != "embedding"]
+        norm = next(one["manifest"] for one in description["kernels"] if one["manifest"]["kernel"] == "rms_norm")
+        first = next(one for one in norm["obligations"] if one["rung"] == "set")
+        first["rung"] = "launch"
+        norm["resources"]["spill_bytes"] = 8
+        norm["launch_checks"].append({"condition": ["<=", "T", 4], "text": "T is at most 4"})
+        blobs = {one["blob"]: opened.cubin(one["name"]) for one in description["kernels"]}
+    path.write_bytes(encode(description, blobs))
+    return path
+
+
+def test_diff_says_what_got_worse(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["bundle", "diff", str(bundle), str(bundle)]) == 0
+    assert capsys.readouterr().out == "the bundles are the same\n"
+    other = str(changed(bundle, tmp_path / "other.bundle"))
+    assert commands.run(["bundle", "diff", str(bundle), other]) == 1
+    out = capsys.readouterr().out
+    assert "- embedding-E=bf16-H=1024-BLOCK=" in out
+    assert "! spill bytes 0 -> 8" in out
+    assert "! new launch check: T is at most 4" in out
+    assert any(line.startswith("  ! ") and "set -> " in line and "launch" in line for line in out.splitlines())
+    assert commands.run(["bundle", "diff", "--json", other, str(bundle)]) == 1
+    back = json.loads(capsys.readouterr().out)
+    assert not back["same"]
+    assert [one["kind"] for one in back["changes"] if one["kind"] == "added"]
+    assert not any(one["worse"] for one in back["changes"])
