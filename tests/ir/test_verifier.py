@@ -9,7 +9,7 @@ import pytest
 from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import OPS, Function, Parameter, Value, VerifyError
-from tilec.ir.ops_staging import Columns, Relayout
+from tilec.ir.ops_staging import Part, Relayout
 from tilec.ir.parser import parse_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
@@ -192,7 +192,7 @@ BROKEN = [
 def test_the_text_is_fine_unbroken() -> None:
     function = parse_function(GOOD)
     verify(function)
-    assert {type(op) for op in function.body.walk()} == set(OPS.values()) - {Relayout, Columns}
+    assert {type(op) for op in function.body.walk()} == set(OPS.values()) - {Relayout, Part}
 
 
 @pytest.mark.parametrize(("good", "bad", "rule"), BROKEN, ids=[case[2] for case in BROKEN])

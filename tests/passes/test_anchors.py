@@ -11,7 +11,7 @@ from tilec.ir import ops
 from tilec.ir.blocked_layouts import hidden
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.layout import Layout, register_map
-from tilec.ir.ops_staging import Columns, Relayout, SharedLoad
+from tilec.ir.ops_staging import Part, Relayout, SharedLoad
 from tilec.target import SM_90A
 
 ATTENTION = ("flash_attention", "decode_attention")
@@ -68,7 +68,7 @@ def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memo
         products = [op for op in loop.regions[0].ops if isinstance(op, ops.Mma)]
         assert len(products) > 2
         for product in products:
-            assert isinstance(product.operands[0].owner, Columns)
+            assert isinstance(product.operands[0].owner, Part)
             assert isinstance(product.operands[1].owner, SharedLoad)
         assert not any(isinstance(op, ops.Load) for op in loop.regions[0].walk())
     outside = [op for op in function.body.ops if isinstance(op, Relayout)]

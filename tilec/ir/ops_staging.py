@@ -120,13 +120,17 @@ class Relayout(Op, opcode="relayout"):
 
 
 @dataclass(eq=False, kw_only=True)
-class Columns(Op, opcode="columns"):
-    """Columns `start` and following of a matrix, as many as the result has; every thread must hold those it needs."""
+class Part(Op, opcode="part"):
+    """The box of the result's shape at (`row`, `column`) of a matrix; every thread must hold the elements it needs."""
 
-    start: int
+    row: int = 0
+    column: int = 0
 
     def verify(self) -> None:
         source, tile = self.operands[0].tile, self.result.tile
         _require(source.rank == 2 and tile.rank == 2 and source.dtype == tile.dtype, self, "matrices of one dtype")
-        _require(source.shape[0] == tile.shape[0], self, "the rows stay")
-        _require(self.start >= 0 and self.start + tile.shape[1] <= source.shape[1], self, "the columns lie inside")
+        rows, columns = (
+            first >= 0 and first + size <= extent
+            for first, size, extent in zip((self.row, self.column), tile.shape, source.shape, strict=True)
+        )
+        _require(rows and columns, self, "the box lies inside")

@@ -36,13 +36,13 @@ from tilec.ir.ops import (
     Yield,
 )
 from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, Columns, CommitCopies, Relayout, SharedAlloc, SharedLoad, WaitCopies
+from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, CommitCopies, Part, Relayout, SharedAlloc, SharedLoad, WaitCopies
 from tilec.ir.types import SharedType, TensorType, TileType, i32
 
 _NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)
 _ARITY: Final[tuple[tuple[int, tuple[type[Op], ...]], ...]] = (
     (0, (Constant, Iota, BlockId, NumBlocks, DimValue, SharedAlloc, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)),
-    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Columns)),
+    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Part)),
     (2, (Binary, Compare, SharedLoad)),
     (3, (Select, Mma)),
 )

@@ -52,7 +52,7 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops_staging.BlockBarrier: lambda context, _: context.barrier(),
     ops_staging.SharedLoad: mma.lower_shared_load,
     ops_staging.Relayout: arithmetic.lower_relayout,
-    ops_staging.Columns: arithmetic.lower_columns,
+    ops_staging.Part: arithmetic.lower_part,
 }
 
 

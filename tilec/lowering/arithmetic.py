@@ -22,7 +22,7 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.ops_staging import Columns, Relayout
+from tilec.ir.ops_staging import Part, Relayout
 from tilec.ir.types import DType, f32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import moved, registers_in, through_shared
@@ -110,11 +110,11 @@ def lower_relayout(context: Context, op: Relayout) -> None:
     context.assign(op.result, registers_in(context, op.operands[0], op.result.layout))
 
 
-def lower_columns(context: Context, op: Columns) -> None:
-    """A choice of registers; every thread holds the columns it needs."""
+def lower_part(context: Context, op: Part) -> None:
+    """A choice of registers."""
     source, target = op.operands[0].layout, op.result.layout
     assert source is not None and target is not None
-    found = register_map(source, target, (0, op.start))
+    found = register_map(source, target, (op.row, op.column))
     assert found is not None, op
     held = context.registers(op.operands[0])
     context.assign(op.result, [held[register] for register in found])

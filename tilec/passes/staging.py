@@ -1,8 +1,8 @@
 """Turns loops whose loads feed `mma` into pipelines: copies run ahead through shared memory while tensor cores work.
 
 A loop qualifies where an `mma` takes operands that are loads of this iteration (perhaps reshaped to two axes or transposed)
-whose offsets follow from the loop variable alone, aligned to 4 bytes or more; the left operand may also be a tile in
-registers, such as the result of the `mma` before. With `s` stages the loop becomes
+whose offsets follow from the loop variable alone, aligned to 4 bytes or more; one of the two may also be a tile in registers,
+such as the result of the `mma` before. With `s` stages the loop becomes
 
     barrier, if scratch was used before                           its bytes are the buffers' now
     start the copies of iterations 0 .. s-2                       one group each, empty past the end
@@ -18,7 +18,6 @@ The product of one iteration is split along K, so that only one 16-wide slice of
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
 from typing import Final
 
 from tilec.diagnostics import CompileError, Diagnostic, Label
@@ -26,58 +25,16 @@ from tilec.ir import mma_layouts
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.mma_layouts import WarpGrid
-from tilec.ir.ops import Binary, Cast, Compare, Constant, For, If, Load, Mma, Select, Yield
-from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, Columns, CommitCopies, Relayout, SharedAlloc, SharedLoad, WaitCopies
-from tilec.ir.types import SharedType, TileType, boolean, i32, i64
+from tilec.ir.ops import For, If, Load, Mma, Yield
+from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, CommitCopies, SharedAlloc, WaitCopies
+from tilec.ir.types import SharedType, TileType, i32
 from tilec.passes.divisibility import aligned_ranges
 from tilec.passes.ranges import Range
 from tilec.passes.staged_loads import Operand, staged_operand, users_of
+from tilec.passes.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
 from tilec.target import Target
 
 MAX_STAGES: Final = 4
-
-
-@dataclass(eq=False, slots=True)
-class Product:
-    """An `mma` of the loop body whose right operand is staged; `left` is None where the left one is in registers."""
-
-    mma: Mma
-    grid: WarpGrid
-    left: Operand | None
-    right: Operand
-
-    @property
-    def operands(self) -> list[Operand]:
-        """Those that are staged."""
-        return [self.right] if self.left is None else [self.left, self.right]
-
-
-@dataclass(eq=False, slots=True)
-class Emitter:
-    """Appends operations to a list."""
-
-    ops: list[Op] = field(default_factory=lambda: list[Op]())
-
-    def add(self, op: Op, *types: TileType | SharedType) -> Value:
-        """Append an operation; its first result, or an unused value where it has none."""
-        op.define(*types)
-        self.ops.append(op)
-        return op.results[0] if types else Value(TileType(i32))
-
-    def number(self, value: int, wide: bool = False) -> Value:
-        return self.add(Constant(value=value), TileType(i64 if wide else i32))
-
-    def binary(self, kind: str, left: Value, right: Value) -> Value:
-        return self.add(Binary(kind=kind, operands=[left, right]), left.tile)
-
-    def compare(self, kind: str, left: Value, right: Value) -> Value:
-        return self.add(Compare(kind=kind, operands=[left, right]), TileType(boolean))
-
-    def select(self, condition: Value, on_true: Value, on_false: Value) -> Value:
-        return self.add(Select(operands=[condition, on_true, on_false]), on_true.tile)
-
-    def widen(self, value: Value) -> Value:
-        return self.add(Cast(operands=[value]), TileType(i64))
 
 
 def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES, min_blocks: int | None = None) -> Function:
@@ -156,18 +113,12 @@ def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
             rows, columns, depth = *op.result.tile.shape, op.operands[0].tile.shape[1]
             out = Emitter()
             layouts = mma_layouts.operand_a(rows, depth, grid), mma_layouts.operand_b(depth, columns, grid)
-            held = [_relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
+            held = [relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
             op.result.layout = mma_layouts.accumulator(rows, columns, grid)
-            op.operands = [*held, _relayout(out, op.operands[2], op.result.layout)]
+            op.operands = [*held, relayout(out, op.operands[2], op.result.layout)]
             ops += out.ops
         ops.append(op)
     block.ops = ops
-
-
-def _relayout(out: Emitter, value: Value, layout: Layout) -> Value:
-    moved = out.add(Relayout(operands=[value]), value.tile)
-    moved.layout = layout
-    return moved
 
 
 def _blocks(block: Block) -> list[Block]:
@@ -193,7 +144,7 @@ def _find_products(function: Function, loop: For, facts: dict[Value, Range], war
         grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) else None
         if isinstance(op, Mma) and grid is not None:
             left, right = (staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2])
-            if right is not None:
+            if left is not None or right is not None:
                 found.append(Product(op, grid, left, right))
     return found
 
@@ -210,7 +161,7 @@ def _pipeline(
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
-    stages = _stage_count(target, used + _held_bytes(products), stage_bytes, *limits)
+    stages = _stage_count(target, used + held_bytes(products), stage_bytes, *limits)
     if stages < 2:
         return
     before, after = Emitter(), Emitter()
@@ -220,32 +171,11 @@ def _pipeline(
         used += type.bytes
     _prologue(before, loop, operands, stages)
     # After the first copies, which then run while the other operands change their layout.
-    _hold_constant_operands(before, loop, products, known)
+    hold_constant_operands(before, loop, products, known)
     _rewrite_body(before, loop, operands, products, stages)
     after.add(WaitCopies(pending=0))
     position = block.ops.index(loop)
     block.ops[position : position + 1] = [*before.ops, loop, *after.ops]
-
-
-def _held_bytes(products: list[Product]) -> int:
-    """Shared memory for changing the layout of one operand that comes in registers, beside the buffers."""
-    tiles = [product.mma.operands[0].tile for product in products if product.left is None]
-    return max((tile.size * tile.dtype.bytes for tile in tiles), default=0)
-
-
-def _hold_constant_operands(
-    before: Emitter, loop: For, products: list[Product], known: dict[tuple[Value, Layout], Value]
-) -> None:
-    """Bring left operands that come from outside of the loop into their layout, once."""
-    inside = {result for op in loop.regions[0].walk() for result in op.results} | set(loop.regions[0].arguments)
-    for product in products:
-        value = product.mma.operands[0]
-        if product.left is None and value not in inside:
-            rows, depth = value.tile.shape
-            layout = mma_layouts.operand_a(rows, depth, product.grid)
-            if (value, layout) not in known:
-                known[value, layout] = _relayout(before, value, layout)
-            product.mma.operands[0] = known[value, layout]
 
 
 def _allocations(loop: For) -> list[SharedAlloc]:
@@ -325,61 +255,12 @@ def _rewrite_body(before: Emitter, loop: For, operands: list[Operand], products:
         if product is None:
             rewritten.append(op)
         else:
-            rewritten.extend(_sliced(product, current))
+            rewritten.extend(sliced(product, current))
     tail = Emitter()
     following = tail.select(tail.compare("eq", current, last), zero, tail.binary("add", current, one))
     body.ops[-1].operands.append(following)
     body.ops = _without_dead([*rewritten, *tail.ops, body.ops[-1]])
     loop.results.append(Value(TileType(i32), "stage", loop))
-
-
-def _sliced(product: Product, current: Value) -> list[Op]:
-    """The product in slices of 16 along K; each slice's operands are read before the slice ahead of it is multiplied."""
-    mma = product.mma
-    rows, columns = mma.result.tile.shape
-    depth = mma.operands[0].tile.shape[1]
-    out = Emitter()
-    layout = mma_layouts.accumulator(rows, columns, product.grid)
-    left, total = mma.operands[0], mma.operands[2]
-    if product.left is None and left.layout is None:
-        left = _relayout(out, left, mma_layouts.operand_a(rows, depth, product.grid))
-    if isinstance(total.owner, Op):
-        total = _relayout(out, total, layout)
-    slices = [_read_slice(out, product, left, current, 0)]
-    for k in range(0, depth, mma_layouts.K):
-        if k + mma_layouts.K < depth:
-            slices.append(_read_slice(out, product, left, current, k + mma_layouts.K))
-        a, b = slices[k // mma_layouts.K]
-        if k + mma_layouts.K < depth:
-            total = out.add(Mma(operands=[a, b, total], loc=mma.loc), mma.result.tile)
-            total.layout = layout
-        else:
-            # The original operation becomes the last slice, so that its result keeps its users.
-            mma.operands = [a, b, total]
-            mma.result.layout = layout
-            out.ops.append(mma)
-    return out.ops
-
-
-def _read_slice(out: Emitter, product: Product, held: Value, current: Value, k: int) -> tuple[Value, Value]:
-    """Columns `k` to `k + 16` of the left operand (out of the tile `held` where it is not staged), rows of the right one."""
-    rows, columns = product.mma.result.tile.shape
-    left, right = product.left, product.right
-    dtype = right.load.result.tile.dtype
-    if left is None:
-        a = out.add(Columns(operands=[held], start=k), TileType(dtype, (rows, mma_layouts.K)))
-    else:
-        assert left.buffer is not None
-        shared = SharedLoad(operands=[left.buffer, current], column=k, transposed=left.transposed)
-        a = out.add(shared, TileType(dtype, (rows, mma_layouts.K)))
-    assert right.buffer is not None
-    b = out.add(
-        SharedLoad(operands=[right.buffer, current], row=k, transposed=right.transposed),
-        TileType(dtype, (mma_layouts.K, columns)),
-    )
-    a.layout = mma_layouts.operand_a(rows, mma_layouts.K, product.grid)
-    b.layout = mma_layouts.operand_b(mma_layouts.K, columns, product.grid)
-    return a, b
 
 
 def _without_dead(ops: list[Op]) -> list[Op]:
