@@ -78,30 +78,30 @@ def decode_attention(
 
     Of its tiles a part gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `decode_merge`; -inf, 0 and 0 where it has none.
-    A group's heads are the rows of one product. `scale` is positive. Slots past the end of a sequence are multiplied by zero,
+    A group's heads are the eight columns of a product. `scale` is positive. Slots past the end of a sequence are multiplied by zero,
     so they must hold finite numbers.
     """
     grid(P, HKV, B)
-    requires(G <= 16 and P <= 4096 and S % BN == 0 and S <= 536870912)
+    requires(G <= 8 and P <= 4096 and S % BN == 0 and S <= 536870912)
     values(lengths, 1, S + 1)
     part, head, b = bid(0), bid(1), bid(2)
     length = load(lengths, b)
-    query = reshape(load(q, (b, head, 0, 0), shape=(1, 1, 16, D), pad=0), (16, D))
+    query = reshape(load(q, (b, head, 0, 0), shape=(1, 1, 8, D), pad=0), (8, D)).T
     log2_scale = scale * 1.4426950408889634
-    top = full((16,), -inf, f32)
-    total = zeros((16,), f32)
-    acc = zeros((16, D), f32)
+    top = full((8,), -inf, f32)
+    total = zeros((8,), f32)
+    acc = zeros((D, 8), f32)
     for j in range(part, cdiv(length, BN), P):
         k = reshape(load(k_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
         v = reshape(load(v_cache, (b, j, head, 0), shape=(1, BN, 1, D)), (BN, D))
-        s = mma(query, k.T, zeros((16, BN), f32))
-        s = where((j * BN + arange(BN))[None, :] < length, s, -inf)
-        higher = maximum(top, max(s, axis=1) * log2_scale)
-        p = exp2(s * log2_scale - higher[:, None])
+        s = mma(k, query, zeros((BN, 8), f32))
+        s = where((j * BN + arange(BN))[:, None] < length, s, -inf)
+        higher = maximum(top, max(s, axis=0) * log2_scale)
+        p = exp2(s * log2_scale - higher[None, :])
         shrink = exp2(top - higher)
-        total = total * shrink + sum(p, axis=1)
-        acc = mma(astype(p, E), v, acc * shrink[:, None])
+        total = total * shrink + sum(p, axis=0)
+        acc = mma(v.T, astype(p, E), acc * shrink[None, :])
         top = higher
-    store(partial, (b, part, head, 0, 0), reshape(acc, (1, 1, 1, 16, D)), mask=True)
-    store(maxima, (b, part, head, 0), reshape(top, (1, 1, 1, 16)), mask=True)
-    store(sums, (b, part, head, 0), reshape(total, (1, 1, 1, 16)), mask=True)
+    store(partial, (b, part, head, 0, 0), reshape(acc.T, (1, 1, 1, 8, D)), mask=True)
+    store(maxima, (b, part, head, 0), reshape(top, (1, 1, 1, 8)), mask=True)
+    store(sums, (b, part, head, 0), reshape(total, (1, 1, 1, 8)), mask=True)

@@ -48,7 +48,10 @@ WORSE = {
         lambda data: data["launch_checks"].append({"condition": ["<=", "T", 9], "text": "T is at most 9"}),
         "new condition of launch: T is at most 9",
     ),
-    "unsafe block": (lambda data: data["unsafe"].append("k.py:1:1: because"), "new condition of launch: trust: k.py:1:1: because"),
+    "unsafe block": (
+        lambda data: data["unsafe"].append("k.py:1:1: because"),
+        "new condition of launch: trust: k.py:1:1: because",
+    ),
     "spills": (lambda data: data["resources"].update(spill_bytes=8), "spill bytes 0 -> 8"),
     "stack": (lambda data: data["resources"].update(stack_bytes=16), "stack bytes 0 -> 16"),
     "registers": (registers(41), "registers 40 -> 41"),

@@ -42,7 +42,7 @@ def half_ulp(function: Function) -> float:
 
 
 def assert_rounded(found: Array, wanted: Array, relative: float) -> None:
-    """The difference from float64, in the Euclidean norm, is at most `relative`; values may vanish below the smallest of f16."""
+    """The difference from float64, in the Euclidean norm, is at most `relative`; values below those of f16 may vanish."""
     wide = found.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.where(wide == wanted, 0.0, wide - wanted)  # equal infinities are equal
