@@ -78,8 +78,8 @@ def decode_attention(
 
     Of its tiles a part gives, per query head, the maximum of `q @ k.T * scale` in units of log 2, the sum of
     `2 ** (score - maximum)` and the sum of values with these weights, for `decode_merge`; -inf, 0 and 0 where it has none.
-    A group's heads are the eight columns of a product. `scale` is positive. Slots past the end of a sequence are multiplied by zero,
-    so they must hold finite numbers.
+    A group's heads are the eight columns of a product. `scale` is positive. Slots past the end of a sequence are multiplied by
+    zero, so they must hold finite numbers.
     """
     grid(P, HKV, B)
     requires(G <= 8 and P <= 4096 and S % BN == 0 and S <= 536870912)

@@ -39,7 +39,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             one = [{"B": 1, "S": s, "P": p, "HKV": 8, "G": g} for s, p, g in (
                 (32, 1, 2), (32, 64, 4), (128, 3, 5), (160, 64, 8), (1024, 64, 2), (4096, 64, 4), (8192, 64, 8), (32768, 64, 4),
             )]  # fmt: skip
-            return [*one, {"B": 3, "S": 1024, "P": 5, "HKV": 2, "G": 16}, {"B": 8, "S": 8192, "P": 64, **MODEL}]
+            return [*one, {"B": 3, "S": 1024, "P": 5, "HKV": 2, "G": 7}, {"B": 8, "S": 8192, "P": 64, **MODEL}]
         case "decode_merge":
             return [{"B": b, "HKV": h, "G": g} for b, h, g in ((1, 8, 2), (1, 8, 4), (3, 1, 5), (8, 8, 8))]
         case "qk_norm_rope_kv":

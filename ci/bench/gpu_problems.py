@@ -69,6 +69,9 @@ def problems(kernel: str) -> list[Problem]:
             Problem(kernel, f"KV {s} {name}", {"B": 1, "S": s, "P": 64, "HKV": 8, "G": g}, 0.85 if s >= 8192 else None, "read")
             for s in (1024, 8192, 32768)
             for name, g in (("4B", 4), ("32B", 8))
+        ] + [
+            Problem(kernel, f"KV 8192 4B, {p} parts", {"B": 1, "S": 8192, "P": p, "HKV": 8, "G": 4}, None, "read")
+            for p in (32, 48, 128)
         ]
     if kernel == "decode_merge":
         return [Problem(kernel, name, {"B": 1, "HKV": 8, "G": g, "P": 64}, None, "same") for name, g in (("4B", 4), ("32B", 8))]
@@ -99,6 +102,11 @@ def problems(kernel: str) -> list[Problem]:
         return [
             Problem(kernel, name, {"B": 1, "K": QWEN3[name][1], "I": QWEN3[name][0] // 2, "I2": QWEN3[name][0]}, None, "same")
             for name in ("4B gate_up", "32B gate_up")
+        ]
+    if kernel == "matvec_argmax":
+        return [
+            Problem(kernel, name, {"B": 1, "V": 151936, "K": k, "P": 1024}, None, "same")
+            for name, k in (("4B", 2560), ("32B", 5120))
         ]
     if kernel == "topk_blocks":
         dims = {"V": 151936, "P": 149, "B": 1}

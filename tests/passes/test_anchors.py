@@ -41,12 +41,15 @@ def is_free(value: Value, wanted: Layout) -> bool:
 
 
 @pytest.mark.parametrize("kernel", ATTENTION)
-def test_nothing_moves_between_threads_in_the_loop(kernel: str) -> None:
+def test_nothing_else_moves_between_threads_in_the_loop(kernel: str) -> None:
     for loop in loops(shipped.prepared(kernel, SM_90A)):
         body = loop.regions[0]
         found = [(op, value, wanted) for op in body.walk() for value, wanted in moves(op)]
         assert len(found) > 20
-        assert not [op.opcode for op, value, wanted in found if not is_free(value, wanted)]
+        moved = [op for op, value, wanted in found if not is_free(value, wanted)]
+        # The weights of decode attention are the result of one product and the right operand of the next: transposed.
+        assert [op.opcode for op in moved] == ["relayout"] * (kernel == "decode_attention")
+        assert all(op.result.tile.size <= 512 for op in moved)
         for argument, yielded in zip(body.arguments[1:], body.ops[-1].operands, strict=True):
             assert argument.layout == yielded.layout
 
@@ -68,8 +71,7 @@ def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memo
         products = [op for op in loop.regions[0].ops if isinstance(op, ops.Mma)]
         assert len(products) > 2
         for product in products:
-            assert isinstance(product.operands[0].owner, Part)
-            assert isinstance(product.operands[1].owner, SharedLoad)
+            assert {type(value.owner) for value in product.operands[:2]} == {Part, SharedLoad}
         assert not any(isinstance(op, ops.Load) for op in loop.regions[0].walk())
     outside = [op for op in function.body.ops if isinstance(op, Relayout)]
     assert len(outside) == 1
