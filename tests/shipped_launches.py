@@ -31,7 +31,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matmul": [{"M": 130, "N": 136, "K": 136}, {"M": 5, "N": 8, "K": 200, "E": "f16"}],
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
     "kv_update": [{"T": 3, "S": 8}],
-    "silu_mul_rows": [{"T": 2, "I": 1024, "I2": 2048}],
+    "silu_mul_rows": [{"T": 7, "I": 1024, "I2": 2048}],
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
