@@ -7,6 +7,7 @@ import pytest
 from builder import Kernel
 from staged_machine import Machine
 
+from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import Access, Function
 from tilec.ir.expr import binary, cdiv, const, sym
@@ -153,3 +154,11 @@ def test_bytes_are_free_again_after_the_pipeline() -> None:
     load = next(op for op in function.body.walk() if isinstance(op, SharedLoad))
     total = sum(op.result.shared.bytes for op in function.body.ops if isinstance(op, SharedAlloc))
     assert (taken[store], taken[load]) == (0, total)
+
+
+def test_warps_suit_every_product_of_the_kernel() -> None:
+    """Decode attention has products of 32 x 8 and 128 x 8 elements: four warps would suit only the larger."""
+    function = shipped.load("decode_attention")
+    shapes = {op.result.tile.shape for op in function.body.walk() if isinstance(op, ops.Mma)}
+    assert shapes == {(32, 8), (128, 8)}
+    assert stage(function, SM_90A).num_warps == 2

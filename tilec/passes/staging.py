@@ -133,7 +133,13 @@ def _warps_of(function: Function) -> int:
         return 0
     if function.num_warps:
         return function.num_warps
-    return max(mma_layouts.default_warps(rows, columns) for rows, columns in products)
+    most = max(mma_layouts.default_warps(rows, columns) for rows, columns in products)
+    suiting = [
+        count
+        for count in range(1, most + 1)
+        if all(mma_layouts.choose_warps(rows, columns, count) is not None for rows, columns in products)
+    ]
+    return max(suiting, default=most)
 
 
 def _find_products(function: Function, loop: For, facts: dict[Value, Range], warps: int, by_rows: bool) -> list[Product]:
