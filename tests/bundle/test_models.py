@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,10 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
     down = next(use for use in data["uses"] if (use["model"], use["op"]) == ("qwen3-14b", "decode_down_proj"))
     assert down["requested"]["K"] == 17408
     assert not {use["artifact"] for use in data["uses"]} & set(data["unused"])
+
+
+def test_every_code_has_its_page() -> None:
+    package = Path(commands.__file__).parents[1]
+    raised = {code for path in package.rglob("*.py") for code in re.findall(r'"(E0[78]\d\d)"', path.read_text())}
+    assert {"E0703", "E0705", "E0708", "E0807"} <= raised
+    assert raised <= {path.stem for path in (package / "explain").glob("*.md")}
