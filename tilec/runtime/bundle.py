@@ -32,7 +32,8 @@ ELF_ABI_SM_IN_BYTE_1: Final = 8
 
 class Bundle:
     """A verified bundle. `digest` is the hex sha256 over all, `size` the file's bytes, `config` the model's numbers that the
-    closed world was enumerated from. Close it, or use it in a `with`; kernels that were loaded stay loaded."""
+    closed world was enumerated from. Close it, or use it in a `with`; kernels that were loaded stay loaded. Replace a bundle
+    that may be open by renaming another over it, as `pack` does: cutting off a file that is mapped ends its readers."""
 
     def __init__(self, path: Path, data: mmap.mmap, contents: Contents, offset: int, digest: str) -> None:
         self.path = path
