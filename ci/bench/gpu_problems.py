@@ -105,8 +105,9 @@ def problems(kernel: str) -> list[Problem]:
         ]
     if kernel == "matvec_argmax":
         return [
-            Problem(kernel, name, {"B": 1, "V": 151936, "K": k, "P": 1024}, None, "same")
+            Problem(kernel, f"{name}, {p} parts", {"B": 1, "V": 151936, "K": k, "P": p}, None, "same")
             for name, k in (("4B", 2560), ("32B", 5120))
+            for p in (660, 1024)
         ]
     if kernel == "topk_blocks":
         dims = {"V": 151936, "P": 149, "B": 1}
