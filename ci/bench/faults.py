@@ -3,7 +3,8 @@
     python3 ci/bench/faults.py [--kills 50] [--damage 200] [--mutants 1000] [--seed 0] [--out ci/bench/results]
 
 Works on copies of the project in a temporary folder, with the real compilers. Writes faults.json and faults.md; status 1 where
-anything wrong was served, lost without a word, accepted, or out of bounds of time and memory.
+anything wrong was served, lost without a word, accepted, or out of bounds of time and memory. Nothing may edit tilec
+meanwhile: keys hold the digest of its source.
 """
 
 from __future__ import annotations

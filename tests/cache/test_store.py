@@ -81,6 +81,20 @@ def test_damaged_index_row_is_a_miss(store: Store, text: str) -> None:
     assert store.problems
 
 
+def test_index_row_of_another_key_is_a_miss(store: Store) -> None:
+    other = key_of("ptx", {"input": "y"})
+    store.put(KEY, {"a": b"1"})
+    store.put(other, {"a": b"2"})
+    store.set_texts({"one": "1", "two": "2"})
+    index = store._index  # pyright: ignore[reportPrivateUsage]
+    index.set(KEY, index.get(other))
+    index.set("note:one", index.get("note:two"))
+    assert store.lookup(KEY) is None
+    assert store.problems
+    assert store.lookup(other) is not None
+    assert (store.get_text("one"), store.get_text("two")) == (None, "2")
+
+
 def test_damaged_index_starts_empty_and_says_so(tmp_path: Path) -> None:
     first = Store(tmp_path)
     first.put(KEY, {"a": b"1"})

@@ -101,13 +101,14 @@ class Store:
         """A note kept in the index under a name of the caller's, or None."""
         with self._writing():
             value = self._index.get(f"note:{name}")
-        return value if isinstance(value, str) else None
+        seal, _, text = value.partition(" ") if isinstance(value, str) else ("", "", "")
+        return text if seal == _seal(name, text) else None
 
     def set_texts(self, notes: Mapping[str, str]) -> None:
         """Keep notes by name, all or none."""
         with self._writing(), self._index.transact():
             for name, text in notes.items():
-                self._index.set(f"note:{name}", text)
+                self._index.set(f"note:{name}", f"{_seal(name, text)} {text}")
 
     def lookup(self, key: str, label: str = "") -> Entry | None:
         """The verified outputs of `key`, or None: never made, evicted, or damaged (then `problems` says which)."""
@@ -135,13 +136,13 @@ class Store:
             text = self._index.get(key)
             if text is None:
                 return None
-            record = parse_record(text)
+            record = parse_record(key, text)
             if record is None:
                 self._index.delete(key)
                 self.problems.append("an entry of the cache's index was damaged")
                 return None
             if time.time() - record["used"] > USED_STEP:
-                self._index.set(key, json.dumps({**record, "used": time.time()}))
+                self._index.set(key, _record(key, record["outputs"], record["label"]))
             return record["outputs"]
 
     def _damaged(self, key: str, label: str, what: str) -> None:
@@ -162,7 +163,7 @@ class Store:
                 if not present:
                     write_atomically(path, data)
                     self.added += len(data)
-            self._index.set(key, json.dumps({"outputs": digests, "used": time.time(), "label": label}))
+            self._index.set(key, _record(key, digests, label))
         return Entry(dict(outputs), digests, False)
 
     def make(self, key: str, run: Callable[[], Mapping[str, bytes]], label: str = "") -> Entry:
@@ -180,7 +181,7 @@ class Store:
         with self._writing():
             for key in list(self._index.iterkeys()):
                 if isinstance(key, str) and not key.startswith("note:"):
-                    record = parse_record(self._index.get(key))
+                    record = parse_record(key, self._index.get(key))
                     if record is not None:
                         yield key, record
 
@@ -191,12 +192,23 @@ class Store:
                 self._index.delete(key)
 
 
-def parse_record(text: object) -> dict[str, Any] | None:
-    """A record of the index, or None where it is not one."""
+def _seal(key: str, text: str) -> str:
+    """Binds a value of the index to its key: damage to the database can make it answer with another row's."""
+    return hashlib.sha256(f"{len(key)} {key}{text}".encode()).hexdigest()
+
+
+def _record(key: str, outputs: Mapping[str, str], label: str) -> str:
+    seal = _seal(key, json.dumps(outputs, sort_keys=True))
+    return json.dumps({"outputs": outputs, "used": time.time(), "label": label, "seal": seal})
+
+
+def parse_record(key: str, text: object) -> dict[str, Any] | None:
+    """The record of `key` in the index, or None where it is not one."""
     try:
         record: Any = json.loads(text) if isinstance(text, str) else None
         outputs: dict[str, str] = record["outputs"]
-        good = all(len(digest) == 64 and int(digest, 16) >= 0 and name for name, digest in outputs.items())
+        good = record["seal"] == _seal(key, json.dumps(outputs, sort_keys=True))
+        good = good and all(len(digest) == 64 and int(digest, 16) >= 0 and name for name, digest in outputs.items())
         return {"outputs": outputs, "used": float(record["used"]), "label": str(record["label"])} if good else None
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
