@@ -6,6 +6,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -93,6 +94,19 @@ def test_index_row_of_another_key_is_a_miss(store: Store) -> None:
     assert store.problems
     assert store.lookup(other) is not None
     assert (store.get_text("one"), store.get_text("two")) == (None, "2")
+
+
+def test_index_damaged_where_opening_does_not_look_is_one_clear_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def malformed(*_: object) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    monkeypatch.setattr(store._index, "get", malformed)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(CompileError) as caught:
+        store.lookup(KEY)
+    (only,) = caught.value.diagnostics
+    assert only.code == "E0701"
+    assert "is damaged: database disk image is malformed" in only.message
+    assert "tilec cache clean" in only.hint
 
 
 def test_damaged_index_starts_empty_and_says_so(tmp_path: Path) -> None:

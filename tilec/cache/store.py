@@ -84,6 +84,10 @@ class Store:
             yield
         except (OSError, sqlite3.Error, diskcache.Timeout) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "timed out"
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                message = f"the index of the cache at `{self.root}` is damaged: {reason}"
+                hint = "run `tilec cache clean`; what the cache held is made again"
+                raise CompileError(Diagnostic("E0701", message, hint=hint)) from None
             hint = "free space or permissions there, or set `TILEC_CACHE_DIR` to a folder that can be written"
             raise CompileError(
                 Diagnostic("E0701", f"the cache at `{self.root}` cannot be written: {reason}", hint=hint)
