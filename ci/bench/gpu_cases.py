@@ -324,7 +324,8 @@ class Comparison:
 
 
 def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
-    """Check every written tensor: at most `factor` times torch's error in the same dtype, NaN never passes."""
+    """Check every written tensor: at most `factor` times torch's error in the same dtype, NaN never passes. An f32 output may be
+    off by two units in the last place where torch's happens to be exact, as `ex2` and `rcp` are."""
     meaning = MEANING[manifest.kernel]
     library = meaning(manifest, before)
     # Float outputs only matter in value, and integers stay integers: they index.
@@ -333,7 +334,8 @@ def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float =
     for name, exact in truth.items():
         ours = _errors(after[name], exact)
         theirs = _errors(library[name].to(after[name].dtype), exact)
-        ok = all(mine <= factor * other for mine, other in zip(ours, theirs, strict=True))
+        slack = 2.0**-22 if after[name].dtype == torch.float32 else 0.0
+        ok = all(mine <= factor * other + slack for mine, other in zip(ours, theirs, strict=True))
         results.append(Comparison(name, ours, theirs, ok))
     return results
 
