@@ -33,7 +33,9 @@ class FakeDriver:
     fail: dict[str, str] = field(default_factory=dict)
     launches: list[Recorded] = field(default_factory=list)
     dynamic_shared: dict[Any, int] = field(default_factory=dict)
-    memory: dict[int, Any] = field(default_factory=dict)
+    buffers: dict[int, Any] = field(default_factory=dict)
+    capturing: list[Recorded] | None = None
+    limit: int = 1 << 33
     freed: list[tuple[int, int]] = field(default_factory=list)
     images: list[bytes] = field(default_factory=list)
 
@@ -73,17 +75,18 @@ class FakeDriver:
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
     ) -> None:
         self._maybe_fail("cuLaunchKernel")
-        self.launches.append(Recorded(function, grid, block, shared, stream, parameters, overlap))
+        record = Recorded(function, grid, block, shared, stream, parameters, overlap)
+        (self.launches if self.capturing is None else self.capturing).append(record)
 
     def allocate(self, size: int, stream: int) -> int:
         self._maybe_fail("cuMemAllocAsync")
         buffer = np.zeros(size + 256, np.uint8)
         pointer = (buffer.ctypes.data + 255) // 256 * 256
-        self.memory[pointer] = buffer
+        self.buffers[pointer] = buffer
         return pointer
 
     def free(self, pointer: int, stream: int) -> None:
-        del self.memory[pointer]
+        del self.buffers[pointer]
         self.freed.append((pointer, stream))
 
     def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
@@ -97,6 +100,37 @@ class FakeDriver:
 
     def synchronize(self, stream: int) -> None:
         self._maybe_fail("cuStreamSynchronize")
+
+    def memory(self) -> tuple[int, int]:
+        return self.limit - sum(buffer.size for buffer in self.buffers.values()), self.limit
+
+    def allocate_host(self, size: int) -> int:
+        return self.allocate(size, 0)
+
+    def free_host(self, pointer: int) -> None:
+        self.free(pointer, 0)
+
+    def create_stream(self) -> int:
+        return 7
+
+    def destroy_stream(self, stream: int) -> None:
+        self._maybe_fail("cuStreamDestroy")
+
+    def begin_capture(self, stream: int) -> None:
+        self._maybe_fail("cuStreamBeginCapture")
+        self.capturing = []
+
+    def end_capture(self, stream: int) -> list[Recorded]:
+        recorded, self.capturing = self.capturing, None
+        assert recorded is not None
+        return recorded
+
+    def launch_graph(self, graph: list[Recorded], stream: int) -> None:
+        self._maybe_fail("cuGraphLaunch")
+        self.launches.extend(graph)
+
+    def destroy_graph(self, graph: list[Recorded]) -> None:
+        graph.clear()
 
 
 def argument_bytes(launch: Recorded, sizes: list[int]) -> list[bytes]:

@@ -135,7 +135,7 @@ def test_a_plan_outlives_its_arguments_dict_and_launches_the_same_bytes_again() 
     plan.launch()
     first, second = (argument_bytes(launch, [8, 4]) for launch in driver.launches)
     assert first == second
-    assert int.from_bytes(first[0], "little") in driver.memory
+    assert int.from_bytes(first[0], "little") in driver.buffers
 
 
 @pytest.mark.parametrize(
@@ -206,3 +206,17 @@ def test_a_launch_overlaps_only_where_the_kernel_waits_by_itself() -> None:
     with pytest.raises(LaunchError) as caught:
         eager.plan(X).launch(overlap=True)
     assert caught.value.code == "E0917"
+
+
+def test_a_captured_graph_launches_what_was_recorded() -> None:
+    driver = FakeDriver()
+    plan = loaded(small(), driver).plan(X)
+    stream = driver.create_stream()
+    driver.begin_capture(stream)
+    plan.launch(stream)
+    plan.launch(stream, overlap=True)
+    graph = driver.end_capture(stream)
+    assert driver.launches == []
+    driver.launch_graph(graph, stream)
+    driver.launch_graph(graph, stream)
+    assert [launch.overlap for launch in driver.launches] == [False, True] * 2

@@ -66,6 +66,32 @@ class Driver(Protocol):
 
     def synchronize(self, stream: int) -> None: ...
 
+    def memory(self) -> tuple[int, int]:
+        """Free and total device memory."""
+        ...
+
+    def allocate_host(self, size: int) -> int:
+        """Page-locked host memory, which copies run from while the host goes on."""
+        ...
+
+    def free_host(self, pointer: int) -> None: ...
+
+    def create_stream(self) -> int: ...
+
+    def destroy_stream(self, stream: int) -> None: ...
+
+    def begin_capture(self, stream: int) -> None:
+        """Record what is enqueued on `stream` from here on instead of running it."""
+        ...
+
+    def end_capture(self, stream: int) -> Any:
+        """The recorded work as an executable graph."""
+        ...
+
+    def launch_graph(self, graph: Any, stream: int) -> None: ...
+
+    def destroy_graph(self, graph: Any) -> None: ...
+
 
 class CudaDriver:
     """`Driver` on `cuda-bindings` (12 or 13)."""
@@ -181,3 +207,46 @@ class CudaDriver:
     def synchronize(self, stream: int) -> None:
         """Wait for the stream."""
         self._call("cuStreamSynchronize", stream)
+
+    def memory(self) -> tuple[int, int]:
+        """Free and total device memory."""
+        code, free, total = self._api.cuMemGetInfo()
+        if code != self._success:
+            self._fail("cuMemGetInfo", code)
+        return int(free), int(total)
+
+    def allocate_host(self, size: int) -> int:
+        """Page-locked host memory."""
+        return int(self._call("cuMemAllocHost", size))
+
+    def free_host(self, pointer: int) -> None:
+        """Release page-locked memory."""
+        self._call("cuMemFreeHost", pointer)
+
+    def create_stream(self) -> int:
+        """A stream that does not wait for the default one."""
+        return int(self._call("cuStreamCreate", self._api.CUstream_flags.CU_STREAM_NON_BLOCKING))
+
+    def destroy_stream(self, stream: int) -> None:
+        """Release a stream once its work is done."""
+        self._call("cuStreamDestroy", stream)
+
+    def begin_capture(self, stream: int) -> None:
+        """Record what this thread enqueues on the stream; other threads go on unhindered."""
+        self._call("cuStreamBeginCapture", stream, self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+
+    def end_capture(self, stream: int) -> Any:
+        """The recorded work as an executable graph."""
+        graph = self._call("cuStreamEndCapture", stream)
+        try:
+            return self._call("cuGraphInstantiate", graph, 0)
+        finally:
+            self._call("cuGraphDestroy", graph)
+
+    def launch_graph(self, graph: Any, stream: int) -> None:
+        """Enqueue all of a graph."""
+        self._call("cuGraphLaunch", graph, stream)
+
+    def destroy_graph(self, graph: Any) -> None:
+        """Release an executable graph."""
+        self._call("cuGraphExecDestroy", graph)
