@@ -324,8 +324,8 @@ class Comparison:
 
 
 def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
-    """Check every written tensor: at most `factor` times torch's error in the same dtype, NaN never passes. An f32 output may be
-    off by two units in the last place where torch's happens to be exact, as `ex2` and `rcp` are."""
+    """Check every written tensor: at most `factor` times torch's error in the same dtype, NaN never passes. An f32 output may
+    be off by two units in the last place where torch's happens to be exact, as `ex2` and `rcp` are."""
     meaning = MEANING[manifest.kernel]
     library = meaning(manifest, before)
     # Float outputs only matter in value, and integers stay integers: they index.
