@@ -32,7 +32,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Row-major contiguous device memory of `shape`. A weight's `name` is Hugging Face's, a merged one's as in `engine.weights`.
+    """Row-major contiguous device memory. A weight's `name` is Hugging Face's, a merged one's as in `engine.weights`.
     `low` and `high` bound the integers a buffer holds (`low <= v < high`), `distinct` says no two are equal."""
 
     name: str
