@@ -1,0 +1,71 @@
+"""What the engine refuses, as exceptions that are one clear line each, and the exit status of each kind.
+
+| status | exception     | what went wrong                                                                    |
+|--------|---------------|------------------------------------------------------------------------------------|
+| 2      | UsageError    | an option, a prompt, a token id or a sampling value that cannot be served           |
+| 3      | ModelError    | a file of the model folder is absent, damaged, or of a model the engine has not     |
+| 4      | BundleRefused | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs |
+| 5      | DeviceError   | the GPU or its driver is absent, refused a call, or has too little memory           |
+| 130    | Interrupted   | the user stopped the run (128 + SIGINT, as shells report it)                        |
+
+Any other exception that leaves the engine is a defect of the engine.
+"""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+from typing import ClassVar
+
+
+class EngineError(Exception):
+    """Base of all: `where` names the file or option, `what` says what is wrong there, `fix` what to do about it.
+
+    `str()` is one line, `where: what; fix`, with control characters escaped, so that no file can forge a second line.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str | PathLike[str] = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = fspath(where)
+        self.fix = fix
+
+    def __str__(self) -> str:
+        line = f"{self.where}: {self.what}" if self.where else self.what
+        if self.fix:
+            line += f"; {self.fix}"
+        return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line)
+
+
+class UsageError(EngineError):
+    """An option, a prompt, a token id or a sampling value that cannot be served."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class ModelError(EngineError):
+    """A file of the model folder is absent, damaged, or describes a model that the engine does not run."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class BundleRefused(EngineError):
+    """The bundle is absent, damaged, made for another GPU, or lacks an artifact that the model needs."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class DeviceError(EngineError):
+    """The GPU or its driver is absent, refused a call, or has too little memory."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class Interrupted(EngineError):
+    """The user stopped the run."""
+
+    exit_code: ClassVar[int] = 130
+
+    def __init__(self, what: str = "interrupted", *, where: str | PathLike[str] = "", fix: str = "") -> None:
+        super().__init__(what, where=where, fix=fix)
