@@ -1,0 +1,58 @@
+"""Where activations lie: one arena for a step, bytes used again once nothing reads what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from engine.graph.step import Kind, StepGraph
+
+ALIGNMENT: Final = 256
+"""Offsets are multiples of so many bytes, as CUDA's own allocations are."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Byte offset of each activation in the arena, and the arena's size."""
+
+    offsets: Mapping[str, int]
+    size: int
+
+
+def lifetimes(graph: StepGraph) -> dict[str, tuple[int, int]]:
+    """First and last operation (positions, both inclusive) that touch each activation. The same launch may read one buffer and
+    write another, so two that meet in an operation are both alive there."""
+    found: dict[str, tuple[int, int]] = {}
+    for position, op in enumerate(graph.ops):
+        for view in op.tensors.values():
+            if graph.buffers[view.buffer].kind is Kind.ACTIVATION:
+                first, _ = found.get(view.buffer, (position, position))
+                found[view.buffer] = (first, position)
+    return found
+
+
+def plan_memory(graph: StepGraph) -> MemoryPlan:
+    """Largest first, each at the lowest offset where it meets no buffer that lives at the same time (Pisarchyk and Lee,
+    Efficient Memory Management for Deep Neural Net Inference, greedy by size); deterministic."""
+    alive = lifetimes(graph)
+    offsets: dict[str, int] = {}
+    for name in sorted(alive, key=lambda name: (-graph.buffers[name].bytes, name)):
+        size, (first, last) = _rounded(graph.buffers[name].bytes), alive[name]
+        taken = sorted(
+            (offset, offset + _rounded(graph.buffers[other].bytes))
+            for other, offset in offsets.items()
+            if alive[other][0] <= last and first <= alive[other][1]
+        )
+        place = 0
+        for begin, end in taken:
+            if begin - place >= size:
+                break
+            place = max(place, end)
+        offsets[name] = place
+    size = max((offset + _rounded(graph.buffers[name].bytes) for name, offset in offsets.items()), default=0)
+    return MemoryPlan(offsets, size)
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
