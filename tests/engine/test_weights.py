@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from engine.config import ModelConfig
 from engine.dummy_weights import dummy_weights
 from engine.errors import ModelError, UsageError
+from engine.graph.qwen3 import step
+from engine.graph.step import Kind
 from engine.safetensors_file import SafetensorsFile
 from engine.weights import NUMPY_TYPES, WeightPlan, Weights, destinations
 
@@ -93,6 +95,14 @@ def test_a_plan_covers_each_destination_without_gaps() -> None:
             assert piece.offset == covered
             covered += piece.elements * 2
         assert covered == destination.bytes
+
+
+@pytest.mark.parametrize("config", [UNTIED, TIED], ids=["untied", "tied"])
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_plan_has_exactly_the_weights_that_a_step_reads(config: ModelConfig, tokens: int) -> None:
+    graph = step(config, tokens, 64)
+    read = {(buffer.name, buffer.dtype, buffer.shape) for buffer in graph.of_kind(Kind.WEIGHT)}
+    assert {(made.name, made.dtype, made.shape) for made in destinations(config, "bf16")} == read
 
 
 @pytest.mark.parametrize(
