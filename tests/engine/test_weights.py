@@ -313,6 +313,7 @@ def test_dummy_weights_are_the_same_however_they_are_taken() -> None:
         assert list(pool.map(lambda name: joined(again, name, 100_002) == whole[name], order)) == [True] * len(names)
     assert dummy_weights(config, "bf16", 8).array(LAST).tobytes() != whole[LAST]
     assert whole[LAST] != whole["model.embed_tokens.weight"]  # of the same shape
+    assert whole[LAST][:1000] != whole[LAST][2 << 20 :][:1000]  # another block
     merged = weights.array("model.layers.1.self_attn.qkv_proj.weight")
     assert merged[24:36].tobytes() == weights.tensor("model.layers.1.self_attn.k_proj.weight").tobytes()
 
@@ -325,6 +326,7 @@ def test_dummy_weights_are_normal(dtype: str) -> None:
     assert abs(values.mean()) < 5 / len(values) ** 0.5 and abs(values.std() - 1) < 0.005
     within = [np.mean(np.abs(values) < width) for width in (1, 2, 3)]
     assert np.allclose(within, [0.6827, 0.9545, 0.9973], atol=0.005)  # of a normal distribution
+    assert values.min() == -values.max()  # each of the 65536 quantiles is there about 32 times
     rows = values.reshape(4200, 512)
     assert abs(np.mean(rows[:-1] * rows[1:])) < 0.005 and abs(np.mean(rows[:, :-1] * rows[:, 1:])) < 0.005  # independent
     norm = weights.array("model.norm.weight").astype(np.float64)
