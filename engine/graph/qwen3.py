@@ -82,7 +82,7 @@ class _Step:
         self.slots = cache_slots(max_seq_len)
         self.group = config.num_attention_heads // config.num_key_value_heads
         self.query = config.num_attention_heads * config.head_dim
-        self.graph = StepGraph("decode" if tokens == 1 else "prefill", tokens)
+        self.graph = StepGraph("prefill", tokens)
         graph, slots = self.graph, self.slots
         graph.buffer("ids", "i32", (tokens,), Kind.INPUT, low=0, high=config.vocab_size)
         graph.buffer("positions", "i32", (tokens,), Kind.INPUT, low=0, high=slots)
@@ -166,6 +166,7 @@ class _Step:
         config, graph = self.config, self.graph
         hidden_size, inner = config.hidden_size, config.intermediate_size
         kv, d, group = config.num_key_value_heads, config.head_dim, self.group
+        graph.name = "decode"
         graph.buffer("lengths", "i32", (1,), Kind.INPUT, low=1, high=self.slots + 1)
         hidden = self.embed()
         for layer in range(config.num_hidden_layers):

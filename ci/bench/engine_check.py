@@ -1,0 +1,242 @@
+"""Holds the engine against transformers on this machine's GPU: same random weights, same tokens, both dtypes, and its speed.
+
+    python3 ci/bench/engine_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--lengths 1,17,512,3000] [--out FOLDER]
+
+For each prompt length the logits of the prompt's last token and of each of 64 decode steps (teacher-forced) are compared with
+transformers in float32; the error may be 1.2 times that of transformers in bf16. Then tokens per second of decode, and the
+time of prefill. Writes `engine_check.json` and `.md`, prints the table; exit code 1 where an error is too large.
+Needs torch, transformers and cuda-bindings; the weights are made here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import tomllib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from engine.backends.cuda import CudaBackend  # noqa: E402
+from engine.config import ModelConfig  # noqa: E402
+from engine.weights import NUMPY_TYPES, destinations  # noqa: E402
+from tilec.runtime import open_bundle  # noqa: E402
+
+TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
+STEPS: Final = 64
+BLOCK: Final = 1 << 24
+ALLOWED: Final = 1.2
+
+
+class BlockWeights:
+    """Weights cut from one block of normal numbers, at a place that the tensor's name decides: made in no time, and no two
+    rows alike. The std of a projection is `1 / sqrt(inputs)`, so that activations keep their size."""
+
+    def __init__(self, config: ModelConfig, dtype: str) -> None:
+        self.destinations = destinations(config, dtype)
+        self.dtype = NUMPY_TYPES[dtype]
+        self.normal = np.random.default_rng(7).standard_normal(BLOCK, dtype=np.float32)
+        self.bytes = sum(destination.bytes for destination in self.destinations)
+        self._scaled: dict[float, Any] = {}
+
+    def values(self, name: str, shape: tuple[int, ...], begin: int, count: int) -> Any:
+        """Elements `begin .. begin + count` of a destination."""
+        if len(shape) == 1:
+            scaled = self._block(0.1, 1.0)
+        else:
+            scaled = self._block(1.0 if "embed" in name else shape[1] ** -0.5, 0.0)
+        first = (zlib.crc32(name.encode()) + begin) % BLOCK
+        parts, left = [], count
+        while left:
+            part = scaled[first : first + left]
+            parts.append(part)
+            left -= len(part)
+            first = 0
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _block(self, scale: float, shift: float) -> Any:
+        key = (scale, shift)
+        if key not in self._scaled:
+            self._scaled[key] = (self.normal * scale + shift).astype(self.dtype)
+        return self._scaled[key]
+
+    def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        """As `engine.weights.Weights.chunks`."""
+        destination = next(d for d in self.destinations if d.name == name)
+        count, step = destination.bytes // 2, limit_bytes // 2
+        for begin in range(0, count, step):
+            part = self.values(name, destination.shape, begin, min(step, count - begin))
+            yield 2 * begin, part.view(np.uint8).data
+
+    def tensors(self) -> Iterator[tuple[str, Any]]:
+        """Tensors under Hugging Face's names."""
+        for destination in self.destinations:
+            whole = self.values(destination.name, destination.shape, 0, destination.bytes // 2)
+            for piece in destination.pieces:
+                begin = piece.offset // 2
+                yield piece.name, whole[begin : begin + piece.elements].reshape(piece.shape)
+
+
+def config_of(name: str) -> ModelConfig:
+    """A model of build.toml."""
+    models = tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["model"]
+    numbers = next(model["config"] for model in models if model["name"] == name)
+    return ModelConfig(
+        **numbers, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=name in TIED, max_position_embeddings=40960,
+        torch_dtype="bfloat16",
+    )  # fmt: skip
+
+
+def main() -> int:
+    """Check and time each model."""
+    parser = argparse.ArgumentParser(description="hold the engine against transformers")
+    parser.add_argument("bundles", type=Path)
+    parser.add_argument("--models", default="qwen3-0.6b,qwen3-4b")
+    parser.add_argument("--lengths", default="1,17,512,3000")
+    parser.add_argument("--max-seq-len", type=int, default=4096)
+    parser.add_argument("--skip-check", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
+    options = parser.parse_args()
+    lengths = [int(text) for text in options.lengths.split(",")]
+    rows: list[dict[str, Any]] = []
+    speeds: list[dict[str, Any]] = []
+    for name in options.models.split(","):
+        config = config_of(name)
+        weights = BlockWeights(config, "bf16")
+        prompts = {length: np.random.default_rng(length).integers(0, config.vocab_size, length + STEPS) for length in lengths}
+        began = time.perf_counter()
+        backend = CudaBackend(open_bundle(options.bundles / f"{name}-sm_90a.bundle"))
+        backend.load(config, weights, options.max_seq_len)
+        loaded = time.perf_counter() - began
+        ours = {} if options.skip_check else {length: our_logits(backend, ids, length) for length, ids in prompts.items()}
+        speeds.append({"model": name, "load_s": loaded, **speed(backend, config)})
+        print(speeds[-1], flush=True)
+        backend.close()
+        if not options.skip_check:
+            rows += compare(name, config, weights, prompts, ours)
+    return report(rows, speeds, options.out)
+
+
+def our_logits(backend: CudaBackend, ids: Any, length: int) -> Any:
+    """Logits after the prompt and after each further token, (STEPS + 1, vocab)."""
+    backend.reset()
+    found = [backend.prompt_logits([int(i) for i in ids[:length]])]
+    found += [backend.decode_logits(int(token)) for token in ids[length:]]
+    return np.stack(found)
+
+
+def speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
+    """Milliseconds of prefill and tokens per second of decode at batch 1, medians."""
+    random = np.random.default_rng(3)
+    found: dict[str, float] = {}
+    for length in (18, 512, 2048):
+        ids = [int(i) for i in random.integers(0, config.vocab_size, length)]
+        times: list[float] = []
+        for _ in range(5):
+            backend.reset()
+            began = time.perf_counter()
+            backend.prefill(ids)
+            token = backend.token()
+            times.append((time.perf_counter() - began) * 1e3)
+        found[f"prefill_{length}_ms"] = sorted(times)[len(times) // 2]
+        rates: list[float] = []
+        for _ in range(3):
+            backend.position = length
+            began = time.perf_counter()
+            for _ in range(128):
+                token = backend.decode(token)
+            rates.append(128 / (time.perf_counter() - began))
+        found[f"decode_at_{length}_tok_s"] = sorted(rates)[1]
+    return found
+
+
+def compare(
+    name: str, config: ModelConfig, weights: BlockWeights, prompts: dict[int, Any], ours: dict[int, Any]
+) -> list[dict[str, Any]]:
+    """Errors against transformers in float32, beside those of transformers in bf16."""
+    torch: Any = importlib.import_module("torch")
+    transformers: Any = importlib.import_module("transformers")
+    keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers")
+    described = transformers.Qwen3Config(
+        **{key: getattr(config, key) for key in keys}, vocab_size=config.vocab_size, rms_norm_eps=config.rms_norm_eps,
+        tie_word_embeddings=config.tie_word_embeddings, max_position_embeddings=40960,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, use_cache=False,
+    )  # fmt: skip
+    with torch.device("meta"):
+        model = transformers.Qwen3ForCausalLM(described)
+    model = model.to_empty(device="cuda").to(torch.bfloat16)
+    state = {key: torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16) for key, value in weights.tensors()}
+    missing = model.load_state_dict(state, strict=False, assign=False)
+    assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
+    model.tie_weights()
+    rotary = model.model.rotary_emb
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cuda") / config.head_dim
+    rotary.inv_freq = 1.0 / (config.rope_theta**exponents)
+    logits: dict[str, dict[int, Any]] = {}
+    for kind, dtype in (("bf16", torch.bfloat16), ("f32", torch.float32)):
+        model = model.to(dtype)
+        rotary.inv_freq = 1.0 / (config.rope_theta**exponents)
+        logits[kind] = {}
+        for length, ids in prompts.items():
+            with torch.no_grad():
+                given = torch.from_numpy(ids.astype(np.int64))[None].cuda()
+                hidden = model.model(given).last_hidden_state[:, length - 1 :]
+                logits[kind][length] = model.lm_head(hidden)[0].float().cpu().numpy()
+    del model, state
+    gc.collect()
+    torch.cuda.empty_cache()
+    rows: list[dict[str, Any]] = []
+    for length in prompts:
+        exact = logits["f32"][length].astype(np.float64)
+        mine, theirs = (errors(found, exact) for found in (ours[length], logits["bf16"][length]))
+        rows.append({
+            "model": name, "length": length, "prefill": mine[0] / theirs[0], "ours": float(mine[0]), "transformers": float(theirs[0]),
+            "decode_worst": float(max(mine[1:])), "transformers_worst": float(max(theirs[1:])),
+            "decode_mean": float(np.mean(mine[1:])), "transformers_mean": float(np.mean(theirs[1:])),
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def errors(found: Any, exact: Any) -> Any:
+    """Relative error of each row in the Euclidean norm."""
+    return np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
+
+
+def report(rows: list[dict[str, Any]], speeds: list[dict[str, Any]], folder: Path) -> int:
+    """Write and print the tables."""
+    lines = [
+        "| model | prompt | error of prefill: ours, transformers bf16, ratio | mean error of 64 decode steps: ours, transformers, ratio |"
+    ]
+    lines.append("|---|--:|--:|--:|")
+    failed = False
+    for row in rows:
+        decode = row["decode_mean"] / row["transformers_mean"]
+        failed = failed or not (row["prefill"] <= ALLOWED and decode <= ALLOWED)
+        lines.append(
+            f"| {row['model']} | {row['length']} | {row['ours']:.4f}, {row['transformers']:.4f}, {row['prefill']:.2f} "
+            f"| {row['decode_mean']:.4f}, {row['transformers_mean']:.4f}, {decode:.2f} |"
+        )
+    if speeds:
+        lines += ["", "| model | " + " | ".join(list(speeds[0])[1:]) + " |", "|---|" + "--:|" * (len(speeds[0]) - 1)]
+        lines += [f"| {s['model']} | " + " | ".join(f"{value:.1f}" for value in list(s.values())[1:]) + " |" for s in speeds]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "engine_check.json").write_text(json.dumps({"errors": rows, "speed": speeds}, indent=1) + "\n")
+    (folder / "engine_check.md").write_text("# The engine beside transformers, random weights\n\n" + "\n".join(lines) + "\n")
+    print("\n".join(lines))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What runs a StepGraph: a GPU through prebuilt CUBINs, or the tile interpreter."""
