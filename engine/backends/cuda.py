@@ -7,7 +7,8 @@ overlap: each kernel waits by itself for the one before it (`tilec.runtime.Plan.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +24,12 @@ from tilec.runtime.tensors import contiguous_strides
 
 CHUNK_TOKENS: Final = 1024
 """Tokens of a prefill step: enough for matrix products to be bound by arithmetic, few enough for small activations."""
+
+AHEAD: Final = 1
+"""Decode steps enqueued beyond the one whose token is waited for."""
+
+RING: Final = 4
+"""Places on the host for tokens on their way, more than are."""
 
 
 class CudaBackend:
@@ -69,6 +76,7 @@ class CudaBackend:
         self.memory.pointers["token"] = self.memory.allocate(256)
         self.memory.pointers["logits"] = self.memory.allocate(2 * config.vocab_size)
         self._host = self.driver.allocate_host(256)
+        self._events = [self.driver.create_event() for _ in range(RING)]
         self._capture("argmax")
 
     def prefill(self, ids: Sequence[int]) -> None:
@@ -95,14 +103,40 @@ class CudaBackend:
 
     def decode(self, token: int) -> int:
         """Take in one token; the greedy choice of the next."""
-        self._step(token, "argmax")
-        return self.token()
+        return next(self.stream_tokens(token, 1))
+
+    def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
+        """Take in `token` and give the greedy choice of the next, which is taken in in turn, at most `limit` times. Each step
+        leaves the inputs of the next on the device, so that one is always enqueued ahead of the one that is waited for."""
+        start, launched = self.position, 0
+        waiting: deque[int] = deque()
+        self._send(token)
+        try:
+            for given in range(limit):
+                while launched < min(given + 1 + AHEAD, limit) and (launched <= given or start + launched < self.max_seq_len):
+                    if launched:
+                        self._room(1)
+                    self.driver.launch_graph(self._graphs["argmax"], self.stream)
+                    slot = launched % RING
+                    self.driver.copy_to_host(self._host + 4 * slot, self.memory.pointers["token"], 4, self.stream)
+                    self.driver.record_event(self._events[slot], self.stream)
+                    waiting.append(slot)
+                    launched += 1
+                    self.position = start + launched
+                slot = waiting.popleft()
+                self.driver.wait_event(self._events[slot])
+                yield int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
+        finally:
+            # What was enqueued ahead and not asked for is forgotten: its slots of the cache are written again.
+            self.position = start + launched - len(waiting)
 
     def decode_logits(self, token: int) -> NDArray[np.float32]:
         """Take in one token; the logits after it, (vocab,)."""
         if "logits" not in self._graphs:
             self._capture("logits")
-        self._step(token, "logits")
+        self._send(token)
+        self.driver.launch_graph(self._graphs["logits"], self.stream)
+        self.position += 1
         return self._read_logits()
 
     def reset(self) -> None:
@@ -121,6 +155,8 @@ class CudaBackend:
         if self._host:
             self.driver.free_host(self._host)
             self._host = 0
+            for event in self._events:
+                self.driver.destroy_event(event)
         self.memory.close()
         for kernel in self._kernels.values():
             kernel.close()
@@ -133,11 +169,13 @@ class CudaBackend:
             what = f"{self.position} tokens and {count} more do not fit max-seq-len {self.max_seq_len}"
             raise UsageError(what, fix="raise --max-seq-len or shorten the prompt")
 
-    def _step(self, token: int, head: Head) -> None:
+    def _send(self, token: int) -> None:
+        """Set the inputs of a decode step."""
         self._room(1)
         if not 0 <= token < self.config.vocab_size:
             raise UsageError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
         inputs = self._inputs[1]
+        self.driver.synchronize(self.stream)  # the copy before may still read the block
         for name, value in (
             ("ids", token),
             ("positions", self.position),
@@ -146,8 +184,6 @@ class CudaBackend:
         ):
             inputs.set(name, value)
         inputs.send()
-        self.driver.launch_graph(self._graphs[head], self.stream)
-        self.position += 1
 
     def _chunk(self, ids: list[int], head: Head) -> None:
         graph = step(self.config, len(ids), self.max_seq_len, self.dtype, past=self.position, head=head, decode=False)

@@ -132,6 +132,18 @@ class FakeDriver:
     def destroy_graph(self, graph: list[Recorded]) -> None:
         graph.clear()
 
+    def create_event(self) -> list[int]:
+        return []
+
+    def record_event(self, event: list[int], stream: int) -> None:
+        event.append(stream)
+
+    def wait_event(self, event: list[int]) -> None:
+        assert event, "an event that nothing recorded"
+
+    def destroy_event(self, event: list[int]) -> None:
+        event.clear()
+
 
 def argument_bytes(launch: Recorded, sizes: list[int]) -> list[bytes]:
     """What the driver would copy: the bytes behind each pointer of the parameter array."""

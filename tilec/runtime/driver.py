@@ -92,6 +92,18 @@ class Driver(Protocol):
 
     def destroy_graph(self, graph: Any) -> None: ...
 
+    def create_event(self) -> Any: ...
+
+    def record_event(self, event: Any, stream: int) -> None:
+        """Mark the end of what is enqueued on `stream` so far."""
+        ...
+
+    def wait_event(self, event: Any) -> None:
+        """Block the host until the mark is reached."""
+        ...
+
+    def destroy_event(self, event: Any) -> None: ...
+
 
 class CudaDriver:
     """`Driver` on `cuda-bindings` (12 or 13)."""
@@ -250,3 +262,19 @@ class CudaDriver:
     def destroy_graph(self, graph: Any) -> None:
         """Release an executable graph."""
         self._call("cuGraphExecDestroy", graph)
+
+    def create_event(self) -> Any:
+        """An event without a time stamp."""
+        return self._call("cuEventCreate", self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+
+    def record_event(self, event: Any, stream: int) -> None:
+        """Mark the end of what is enqueued on the stream so far."""
+        self._call("cuEventRecord", event, stream)
+
+    def wait_event(self, event: Any) -> None:
+        """Block the host until the mark is reached."""
+        self._call("cuEventSynchronize", event)
+
+    def destroy_event(self, event: Any) -> None:
+        """Release an event."""
+        self._call("cuEventDestroy", event)
