@@ -12,8 +12,8 @@ from typing import Final, Literal, Protocol
 from engine.graph.step import Constant, Kind, StepGraph, View
 
 PARTS: Final = 32
-"""Parts that decode attention splits a cache into; `decode_merge` is specialised for it. On an H200, 32 give 409 tokens a second
-of a 4B model where 64 give 396."""
+"""Parts that decode attention splits a cache into; `decode_merge` is specialised for it. On an H200, 32 give 409 tokens a
+second of a 4B model where 64 give 396."""
 
 HEAD_PARTS: Final = 660
 """Blocks of the fused LM head and argmax: five for each of 132 multiprocessors."""
