@@ -1,0 +1,147 @@
+"""The CUDA backend on a driver that launches nothing: what is loaded, planned, captured and enqueued."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.backends.cuda import CHUNK_TOKENS, CudaBackend, rope_table
+from engine.config import ModelConfig
+from engine.dummy_weights import dummy_weights
+from engine.errors import BundleRefused, DeviceError, UsageError
+from tests import shipped
+from tilec.runtime import Bundle, Device, open_bundle
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver
+
+SMALLEST = ModelConfig(
+    hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
+    vocab_size=2048, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True, max_position_embeddings=40960,
+    torch_dtype="bfloat16",
+)  # fmt: skip
+"""Qwen3 0.6B with two layers and a small vocabulary."""
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("bundles")
+    pack = [sys.executable, "-m", "tilec", "bundle", "pack", "--project", str(shipped.ROOT), "--model", "qwen3-0.6b"]
+    subprocess.run([*pack, "--arch", "sm_90", "-o", str(folder)], check=True, capture_output=True)
+    (path,) = folder.iterdir()
+    return open_bundle(path)
+
+
+@pytest.fixture
+def backend(bundle: Bundle) -> Iterator[tuple[CudaBackend, FakeDriver]]:
+    driver = FakeDriver()
+    made = CudaBackend(bundle, Device(driver))
+    made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 4096)
+    yield made, driver
+    made.close()
+    assert not driver.buffers, "something was not freed"
+
+
+def test_weights_arrive_and_caches_are_zero(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, driver = backend
+    weights = dummy_weights(SMALLEST, "bf16")
+    for name in ("model.norm.weight", "model.layers.1.self_attn.qkv_proj.weight"):
+        wanted = weights.array(name)
+        pointer = made.memory.pointers[name]
+        block = next(block for start, block in driver.buffers.items() if start == pointer)
+        start = pointer - block.ctypes.data
+        assert (block[start : start + wanted.nbytes] == wanted.reshape(-1).view(np.uint8)).all()
+    assert "k_cache.1" in made.memory.pointers
+
+
+def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, driver = backend
+    before = len(driver.launches)
+    assert made.decode(5) == 0  # the fake device writes nothing
+    step = driver.launches[before:]
+    assert len(step) == 1 + 9 * SMALLEST.num_hidden_layers + 4
+    assert all(launch.overlap for launch in step)
+    assert made.position == 1
+
+
+def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, driver = backend
+    before = len(driver.launches)
+    tokens = made.stream_tokens(3, 10)
+    next(tokens)
+    per_step = 1 + 9 * SMALLEST.num_hidden_layers + 4
+    assert len(driver.launches) - before == 2 * per_step
+    tokens.close()
+    assert made.position == 1  # the step ahead is forgotten
+    before = len(driver.launches)
+    assert len(list(made.stream_tokens(3, 4))) == 4
+    assert len(driver.launches) - before == 4 * per_step
+    assert made.position == 5
+
+
+def test_a_prompt_goes_in_chunks(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, driver = backend
+    before = len(driver.launches)
+    made.prefill([1] * (2 * CHUNK_TOKENS + 1))
+    assert made.position == 2 * CHUNK_TOKENS + 1
+    layers = SMALLEST.num_hidden_layers
+    assert len(driver.launches) - before == 3 * (2 + 9 * layers) + 3
+    made.reset()
+    assert made.prompt_logits([1, 2]).shape == (SMALLEST.vocab_size,)
+
+
+@pytest.mark.parametrize(("ids", "said"), [([], "the prompt is empty"), ([0] * 4097, "0 tokens and 4097 more do not fit")])
+def test_prompts_that_do_not_fit(backend: tuple[CudaBackend, FakeDriver], ids: list[int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        backend[0].prefill(ids)
+
+
+def test_growth_ends_at_the_cache(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, _ = backend
+    made.position = 4095
+    tokens = made.stream_tokens(1, 5)
+    assert next(tokens) == 0
+    with pytest.raises(UsageError, match="do not fit max-seq-len 4096"):
+        next(tokens)
+    with pytest.raises(UsageError, match="token 2048 is not in the vocabulary"):
+        made.position = 0
+        made.decode(2048)
+
+
+def test_too_little_memory_is_one_clear_error(bundle: Bundle) -> None:
+    driver = FakeDriver()
+    driver.limit = 1 << 28
+    made = CudaBackend(bundle, Device(driver))
+    with pytest.raises(DeviceError, match=r"needs 0\.\d GB of device memory and 0\.3 of 0\.3 GB are free"):
+        made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 4096)
+    made.close()
+    assert not driver.buffers
+
+
+def test_another_architecture_is_refused(bundle: Bundle) -> None:
+    with pytest.raises(BundleRefused, match="is for sm_90a, and fake device is sm_100a"):
+        CudaBackend(bundle, Device(FakeDriver(capability=(10, 0))))
+
+
+def test_a_model_that_the_bundle_lacks_kernels_for(bundle: Bundle) -> None:
+    driver = FakeDriver()
+    made = CudaBackend(bundle, Device(driver))
+    wider: Any = replace(SMALLEST, hidden_size=2048)
+    with pytest.raises(BundleRefused, match=r"operation `embed_tokens`: .* has no kernel for `embedding`"):
+        made.load(wider, dummy_weights(wider, "bf16"), 4096)
+    made.close()
+    assert not driver.buffers
+
+
+def test_the_rope_table_is_that_of_the_paper() -> None:
+    table = rope_table(50, 8, 1e4)
+    position, pair = np.meshgrid(np.arange(50), np.arange(4), indexing="ij")
+    angle = position / 1e4 ** (2 * pair / 8)
+    np.testing.assert_allclose(table, np.concatenate([np.cos(angle), np.sin(angle)], 1), atol=1e-5)

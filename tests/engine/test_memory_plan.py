@@ -1,0 +1,49 @@
+"""Activations share bytes only where their lives do not meet."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.graph.plan import ALIGNMENT, lifetimes, plan_memory
+from engine.graph.step import Kind, StepGraph, View
+
+
+def graph_of(touched: list[list[int]], sizes: list[int]) -> StepGraph:
+    """A step whose operations touch the buffers listed for each, of so many f32 elements."""
+    graph = StepGraph("made up", 1)
+    for number, size in enumerate(sizes):
+        graph.buffer(f"b{number}", "f32", (size,), Kind.ACTIVATION)
+    graph.buffer("weight", "bf16", (4,), Kind.WEIGHT)
+    for position, names in enumerate(touched):
+        views = {f"p{name}": View(f"b{name}", (sizes[name],)) for name in names}
+        graph.add(f"op{position}", "k", {}, {"w": View("weight", (4,)), **views})
+    return graph
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), count=st.integers(1, 8))
+def test_no_two_live_activations_overlap(data: st.DataObject, count: int) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 300), min_size=count, max_size=count))
+    touched = data.draw(st.lists(st.lists(st.integers(0, count - 1), max_size=3), min_size=1, max_size=12))
+    graph = graph_of(touched, sizes)
+    plan = plan_memory(graph)
+    assert plan == plan_memory(graph)
+    alive = lifetimes(graph)
+    assert plan.offsets.keys() == alive.keys() == {f"b{number}" for names in touched for number in names}
+    for position in range(len(touched)):
+        spans = sorted(
+            (plan.offsets[name], plan.offsets[name] + graph.buffers[name].bytes, name)
+            for name, (first, last) in alive.items()
+            if first <= position <= last
+        )
+        for (_, end, _), (begin, _, _) in pairwise(spans):
+            assert end <= begin, (position, spans)
+        assert all(begin % ALIGNMENT == 0 and end <= plan.size for begin, end, _ in spans)
+
+
+def test_bytes_are_used_again() -> None:
+    graph = graph_of([[0], [0, 1], [1, 2], [2, 3]], [1000, 1000, 1000, 1000])
+    assert plan_memory(graph).size == 2 * 4096
