@@ -188,7 +188,6 @@ class CudaBackend:
     def _chunk(self, ids: list[int], head: Head) -> None:
         graph = step(self.config, len(ids), self.max_seq_len, self.dtype, past=self.position, head=head, decode=False)
         inputs = self._inputs_of(graph)
-        plans = self._planned(graph, inputs)
         places = np.arange(self.position, self.position + len(ids), dtype=np.int32)
         self.driver.synchronize(self.stream)  # the copy before may still read the block
         inputs.set("ids", ids)
@@ -197,14 +196,16 @@ class CudaBackend:
         if head != "none":
             inputs.set("last", len(ids) - 1)
         inputs.send()
-        for plan in plans:
+        plans: list[Plan] = []
+        for plan in self._planned(graph, inputs):  # the device runs one while the next is checked
             plan.launch(self.stream, overlap=True)
+            plans.append(plan)
         self.position += len(ids)
         self.driver.synchronize(self.stream)  # `plans` hold the arguments until the launches are done with them
 
     def _capture(self, head: Head) -> None:
         graph = step(self.config, 1, self.max_seq_len, self.dtype, head=head)
-        plans = self._plans[head] = self._planned(graph, self._inputs_of(graph))
+        plans = self._plans[head] = list(self._planned(graph, self._inputs_of(graph)))
         self.driver.begin_capture(self.stream)
         try:
             for plan in plans:
@@ -224,7 +225,7 @@ class CudaBackend:
             self._inputs[room] = InputBlock(self.memory, widest)
         return self._inputs[room]
 
-    def _planned(self, graph: StepGraph, inputs: InputBlock) -> list[Plan]:
+    def _planned(self, graph: StepGraph, inputs: InputBlock) -> Iterator[Plan]:
         """Every launch of a step, its contract checked."""
         memory = plan_memory(graph)
         if memory.size > self._arena[1]:
@@ -232,7 +233,8 @@ class CudaBackend:
         pointers = dict(self.memory.pointers)
         pointers |= {name: self._arena[0] + offset for name, offset in memory.offsets.items()}
         pointers |= {buffer.name: inputs.pointer(buffer.name) for buffer in graph.of_kind(Kind.INPUT)}
-        return [self._plan(graph, op, pointers) for op in graph.ops]
+        for op in graph.ops:
+            yield self._plan(graph, op, pointers)
 
     def _plan(self, graph: StepGraph, op: Op, pointers: dict[str, int]) -> Plan:
         kernel = self._kernel(op)
