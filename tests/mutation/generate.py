@@ -1,0 +1,175 @@
+"""Every index expression of a kernel, changed by one small mistake at a time."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ACCESSES = {"load": 1, "store": 1, "gather": 1, "scatter": 1, "atomic_add": 1, "atomic_max": 1, "atomic_min": 1}
+"""Words that take an index, and at which place."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """The text of a kernel with one mistake. `kind` groups mistakes, `what` says where it is."""
+
+    kernel: str
+    kind: str
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kernel}-{self.what}"
+
+
+def mutants(path: Path) -> list[Mutant]:
+    """All mutants of a kernel file, no two with the same text."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kernel = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node))
+    names = _sizes(kernel)
+    found: dict[str, Mutant] = {}
+    for kind, what, change in _changes(kernel, names):
+        text = _changed(tree, kernel, change)
+        if text is not None:
+            found.setdefault(text, Mutant(path.stem, kind, what, text))
+    found.pop(ast.unparse(tree) + "\n", None)
+    return list(found.values())
+
+
+Change = tuple[ast.AST, Callable[[ast.AST], ast.AST]]  # the node to replace, and by what
+
+
+def _is_kernel(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) in ("tilec.kernel", "kernel") for decorator in node.decorator_list)
+
+
+def _sizes(kernel: ast.FunctionDef) -> list[str]:
+    """Names of dims and integer constants that the parameters mention."""
+    found: list[str] = []
+    for parameter in [*kernel.args.args, *kernel.args.kwonlyargs]:
+        for node in ast.walk(parameter.annotation) if parameter.annotation else ():
+            if isinstance(node, ast.Name) and node.id.isupper() and node.id != "E" and node.id not in found:
+                found.append(node.id)
+    return [*found, *(p.arg for p in kernel.args.kwonlyargs if p.arg not in (*found, "E"))]
+
+
+def _changes(kernel: ast.FunctionDef, names: list[str]) -> Iterator[tuple[str, str, Change]]:
+    number = 0
+    for node in ast.walk(kernel):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            word = node.func.id
+            if word in ACCESSES:
+                number += 1
+                yield from _of_access(node, f"{word}{number}", names)
+            elif word == "bid" and isinstance(node.args[0], ast.Constant):
+                axis = int(str(node.args[0].value))
+                for other in {0, 1, 2} - {axis}:
+                    yield "swapped block ids", f"bid{axis}-line{node.lineno}-to{other}", (node, _text(f"bid({other})"))
+            elif word == "grid":
+                for axis, extent in enumerate(node.args):
+                    for sign in "+-":
+                        yield "grid", f"grid{axis}{sign}1", (extent, _moved(sign))
+        elif isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+            step = ast.unparse(node.iter.args[2]) if len(node.iter.args) == 3 else "1"
+            for place, bound in enumerate(node.iter.args[:2]):
+                for sign in "+-":
+                    yield "loop bound", f"range-line{node.lineno}-arg{place}{sign}", (bound, _moved(sign, step))
+        elif isinstance(node, ast.Assign) and _is_index(node.value):
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            for place, value in enumerate(values):
+                for sign in "+-":
+                    yield "index variable", f"line{node.lineno}-{place}{sign}1", (value, _moved(sign))
+                yield from _inside(value, f"line{node.lineno}-{place}", names)
+
+
+def _of_access(call: ast.Call, where: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "offset"]
+    if not given and len(call.args) > ACCESSES[str(getattr(call.func, "id", ""))]:
+        given = [call.args[1]]
+    for index in given:
+        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        for axis, part in enumerate(parts):
+            for sign in "+-":
+                yield "index", f"{where}-axis{axis}{sign}1", (part, _moved(sign))
+            yield from _inside(part, f"{where}-axis{axis}", names)
+        for axis in range(len(parts) - 1):
+            yield "swapped indices", f"{where}-swap{axis}", (index, _swapped(axis))
+    for keyword in call.keywords:
+        if keyword.arg in ("pad", "mask"):
+            yield "dropped mask", f"{where}-no-{keyword.arg}", (call, _without(keyword.arg))
+
+
+def _inside(part: ast.expr, where: str, names: list[str]) -> Iterator[tuple[str, str, Change]]:
+    """Another size in the place of one, another factor in the place of one."""
+    for node in ast.walk(part):
+        if isinstance(node, ast.Name) and node.id in names and len(names) > 1:
+            other = names[(names.index(node.id) + 1) % len(names)]
+            yield "wrong dim", f"{where}-{node.id}-to-{other}", (node, _text(other))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.FloorDiv | ast.Mod):
+            yield "wrong stride", f"{where}-col{node.col_offset}", (node.right, _moved("+"))
+
+
+def _is_index(value: ast.expr) -> bool:
+    """Arithmetic on block ids, sizes and other scalars: no access, no tile word."""
+    parts = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+    plain = all(
+        isinstance(part.func, ast.Name) and part.func.id in ("bid", "num_blocks", "cdiv", "min", "max") for part in parts
+    )
+    return (
+        plain
+        and not any(isinstance(node, ast.Compare | ast.Subscript | ast.Attribute) for node in ast.walk(value))
+        and not (any(isinstance(node, ast.Constant) and isinstance(node.value, float) for node in ast.walk(value)))
+    )
+
+
+def _text(source: str) -> Callable[[ast.AST], ast.AST]:
+    return lambda _: ast.parse(source, mode="eval").body
+
+
+def _moved(sign: str, by: str = "1") -> Callable[[ast.AST], ast.AST]:
+    op = ast.Add() if sign == "+" else ast.Sub()
+
+    def change(node: ast.AST) -> ast.AST:
+        assert isinstance(node, ast.expr)
+        return ast.BinOp(node, op, ast.parse(by, mode="eval").body)
+
+    return change
+
+
+def _swapped(axis: int) -> Callable[[ast.AST], ast.AST]:
+    def change(node: ast.AST) -> ast.AST:
+        assert isinstance(node, ast.Tuple)
+        parts = list(node.elts)
+        parts[axis], parts[axis + 1] = parts[axis + 1], parts[axis]
+        return ast.Tuple(parts, ast.Load())
+
+    return change
+
+
+def _without(keyword: str) -> Callable[[ast.AST], ast.AST]:
+    def change(node: ast.AST) -> ast.AST:
+        assert isinstance(node, ast.Call)
+        return ast.Call(node.func, node.args, [given for given in node.keywords if given.arg != keyword])
+
+    return change
+
+
+class _Replace(ast.NodeTransformer):
+    def __init__(self, target: ast.AST, made: ast.AST) -> None:
+        self.target, self.made = target, made
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self.made if node is self.target else self.generic_visit(node)
+
+
+def _changed(tree: ast.Module, kernel: ast.FunctionDef, change: Change) -> str | None:
+    target, make = change
+    copied = copy.deepcopy(tree)
+    for old, new in zip(ast.walk(tree), ast.walk(copied), strict=True):
+        if old is target:
+            changed = _Replace(new, make(copy.deepcopy(new))).visit(copied)
+            return ast.unparse(ast.fix_missing_locations(changed)) + "\n"
+    return None
