@@ -1,1 +1,1 @@
-"""Qwen3 inference on prebuilt CUBINs. Nothing is here yet: the kernels, their proofs and the launcher come first."""
+"""Qwen3 inference on prebuilt CUBINs: checkpoints and the description of a step go in, tokens come out. No compiler, no torch."""
