@@ -1,1 +1,4 @@
-"""Qwen3 inference on prebuilt CUBINs: checkpoints and the description of a step go in, tokens come out. No compiler, no torch."""
+"""Qwen3 inference on prebuilt CUBINs, without a compiler and without torch.
+
+Checkpoints and the description of a step go in, tokens come out.
+"""
