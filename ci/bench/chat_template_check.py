@@ -1,0 +1,111 @@
+"""Compares the engine's chat prompts with transformers, token by token, on 200 conversations.
+
+    python3 ci/bench/chat_template_check.py FOLDER [--out FOLDER]
+
+FOLDER holds the tokenizer files of a Qwen3 model. Also streams every prompt back through the detokenizer. Writes
+`chat_template.json` and `.md`; exit code 1 where a conversation differs. Needs transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from engine.text import Detokenizer, Text  # noqa: E402
+
+CONVERSATIONS: Final = 200
+PIECES: Final = (
+    "What is the capital of France?", "", " ", "\n\n", "Schreib mir ein Gedicht über Füchse.", "用中文回答:什么是质数?",
+    "🦊👩\u200d👩\u200d👧\u200d👦 🏳\ufe0f\u200d🌈 emoji", "こんにちは、世界", "مرحبا بالعالم",
+    "def f(x):\n    return {x: 'a'}\n",
+    "<b>tags</b> & \"quotes\" 'single'", "x" * 300, "naïve café — “quotes”…", "<|im_start|>user", "1234567890 3.14159 -42",
+    "\tTabs\tand\r\nlines", "нет слов", "ไทยภาษา", "a\u0301 combining",
+)  # fmt: skip
+TOOLS: Final = [
+    {"type": "function", "function": {"name": "weather", "description": "Weather <now> & later", "parameters": {
+        "type": "object", "properties": {"city": {"type": "string", "description": "Ort, 都市"}}, "required": ["city"]}}},
+    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}},
+]  # fmt: skip
+
+
+def conversation(source: random.Random) -> tuple[str, dict[str, Any]]:
+    """A kind and the arguments of the template."""
+    messages: list[dict[str, Any]] = []
+    kind = source.choice(["plain", "system", "many turns", "tools", "thoughts"])
+    if kind in ("system", "tools") and source.random() < 0.7:
+        messages.append({"role": "system", "content": source.choice(PIECES)})
+    for _ in range(source.randint(1, 4) if kind == "many turns" else 1):
+        messages.append({"role": "user", "content": " ".join(source.choices(PIECES, k=source.randint(1, 3)))})
+        answer = source.choice(PIECES)
+        if kind == "thoughts":
+            answer = f"<think>\n{source.choice(PIECES)}\n</think>\n\n{answer}"
+        messages.append({"role": "assistant", "content": answer})
+    if kind == "tools":
+        call = {"type": "function", "function": {"name": "weather", "arguments": {"city": source.choice(PIECES)}}}
+        messages.append({"role": "assistant", "content": source.choice(PIECES), "tool_calls": [call]})
+        messages += [{"role": "tool", "content": source.choice(PIECES)} for _ in range(source.randint(1, 2))]
+    if source.random() < 0.8 or kind != "tools":
+        messages.append({"role": "user", "content": source.choice(PIECES)})
+    given: dict[str, Any] = {
+        "messages": messages,
+        "tools": TOOLS if kind == "tools" else None,
+        "thinking": source.random() < 0.5,
+    }
+    return f"{kind}, thinking {'on' if given['thinking'] else 'off'}", given
+
+
+def main() -> int:
+    """Compare all."""
+    parser = argparse.ArgumentParser(description="compare chat prompts with transformers")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, default=ROOT / "ci" / "bench" / "results")
+    options = parser.parse_args()
+    transformers: Any = importlib.import_module("transformers")
+    theirs: Any = transformers.AutoTokenizer.from_pretrained(str(options.folder))
+    ours = Text.read(options.folder)
+    counts: Counter[str] = Counter()
+    different: list[dict[str, Any]] = []
+    tokens = 0
+    for seed in range(CONVERSATIONS):
+        kind, given = conversation(random.Random(seed))
+        wanted = theirs.apply_chat_template(
+            given["messages"], tools=given["tools"], add_generation_prompt=True, enable_thinking=given["thinking"],
+            tokenize=True, return_dict=False,
+        )  # fmt: skip
+        found = ours.chat(given["messages"], tools=given["tools"], thinking=given["thinking"])
+        stream = Detokenizer(ours)
+        pieces = [stream.push(token) for token in found] + [stream.finish()]
+        whole = theirs.decode(found, skip_special_tokens=True)
+        if list(wanted) != found or "".join(pieces) != whole:
+            different.append({"seed": seed, "kind": kind, "same_tokens": list(wanted) == found})
+        counts[kind] += 1
+        tokens += len(found)
+    lines = [
+        f"{CONVERSATIONS} conversations, {tokens} tokens, transformers {transformers.__version__}: {len(different)} differ",
+        "",
+    ]
+    lines += ["| kind | conversations |", "|---|--:|", *(f"| {kind} | {count} |" for kind, count in sorted(counts.items()))]
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "chat_template.md").write_text("\n".join(lines) + "\n")
+    record = {
+        "conversations": CONVERSATIONS,
+        "tokens": tokens,
+        "transformers": transformers.__version__,
+        "different": different,
+    }
+    (options.out / "chat_template.json").write_text(json.dumps(record | {"kinds": counts}, indent=1) + "\n")
+    print("\n".join(lines), different[:5])
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""Tokens of text and chat, and text that streams back, on a tokenizer made here. The real one is compared with transformers on
+200 conversations by `ci/bench/chat_template_check.py`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from engine.chat_template import ChatTemplate
+from engine.errors import ModelError, UsageError
+from engine.text import Detokenizer, Text
+
+TEMPLATE = """{%- for message in messages %}
+    {%- if message.role == "nobody" %}
+        {{- raise_exception("nobody speaks") }}
+    {%- endif %}
+    {%- if loop.index > 9 %}{% break %}{% endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if tools %}
+    {{- tools | tojson }}
+{%- endif %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A byte-level BPE with two special tokens."""
+    place = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    tokenizer.train_from_iterator(["the cat sat on the mat", "héllo wörld"], trainer)
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
+    tokenizer.save(str(place / "tokenizer.json"))
+    (place / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    return place
+
+
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(max_size=40))
+def test_text_streams_back_in_whole_characters(folder: Path, text: str) -> None:
+    words = Text.read(folder)
+    stream = Detokenizer(words)
+    pieces = [stream.push(token) for token in words.encode(text)]
+    assert "\ufffd" in text or all("\ufffd" not in piece for piece in pieces)
+    assert "".join(pieces) + stream.finish() == text
+
+
+def test_a_character_of_several_tokens_comes_at_once(folder: Path) -> None:
+    words = Text.read(folder)
+    stream = Detokenizer(words)
+    pieces = [stream.push(token) for token in words.encode("a🦊b")]
+    assert [piece for piece in pieces if piece] == ["a", "🦊", "b"]
+    assert len(pieces) > 3
+
+
+def test_an_unfinished_character_is_told_at_the_end(folder: Path) -> None:
+    words = Text.read(folder)
+    stream = Detokenizer(words)
+    ids = words.encode("🦊")
+    assert [stream.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
+    assert set(stream.finish()) == {"\ufffd"}
+    assert stream.finish() == ""
+
+
+def test_special_tokens_are_one_token_and_no_text(folder: Path) -> None:
+    words = Text.read(folder)
+    (token,) = words.encode("<|im_end|>")
+    assert token == words.size - 1
+    assert words.decode([token]) == ""
+
+
+@pytest.mark.parametrize(("thinking", "end"), [(True, ""), (False, "<think>\n\n</think>\n\n")])
+def test_a_conversation(folder: Path, thinking: bool, end: str) -> None:
+    words = Text.read(folder)
+    messages = [{"role": "user", "content": "<b>ü & 'x'</b>"}]
+    wanted = f"<|im_start|>user\n<b>ü & 'x'</b><|im_end|>\n<|im_start|>assistant\n{end}"
+    assert words.chat(messages, thinking=thinking) == words.encode(wanted)
+
+
+def test_tools_are_plain_json(folder: Path) -> None:
+    template = ChatTemplate(TEMPLATE, "here")
+    found = template.render([], tools=[{"name": "ü<&>"}], add_generation_prompt=False)
+    assert found == '[{"name": "ü<&>"}]'
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([{"role": "nobody", "content": ""}], "nobody speaks"),
+        ([{"role": "user", "content": None}], "cannot render"),
+        ([{"role": "user"}], "cannot render"),
+    ],
+)
+def test_messages_that_a_template_cannot_take(folder: Path, messages: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        Text.read(folder).chat(messages)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_template_cannot_reach_the_interpreter() -> None:
+    for source in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ self.__init__.__globals__ }}"):
+        with pytest.raises(UsageError):
+            ChatTemplate(source, "here").render([])
+
+
+def test_files_that_are_absent_or_damaged(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="the tokenizer is missing"):
+        Text.read(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="is no tokenizer"):
+        Text.read(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    with pytest.raises(UsageError, match="no chat template"):
+        Text.read(tmp_path).chat([])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% if %}"}))
+    with pytest.raises(ModelError, match="does not parse"):
+        Text.read(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [1]}))
+    with pytest.raises(ModelError, match="is not a text"):
+        Text.read(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages | length }}"}))
+    assert Text.read(tmp_path).chat([]) == Text.read(tmp_path).encode("0")
