@@ -1,0 +1,131 @@
+"""The engine for programs: a model folder and a bundle go in, text comes out.
+
+with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engine:
+    for piece in engine.generate([{"role": "user", "content": "Why is the sky blue?"}]):
+        print(piece, end="")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.cuda import CudaBackend
+from engine.config import GenerationConfig, ModelConfig
+from engine.dummy_weights import dummy_weights
+from engine.errors import BundleRefused, UsageError
+from engine.text import Detokenizer, Text
+from engine.weights import WeightPlan
+from tilec.runtime import BundleError, Device, open_bundle
+
+DEFAULT_SEQUENCE: Final = 4096
+"""Tokens that a cache has room for unless another number is given."""
+
+Prompt = str | Sequence[Mapping[str, Any]]
+"""A raw text, or a conversation for the chat template."""
+
+
+class Engine:
+    """A model on a device. Greedy decoding at batch 1; not for several threads at once."""
+
+    def __init__(self, backend: CudaBackend, config: ModelConfig, generation: GenerationConfig, text: Text) -> None:
+        self.backend, self.config, self.generation, self.text = backend, config, generation, text
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | PathLike[str],
+        *,
+        bundle: str | PathLike[str],
+        max_seq_len: int = DEFAULT_SEQUENCE,
+        dtype: str = "bf16",
+        dummy: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        device: Device | None = None,
+    ) -> Engine:
+        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`.
+
+        `max_seq_len` bounds prompt and answer together; `dummy` takes random weights of that seed instead of the files';
+        `progress` is called with the bytes of weights loaded so far and in all. Raises an `EngineError`: see `engine.errors`.
+        """
+        config = ModelConfig.read(path)
+        generation = GenerationConfig.read(path, config)
+        text = Text.read(path)
+        if not 1 <= max_seq_len <= config.max_position_embeddings:
+            what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
+            raise UsageError(what, fix="the model knows no more positions")
+        weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
+        try:
+            opened = open_bundle(str(bundle))
+        except BundleError as error:
+            raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
+        try:
+            backend = CudaBackend(opened, device)
+            try:
+                backend.load(config, weights, max_seq_len, dtype, progress)
+            except BaseException:
+                backend.close()
+                raise
+        except BaseException:
+            opened.close()
+            raise
+        return cls(backend, config, generation, text)
+
+    def tokens(self, prompt: Prompt, *, thinking: bool = True) -> list[int]:
+        """Token ids of a prompt; UsageError where it is empty."""
+        ids = self.text.encode(prompt) if isinstance(prompt, str) else self.text.chat(prompt, thinking=thinking)
+        if not ids:
+            raise UsageError("the prompt is empty", fix="give at least one character")
+        return ids
+
+    def generate_ids(self, ids: Sequence[int], max_new_tokens: int) -> Iterator[int]:
+        """The greedy continuation, token by token, without the stop token; ends at `max_new_tokens`, a stop token, or where
+        the cache is full. UsageError for ids outside the vocabulary or a prompt longer than the cache."""
+        if max_new_tokens < 1:
+            raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
+        outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
+        if outside is not None:
+            raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
+        self.backend.reset()
+        self.backend.prefill(ids)
+        token = self.backend.token()
+        room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
+        following = self.backend.stream_tokens(token, room - 1) if room > 1 else iter(())
+        for _ in range(room):
+            if token in self.generation.eos_token_id:
+                return
+            yield token
+            token = next(following, -1)
+            if token < 0:
+                return
+
+    def generate(self, prompt: Prompt, *, max_new_tokens: int = 128, thinking: bool = True) -> Iterator[str]:
+        """The answer in pieces that end between characters."""
+        stream = Detokenizer(self.text)
+        for token in self.generate_ids(self.tokens(prompt, thinking=thinking), max_new_tokens):
+            piece = stream.push(token)
+            if piece:
+                yield piece
+        rest = stream.finish()
+        if rest:
+            yield rest
+
+    def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
+        """Logits after a prompt, (vocab,)."""
+        self.backend.reset()
+        return self.backend.prompt_logits(ids)
+
+    def close(self) -> None:
+        """Free the device and the bundle; idempotent."""
+        self.backend.close()
+        self.backend.bundle.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,149 @@
+"""The command and the API on a driver that launches nothing: answers end where they must, bad input is a line and a status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cuda_backend import SMALLEST, FakeDriver, bundle
+from test_text import folder
+
+from engine import api
+from engine.cli import run
+from tilec.runtime import Bundle, Device
+
+__all__ = ["bundle", "folder"]  # fixtures of other modules
+
+CONFIG = {
+    "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_act": "silu", "attention_bias": False,
+    "eos_token_id": 290, "use_sliding_window": False, "rope_scaling": None, "max_window_layers": 2, "sliding_window": None,
+} | {
+    name: getattr(SMALLEST, name)
+    for name in (
+        "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
+        "vocab_size", "rms_norm_eps", "rope_theta", "tie_word_embeddings", "max_position_embeddings", "torch_dtype",
+    )
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(folder: Path, tmp_path: Path) -> Path:
+    """A model folder without weights."""
+    place = tmp_path / "model"
+    shutil.copytree(folder, place)
+    (place / "config.json").write_text(json.dumps(CONFIG))
+    return place
+
+
+@pytest.fixture
+def answer(
+    bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Any]:
+    """Runs the command on a fake device whose every token is 0; (status, stdout, stderr)."""
+    monkeypatch.setattr(api, "CudaBackend", lambda opened, device: original(opened, Device(FakeDriver())))
+
+    def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
+        given = {"--model": str(model), "--bundle": str(bundle.path), "--prompt": "hello"} | options
+        spelled = [part for name, value in given.items() if value is not None for part in (name, value)]
+        status = run([*spelled, *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+original = api.CudaBackend
+
+
+def test_an_answer(answer: Callable[..., Any]) -> None:
+    status, out, err = answer("--dummy-weights", "--max-new-tokens", "5")
+    assert (status, err) == (0, "")
+    assert out == "!!!!!\n"  # token 0 of the alphabet
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_streamed_and_whole_answers_are_the_same(answer: Callable[..., Any], stream: str) -> None:
+    assert answer("--dummy-weights", "--max-new-tokens", "7", "--raw-prompt", stream) == (0, "!!!!!!!\n", "")
+
+
+def test_json(answer: Callable[..., Any]) -> None:
+    status, out, _ = answer("--dummy-weights", "--max-new-tokens", "3", "--json", "--raw-prompt")
+    record = json.loads(out)
+    assert status == 0
+    assert record["ids"] == [0, 0, 0]
+    assert record["text"] == "!!!"
+    assert record["prompt_tokens"] > 0
+
+
+def test_the_cache_bounds_prompt_and_answer(answer: Callable[..., Any]) -> None:
+    status, out, _ = answer("--dummy-weights", "--json", "--raw-prompt", "--max-seq-len", "8", **{"--prompt": "the cat"})
+    record = json.loads(out)
+    assert status == 0
+    assert len(record["ids"]) == 8 - record["prompt_tokens"] + 1
+
+
+def test_a_stop_token_ends_the_answer(answer: Callable[..., Any], model: Path) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [0]}))
+    assert answer("--dummy-weights") == (0, "\n", "")
+
+
+def configure(model: Path, **changes: Any) -> None:
+    """Write a config with some keys changed, or left out where None."""
+    keys = {name: value for name, value in (CONFIG | changes).items() if changes.get(name, 0) is not None}
+    (model / "config.json").write_text(json.dumps(keys))
+
+
+BAD: list[tuple[str, Callable[[Path], object], list[str], dict[str, Any], int, str]] = [
+    ("no model folder", lambda m: None, [], {"--model": "/nowhere"}, 3, "there is no such file"),
+    ("no config", lambda m: (m / "config.json").unlink(), [], {}, 3, "config.json: there is no such file"),
+    ("config no JSON", lambda m: (m / "config.json").write_text("{"), [], {}, 3, "config.json"),
+    ("config a list", lambda m: (m / "config.json").write_text("[]"), [], {}, 3, "config.json"),
+    ("another model", lambda m: configure(m, model_type="llama"), [], {}, 3, "llama"),
+    ("a size missing", lambda m: configure(m, head_dim=None), [], {}, 3, "head_dim"),
+    ("a size no number", lambda m: configure(m, hidden_size="1024"), [], {}, 3, "hidden_size"),
+    ("no tokenizer", lambda m: (m / "tokenizer.json").unlink(), [], {}, 3, "the tokenizer is missing"),
+    ("damaged tokenizer", lambda m: (m / "tokenizer.json").write_text("{"), [], {}, 3, "is no tokenizer"),
+    ("damaged template", lambda m: (m / "chat_template.jinja").write_text("{% if %}"), [], {}, 3, "does not parse"),
+    ("damaged defaults", lambda m: (m / "generation_config.json").write_text("{"), [], {}, 3, "generation_config.json"),
+    ("no weights", lambda m: None, ["real"], {}, 3, "safetensors"),
+    ("empty weights", lambda m: (m / "model.safetensors").write_bytes(b""), ["real"], {}, 3, "model.safetensors"),
+    ("short weights", lambda m: (m / "model.safetensors").write_bytes(b"\xff" * 20), ["real"], {}, 3, "model.safetensors"),
+    ("index names nothing", lambda m: (m / "model.safetensors.index.json").write_text("{}"), ["real"], {}, 3, "index.json"),
+    ("no bundle", lambda m: None, [], {"--bundle": "/nowhere"}, 4, "cannot be read"),
+    ("a bundle of text", lambda m: (m / "b").write_text("x" * 4096), [], {"--bundle": "b"}, 4, "is not a bundle"),
+    ("an empty bundle", lambda m: (m / "b").write_text(""), [], {"--bundle": "b"}, 4, "is not a bundle"),
+    ("a wider model", lambda m: configure(m, hidden_size=2048), [], {}, 4, "has no kernel for `embedding`"),
+    ("an empty prompt", lambda m: None, ["--raw-prompt"], {"--prompt": ""}, 2, "the prompt is empty"),
+    ("a long prompt", lambda m: None, ["--max-seq-len", "4"], {}, 2, "do not fit max-seq-len 4"),
+    ("no template", lambda m: (m / "chat_template.jinja").unlink(), [], {}, 2, "no chat template"),
+    ("no tokens asked for", lambda m: None, ["--max-new-tokens", "0"], {}, 2, "must be positive"),
+    ("tokens no number", lambda m: None, ["--max-new-tokens", "many"], {}, 2, "not a valid integer"),
+    ("a cache of nothing", lambda m: None, ["--max-seq-len", "0"], {}, 2, "max-seq-len 0 is not from 1"),
+    ("a cache too long", lambda m: None, ["--max-seq-len", "50000"], {}, 2, "is not from 1 to 40960"),
+    ("a negative seed", lambda m: None, ["--seed", "-1"], {}, 2, "the seed is -1"),
+    ("an unknown option", lambda m: None, ["--sampel"], {}, 2, "--sampel"),
+    ("no prompt", lambda m: None, [], {"--prompt": None}, 2, "--prompt"),
+    ("no model", lambda m: None, [], {"--model": None}, 2, "--model"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "options", "status", "said"), [case[1:] for case in BAD], ids=[c[0] for c in BAD]
+)
+def test_bad_input_is_one_line_and_a_status(
+    answer: Callable[..., Any], model: Path, change: Callable[[Path], object], arguments: list[str], options: dict[str, Any],
+    status: int, said: str,
+) -> None:  # fmt: skip
+    change(model)
+    if options.get("--bundle") == "b":
+        options = options | {"--bundle": str(model / "b")}
+    real = arguments == ["real"]
+    found, out, err = answer(*([] if real else [*arguments, "--dummy-weights"]), **options)
+    assert (found, out) == (status, ""), err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
