@@ -1,0 +1,144 @@
+"""The sampler: bad values are refused, the random numbers are Philox's, tokens follow the distribution they should."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import UsageError
+from engine.sampling import SamplingParams, keep_top_p, merge_top_k, philox4x32, sample, sample_logits, uniform
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"temperature": -1}, "temperature is -1"),
+        ({"temperature": math.inf}, "temperature is inf"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"temperature": 10**400}, "temperature is 1000"),
+        ({"temperature": "1"}, "temperature is '1'"),
+        ({"temperature": True}, "temperature is True"),
+        ({"top_k": 0}, "top-k is 0"),
+        ({"top_k": 65}, "top-k is 65"),
+        ({"top_k": 2.5}, "top-k is 2.5"),
+        ({"top_k": True}, "top-k is True"),
+        ({"top_p": 0.0}, "top-p is 0.0"),
+        ({"top_p": 1.01}, "top-p is 1.01"),
+        ({"top_p": math.nan}, "top-p is nan"),
+        ({"seed": -1}, "the seed is -1"),
+        ({"seed": 1 << 64}, "the seed is 18446744073709551616"),
+        ({"seed": None}, "the seed is None"),
+    ],
+)
+def test_a_bad_value_is_one_clear_line(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        SamplingParams(**values)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [  # known answers of the Random123 library, kat_vectors
+        ((0,) * 4, (0,) * 2, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_published_words(counter: Any, key: Any, expected: tuple[int, ...]) -> None:
+    assert philox4x32(counter, key) == expected
+
+
+def test_uniform_numbers_are_uniform_and_of_the_step_alone() -> None:
+    numbers = np.array([uniform(7, step) for step in range(8000)])
+    counts = np.histogram(numbers, bins=20, range=(0, 1))[0]
+    assert ((counts - 400.0) ** 2 / 400).sum() < 43.8  # chi-square, 19 degrees of freedom, 0.1 %
+    assert numbers.max() < 1
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.04
+    assert uniform(7, 5) == numbers[5]
+    assert len({uniform(seed, step) for seed in (0, 1, 1 << 32) for step in (0, 1, 1 << 32)}) == 9
+
+
+def test_blocks_merge_to_the_greatest_of_all() -> None:
+    rng = np.random.default_rng(0)
+    for top_k in (1, 7, 64):
+        logits = rng.integers(-20, 20, 1000).astype(np.float32)  # many ties
+        blocks = np.pad(logits, (0, 24), constant_values=-np.inf).reshape(8, 128)
+        order = np.argsort(-blocks, axis=1, kind="stable")[:, :64]
+        values = np.take_along_axis(blocks, order, 1)
+        found, places = merge_top_k(values, order + 128 * np.arange(8)[:, None], top_k)
+        expected = sorted(range(1000), key=lambda i: (-logits[i], i))[:top_k]
+        assert places.tolist() == expected
+        assert found.tolist() == logits[expected].tolist()
+
+
+def test_padding_is_never_drawn() -> None:
+    values, places = merge_top_k(np.array([9.0, 1.0, -np.inf]), np.array([-1, 4, 5]), 3)
+    assert (values.tolist(), places.tolist()) == ([1.0], [4])
+
+
+@pytest.mark.parametrize("bad", [[np.nan, 1.0], [np.inf, 1.0], [-np.inf, -np.inf]])
+def test_logits_that_are_not_finite_are_refused(bad: list[float]) -> None:
+    with pytest.raises(UsageError, match="not finite"):
+        sample_logits(np.array(bad, np.float32), SamplingParams(), 0)
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        probabilities = np.sort(rng.dirichlet(np.full(12, 0.5)))[::-1]
+        top_p = float(rng.uniform(0.01, 0.999))
+        fewest = next(count for count in range(1, 13) if probabilities[:count].sum() >= top_p)
+        assert keep_top_p(probabilities, top_p) == fewest
+    assert keep_top_p(np.array([0.5, 0.25, 0.25]), 0.5) == 1  # reached exactly
+    assert keep_top_p(np.array([0.5, 0.25, 0.25]), 1.0) == 3
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 64, 1.0), (0.6, 20, 0.95), (1.7, 5, 0.7)])
+def test_tokens_follow_the_distribution(temperature: float, top_k: int, top_p: float) -> None:
+    logits = np.random.default_rng(2).normal(0, 1.5, 40).astype(np.float32)
+    params = SamplingParams(temperature, top_k, top_p, seed=11)
+    draws = 6000
+    counts = np.bincount([sample_logits(logits, params, step) for step in range(draws)], minlength=40)
+    order = sorted(range(40), key=lambda i: -logits[i])[:top_k]
+    weights = {i: math.exp(float(logits[i]) / temperature) for i in order}
+    total, reached, kept = sum(weights.values()), 0.0, list[int]()
+    for i in order:
+        if reached < top_p:
+            kept.append(i)
+            reached += weights[i] / total
+    assert counts[[i for i in range(40) if i not in kept]].sum() == 0
+    expected = np.array([weights[i] for i in kept]) / sum(weights[i] for i in kept) * draws
+    statistic = ((counts[kept] - expected) ** 2 / expected).sum()
+    free = len(kept) - 1
+    assert statistic < free + 3.3 * math.sqrt(2 * free) + 6  # above the 0.1 % point for every count of degrees
+
+
+def test_a_draw_is_repeatable_and_the_seed_matters() -> None:
+    logits = np.zeros(50, np.float32)
+    draws = {seed: [sample_logits(logits, SamplingParams(seed=seed), step) for step in range(40)] for seed in (3, 4)}
+    assert draws[3] == [sample_logits(logits, SamplingParams(seed=3), step) for step in range(40)]
+    assert draws[3] != draws[4]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(top_k=1), SamplingParams(temperature=1e-320), SamplingParams(top_p=1e-9)])
+def test_the_narrowest_values_are_greedy(params: SamplingParams) -> None:
+    logits = np.array([1.0, 3.0, 3.5, 2.0], np.float32)
+    assert {sample_logits(logits, params, step) for step in range(50)} == {2}
+
+
+def test_blocks_and_the_whole_vocabulary_draw_the_same_token() -> None:
+    logits = np.random.default_rng(5).normal(0, 2, 256).astype(np.float32)
+    order = np.argsort(-logits.reshape(4, 64), axis=1)[:, :32]
+    values = np.take_along_axis(logits.reshape(4, 64), order, 1)
+    params = SamplingParams(0.8, 32, 0.9, 9)
+    indices = order + 64 * np.arange(4)[:, None]
+    assert [sample(values, indices, params, s) for s in range(60)] == [sample_logits(logits, params, s) for s in range(60)]
