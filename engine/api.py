@@ -18,6 +18,7 @@ from engine.backends.cuda import CudaBackend
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
 from engine.errors import BundleRefused, UsageError
+from engine.sampling import TOP_K_LIMIT, SamplingParams, sample_logits
 from engine.text import Detokenizer, Text
 from engine.weights import WeightPlan
 from tilec.runtime import BundleError, Device, open_bundle
@@ -30,7 +31,7 @@ Prompt = str | Sequence[Mapping[str, Any]]
 
 
 class Engine:
-    """A model on a device. Greedy decoding at batch 1; not for several threads at once."""
+    """A model on a device. Batch 1, greedy unless sampling is asked for; not for several threads at once."""
 
     def __init__(self, backend: CudaBackend, config: ModelConfig, generation: GenerationConfig, text: Text) -> None:
         self.backend, self.config, self.generation, self.text = backend, config, generation, text
@@ -82,18 +83,31 @@ class Engine:
             raise UsageError("the prompt is empty", fix="give at least one character")
         return ids
 
-    def generate_ids(self, ids: Sequence[int], max_new_tokens: int) -> Iterator[int]:
-        """The greedy continuation, token by token, without the stop token; ends at `max_new_tokens`, a stop token, or where
-        the cache is full. UsageError for ids outside the vocabulary or a prompt longer than the cache."""
+    def sampling(self, *, seed: int = 0, **values: float) -> SamplingParams:
+        """How the model wants to be sampled (generation_config.json), with `temperature`, `top_k`, `top_p` changed where given.
+
+        A `top_k` of the model above `TOP_K_LIMIT`, or of 0 for all tokens, becomes `TOP_K_LIMIT`. UsageError for bad values.
+        """
+        model = self.generation
+        top_k = min(model.top_k or TOP_K_LIMIT, TOP_K_LIMIT)
+        defaults: dict[str, Any] = {"temperature": model.temperature, "top_k": top_k, "top_p": model.top_p}
+        return SamplingParams(seed=seed, **(defaults | values))
+
+    def generate_ids(self, ids: Sequence[int], max_new_tokens: int, *, sampling: SamplingParams | None = None) -> Iterator[int]:
+        """The continuation, token by token, without the stop token; ends at `max_new_tokens`, a stop token, or where the cache
+        is full. Greedy on the device, or drawn on the host from the logits of each step where `sampling` is given: the n-th
+        token of an answer takes the n-th random number of the seed. UsageError for ids outside the vocabulary or a prompt
+        longer than the cache."""
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
-        outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
-        if outside is not None:
-            raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
+        self._check_vocabulary(ids)
+        room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
         self.backend.reset()
+        if sampling is not None:
+            yield from self._sampled(ids, room, sampling)
+            return
         self.backend.prefill(ids)
         token = self.backend.token()
-        room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
         following = self.backend.stream_tokens(token, room - 1) if room > 1 else iter(())
         for _ in range(room):
             if token in self.generation.eos_token_id:
@@ -103,10 +117,27 @@ class Engine:
             if token < 0:
                 return
 
-    def generate(self, prompt: Prompt, *, max_new_tokens: int = 128, thinking: bool = True) -> Iterator[str]:
-        """The answer in pieces that end between characters."""
+    def _sampled(self, ids: Sequence[int], room: int, sampling: SamplingParams) -> Iterator[int]:
+        logits = self.backend.prompt_logits(ids)
+        for step in range(room):
+            token = sample_logits(logits, sampling, step)
+            if token in self.generation.eos_token_id:
+                return
+            yield token
+            if step + 1 < room:
+                logits = self.backend.decode_logits(token)
+
+    def _check_vocabulary(self, ids: Sequence[int]) -> None:
+        outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
+        if outside is not None:
+            raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
+
+    def generate(
+        self, prompt: Prompt, *, max_new_tokens: int = 128, thinking: bool = True, sampling: SamplingParams | None = None
+    ) -> Iterator[str]:
+        """The answer in pieces that end between characters; see `generate_ids`."""
         stream = Detokenizer(self.text)
-        for token in self.generate_ids(self.tokens(prompt, thinking=thinking), max_new_tokens):
+        for token in self.generate_ids(self.tokens(prompt, thinking=thinking), max_new_tokens, sampling=sampling):
             piece = stream.push(token)
             if piece:
                 yield piece
@@ -115,7 +146,8 @@ class Engine:
             yield rest
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Logits after a prompt, (vocab,)."""
+        """Logits after a prompt, (vocab,); UsageError as in `generate_ids`."""
+        self._check_vocabulary(ids)
         self.backend.reset()
         return self.backend.prompt_logits(ids)
 

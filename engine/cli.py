@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from engine.api import DEFAULT_SEQUENCE, Engine, Prompt
 from engine.errors import EngineError, Interrupted, UsageError
+from engine.sampling import SamplingParams
 
 EPILOG = """Exit status: 0 done, 2 wrong usage, 3 a model file is absent or damaged, 4 the bundle is absent, damaged or for
 another GPU, 5 the GPU or its memory, 130 interrupted."""
@@ -27,23 +28,35 @@ another GPU, 5 the GPU or its memory, 130 interrupted."""
 @click.option("--thinking/--no-thinking", default=True, help="Let the model think first (chat template). Default: yes.")
 @click.option("--max-new-tokens", default=128, show_default=True, help="Tokens of the answer at most.")
 @click.option("--max-seq-len", default=DEFAULT_SEQUENCE, show_default=True, help="Tokens of prompt and answer together.")
+@click.option("--sample", is_flag=True, help="Draw tokens by chance. Default: the most likely one.")
+@click.option("--temperature", type=float, help="With --sample, above 0. Default: generation_config.json.")
+@click.option(
+    "--top-k", type=int, help="With --sample, 1 to 64 tokens to draw from. Default: generation_config.json, 64 at most."
+)
+@click.option("--top-p", type=float, help="With --sample, the probability to draw from. Default: generation_config.json.")
+@click.option("--device-argmax", is_flag=True, help="Choose the most likely token on the GPU, as always without --sample.")
 @click.option("--stream/--no-stream", default=None, help="Print pieces as they come. Default: at a terminal.")
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone, to measure without the files.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the random weights.")
+@click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
 def command(
     model: str, bundle: str, prompt: str, raw_prompt: bool, thinking: bool, max_new_tokens: int, max_seq_len: int,
-    stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
+    sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, device_argmax: bool, stream: bool | None,
+    dummy_weights: bool, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle."""
-    text = sys.stdin.read() if prompt == "-" else prompt
+    values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    chosen = {name: value for name, value in values.items() if value is not None}
+    _check_sampling(sample, device_argmax, chosen, seed)
+    text = _read_stdin() if prompt == "-" else prompt
     given: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     began = time.perf_counter()
     with _load(model, bundle, max_seq_len, seed if dummy_weights else None) as engine:
         loaded = time.perf_counter()
         ids = engine.tokens(given, thinking=thinking)
+        sampling = engine.sampling(seed=seed, **chosen) if sample else None
         if as_json:
-            found = list(engine.generate_ids(ids, max_new_tokens))
+            found = list(engine.generate_ids(ids, max_new_tokens, sampling=sampling))
             ended = time.perf_counter()
             record: dict[str, Any] = {
                 "text": engine.text.decode(found), "ids": found, "prompt_tokens": len(ids), "load_seconds": loaded - began,
@@ -51,7 +64,7 @@ def command(
             }  # fmt: skip
             click.echo(json.dumps(record, ensure_ascii=False))
             return
-        pieces = engine.generate(given, max_new_tokens=max_new_tokens, thinking=thinking)
+        pieces = engine.generate(given, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling)
         if stream if stream is not None else sys.stdout.isatty():
             for piece in pieces:
                 click.echo(piece, nl=False)
@@ -59,6 +72,23 @@ def command(
             click.echo()
         else:
             click.echo("".join(pieces))
+
+
+def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], seed: int) -> None:
+    """Refuse bad values before the weights are loaded."""
+    if sample and device_argmax:
+        raise UsageError("--device-argmax takes the most likely token, and --sample does not", fix="give one of them")
+    if sample:
+        SamplingParams(seed=seed, **chosen)
+    elif chosen:
+        raise UsageError(f"--{next(iter(chosen)).replace('_', '-')} changes nothing without --sample", fix="give --sample too")
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"stdin is not UTF-8 at byte {error.start}", fix="give it as UTF-8") from None
 
 
 def _load(model: str, bundle: str, max_seq_len: int, dummy: int | None) -> Engine:

@@ -47,7 +47,14 @@ class Text:
         return int(self.tokenizer.get_vocab_size())
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text; special tokens that it spells are recognised, none are added."""
+        """Token ids of a text; special tokens that it spells are recognised, none are added.
+
+        UsageError for half of a surrogate pair, which is how Python spells bytes of a command line that are not UTF-8.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text is not valid Unicode at character {error.start}", fix="give it as UTF-8") from None
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def chat(

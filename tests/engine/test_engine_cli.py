@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -91,6 +92,31 @@ def test_a_stop_token_ends_the_answer(answer: Callable[..., Any], model: Path) -
     assert answer("--dummy-weights") == (0, "\n", "")
 
 
+def test_sampling_is_repeatable_and_the_seed_matters(answer: Callable[..., Any]) -> None:
+    """Every logit of the fake device is 0, so the tokens drawn are among the first 5, and all of them come."""
+    options = ["--dummy-weights", "--json", "--sample", "--top-k", "5", "--top-p", "1", "--max-new-tokens", "40", "--seed"]
+    first, again, other = (json.loads(answer(*options, seed)[1])["ids"] for seed in ("1", "1", "2"))
+    assert first == again
+    assert first != other
+    assert set(first) == set(range(5))
+
+
+def test_a_sampled_answer_ends_where_the_cache_is_full(answer: Callable[..., Any]) -> None:
+    options = ["--dummy-weights", "--json", "--raw-prompt", "--sample", "--max-seq-len", "8"]
+    record = json.loads(answer(*options, **{"--prompt": "the cat"})[1])
+    assert len(record["ids"]) == 8 - record["prompt_tokens"] + 1
+
+
+def test_sampling_defaults_are_those_of_the_model(answer: Callable[..., Any], model: Path) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [290], "top_k": 1}))
+    assert answer("--dummy-weights", "--sample", "--max-new-tokens", "4") == (0, "!!!!\n", "")
+
+
+def test_a_prompt_on_stdin_must_be_text(answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ok\xff")))
+    assert answer("--dummy-weights", **{"--prompt": "-"}) == (2, "", "error: stdin is not UTF-8 at byte 2; give it as UTF-8\n")
+
+
 def configure(model: Path, **changes: Any) -> None:
     """Write a config with some keys changed, or left out where None."""
     keys = {name: value for name, value in (CONFIG | changes).items() if changes.get(name, 0) is not None}
@@ -125,6 +151,17 @@ BAD: list[tuple[str, Callable[[Path], object], list[str], dict[str, Any], int, s
     ("a cache of nothing", lambda m: None, ["--max-seq-len", "0"], {}, 2, "max-seq-len 0 is not from 1"),
     ("a cache too long", lambda m: None, ["--max-seq-len", "50000"], {}, 2, "is not from 1 to 40960"),
     ("a negative seed", lambda m: None, ["--seed", "-1"], {}, 2, "the seed is -1"),
+    ("temperature 0", lambda m: None, ["--sample", "--temperature", "0"], {}, 2, "temperature is 0.0"),
+    ("temperature nan", lambda m: None, ["--sample", "--temperature", "nan"], {}, 2, "temperature is nan"),
+    ("temperature hot", lambda m: None, ["--sample", "--temperature", "hot"], {}, 2, "not a valid float"),
+    ("top-k 0", lambda m: None, ["--sample", "--top-k", "0"], {}, 2, "top-k is 0"),
+    ("top-k 65", lambda m: None, ["--sample", "--top-k", "65"], {}, 2, "top-k is 65"),
+    ("top-p 0", lambda m: None, ["--sample", "--top-p", "0"], {}, 2, "top-p is 0.0"),
+    ("top-p 1.5", lambda m: None, ["--sample", "--top-p", "1.5"], {}, 2, "top-p is 1.5"),
+    ("a seed too great", lambda m: None, ["--sample", "--seed", str(1 << 64)], {}, 2, "the seed is"),
+    ("values without --sample", lambda m: None, ["--top-p", "0.5"], {}, 2, "--top-p changes nothing without --sample"),
+    ("sample and argmax", lambda m: None, ["--sample", "--device-argmax"], {}, 2, "give one of them"),
+    ("bytes that are no text", lambda m: None, [], {"--prompt": "a\udcff"}, 2, "not valid Unicode at character"),
     ("an unknown option", lambda m: None, ["--sampel"], {}, 2, "--sampel"),
     ("no prompt", lambda m: None, [], {"--prompt": None}, 2, "--prompt"),
     ("no model", lambda m: None, [], {"--model": None}, 2, "--model"),
