@@ -83,7 +83,7 @@ class Engine:
             raise UsageError("the prompt is empty", fix="give at least one character")
         return ids
 
-    def sampling(self, *, seed: int = 0, **values: float) -> SamplingParams:
+    def sampling(self, *, seed: int = 0, **values: Any) -> SamplingParams:
         """How the model wants to be sampled (generation_config.json), with `temperature`, `top_k`, `top_p` changed where given.
 
         A `top_k` of the model above `TOP_K_LIMIT`, or of 0 for all tokens, becomes `TOP_K_LIMIT`. UsageError for bad values.
