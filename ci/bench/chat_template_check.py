@@ -30,7 +30,7 @@ PIECES: Final = (
     "<b>tags</b> & \"quotes\" 'single'", "x" * 300, "naïve café — “quotes”…", "<|im_start|>user", "1234567890 3.14159 -42",
     "\tTabs\tand\r\nlines", "нет слов", "ไทยภาษา", "a\u0301 combining",
 )  # fmt: skip
-TOOLS: Final = [
+TOOLS: Final[list[dict[str, Any]]] = [
     {"type": "function", "function": {"name": "weather", "description": "Weather <now> & later", "parameters": {
         "type": "object", "properties": {"city": {"type": "string", "description": "Ort, 都市"}}, "required": ["city"]}}},
     {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}},

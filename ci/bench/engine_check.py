@@ -48,7 +48,7 @@ class BlockWeights:
         self.dtype = NUMPY_TYPES[dtype]
         self.normal = np.random.default_rng(7).standard_normal(BLOCK, dtype=np.float32)
         self.bytes = sum(destination.bytes for destination in self.destinations)
-        self._scaled: dict[float, Any] = {}
+        self._scaled: dict[tuple[float, float], Any] = {}
 
     def values(self, name: str, shape: tuple[int, ...], begin: int, count: int) -> Any:
         """Elements `begin .. begin + count` of a destination."""
@@ -57,7 +57,7 @@ class BlockWeights:
         else:
             scaled = self._block(1.0 if "embed" in name else shape[1] ** -0.5, 0.0)
         first = (zlib.crc32(name.encode()) + begin) % BLOCK
-        parts, left = [], count
+        parts, left = list[Any](), count
         while left:
             part = scaled[first : first + left]
             parts.append(part)
@@ -140,6 +140,7 @@ def speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
     """Milliseconds of prefill and tokens per second of decode at batch 1, medians."""
     random = np.random.default_rng(3)
     found: dict[str, float] = {}
+    token = 0
     for length in (18, 512, 2048):
         ids = [int(i) for i in random.integers(0, config.vocab_size, length)]
         times: list[float] = []
@@ -202,7 +203,7 @@ def compare(
         rows.append({
             "model": name, "length": length, "prefill": float(mine[0] / theirs[0]), "ours": float(mine[0]),
             "transformers": float(theirs[0]),
-            "decode_worst": float(max(mine[1:])), "transformers_worst": float(max(theirs[1:])),
+            "decode_worst": float(np.max(mine[1:])), "transformers_worst": float(np.max(theirs[1:])),
             "decode_mean": float(np.mean(mine[1:])), "transformers_mean": float(np.mean(theirs[1:])),
         })  # fmt: skip
         print(rows[-1], flush=True)
