@@ -8,6 +8,7 @@ with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Final
 
@@ -17,17 +18,26 @@ from numpy.typing import NDArray
 from engine.backends.cuda import CudaBackend
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
-from engine.errors import BundleRefused, UsageError
+from engine.errors import BundleRefused, DeviceError, UsageError
 from engine.sampling import TOP_K_LIMIT, SamplingParams, sample_logits
 from engine.text import Detokenizer, Text
 from engine.weights import WeightPlan
-from tilec.runtime import BundleError, Device, open_bundle
+from tilec.runtime import BundleError, Device, LaunchError, open_bundle
 
 DEFAULT_SEQUENCE: Final = 4096
 """Tokens that a cache has room for unless another number is given."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A raw text, or a conversation for the chat template."""
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """A call that the driver refused, or a launch that the loader did, as a DeviceError."""
+    try:
+        yield
+    except LaunchError as error:
+        raise DeviceError(f"{error.message} ({error.code})") from None
 
 
 class Engine:
@@ -65,12 +75,13 @@ class Engine:
         except BundleError as error:
             raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
         try:
-            backend = CudaBackend(opened, device)
-            try:
-                backend.load(config, weights, max_seq_len, dtype, progress)
-            except BaseException:
-                backend.close()
-                raise
+            with device_errors():
+                backend = CudaBackend(opened, device)
+                try:
+                    backend.load(config, weights, max_seq_len, dtype, progress)
+                except BaseException:
+                    backend.close()
+                    raise
         except BaseException:
             opened.close()
             raise
@@ -103,9 +114,10 @@ class Engine:
         self._check_vocabulary(ids)
         room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
         self.backend.reset()
-        if sampling is not None:
-            yield from self._sampled(ids, room, sampling)
-            return
+        with device_errors():
+            yield from self._greedy(ids, room) if sampling is None else self._sampled(ids, room, sampling)
+
+    def _greedy(self, ids: Sequence[int], room: int) -> Iterator[int]:
         self.backend.prefill(ids)
         token = self.backend.token()
         following = self.backend.stream_tokens(token, room - 1) if room > 1 else iter(())
@@ -149,12 +161,16 @@ class Engine:
         """Logits after a prompt, (vocab,); UsageError as in `generate_ids`."""
         self._check_vocabulary(ids)
         self.backend.reset()
-        return self.backend.prompt_logits(ids)
+        with device_errors():
+            return self.backend.prompt_logits(ids)
 
     def close(self) -> None:
         """Free the device and the bundle; idempotent."""
-        self.backend.close()
-        self.backend.bundle.close()
+        try:
+            with device_errors():
+                self.backend.close()
+        finally:
+            self.backend.bundle.close()
 
     def __enter__(self) -> Engine:
         return self

@@ -32,7 +32,7 @@ class ChatTemplate:
         words |= {"raise_exception": _raise, "strftime_now": _now}
         try:
             self._template = environment.from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise ModelError(f"the chat template does not parse: {error}", where=where, fix="download the file again") from None
 
     def render(
@@ -51,7 +51,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=thinking,
             )
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+        except Exception as error:  # a template is a program, and may fail in any way a program can
             raise UsageError(f"the chat template cannot render the messages: {error}", where=self.where) from None
 
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from engine.api import DEFAULT_SEQUENCE, Engine, Prompt
-from engine.errors import EngineError, Interrupted, UsageError
+from engine.errors import DeviceError, EngineError, Interrupted, UsageError
 from engine.sampling import SamplingParams
 
-EPILOG = """Exit status: 0 done, 2 wrong usage, 3 a model file is absent or damaged, 4 the bundle is absent, damaged or for
-another GPU, 5 the GPU or its memory, 130 interrupted."""
+EPILOG = """Exit status: 0 done, 1 the answer cannot be written, 2 wrong usage, 3 a model file is absent or damaged, 4 the
+bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,10 +85,14 @@ def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], s
 
 
 def _read_stdin() -> str:
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # so it is in a process that was given none
+        raise UsageError("stdin is closed", fix="give the prompt after --prompt")
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin is not UTF-8 at byte {error.start}", fix="give it as UTF-8") from None
+    except OSError as error:
+        raise UsageError(f"stdin cannot be read: {error.strerror}", fix="give the prompt after --prompt") from None
 
 
 def _load(model: str, bundle: str, max_seq_len: int, dummy: int | None) -> Engine:
@@ -116,6 +120,12 @@ def run(arguments: list[str] | None = None) -> int:
         return _fail(Interrupted("interrupted"))
     except EngineError as error:
         return _fail(error)
+    except MemoryError:
+        return _fail(DeviceError("the host has too little memory", fix="take a smaller model"))
+    except OSError as error:
+        return _fail(EngineError(f"the answer cannot be written: {error.strerror or error}"))
+    except SystemExit:  # click's end when the reader of the answer has gone
+        return EngineError.exit_code
     return 0
 
 

@@ -2,10 +2,11 @@
 
 | status | exception     | what went wrong                                                                    |
 |--------|---------------|------------------------------------------------------------------------------------|
+| 1      | EngineError   | the answer cannot be written                                                       |
 | 2      | UsageError    | an option, a prompt, a token id or a sampling value that cannot be served           |
 | 3      | ModelError    | a file of the model folder is absent, damaged, or of a model the engine has not     |
 | 4      | BundleRefused | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs |
-| 5      | DeviceError   | the GPU or its driver is absent, refused a call, or has too little memory           |
+| 5      | DeviceError   | the GPU or its driver is absent, refused a call, or memory is too little (host too) |
 | 130    | Interrupted   | the user stopped the run (128 + SIGINT, as shells report it)                        |
 
 Any other exception that leaves the engine is a defect of the engine.
