@@ -7,7 +7,7 @@ with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Final
@@ -32,7 +32,7 @@ Prompt = str | Sequence[Mapping[str, Any]]
 
 
 @contextmanager
-def device_errors() -> Iterator[None]:
+def device_errors() -> Generator[None]:
     """A call that the driver refused, or a launch that the loader did, as a DeviceError."""
     try:
         yield

@@ -1,0 +1,115 @@
+"""Failures that come from outside while the command runs: each ends in a line and a status, never in a traceback."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cuda_backend import FakeDriver, bundle
+from test_engine_cli import answer, model
+from test_text import folder
+
+from tilec.runtime import DriverError
+
+__all__ = ["answer", "bundle", "folder", "model"]  # fixtures of other modules
+
+Answer = Callable[..., tuple[int, str, str]]
+
+
+def breaks(monkeypatch: pytest.MonkeyPatch, call: str, error: BaseException) -> None:
+    """Make a call of the driver fail."""
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(FakeDriver, call, broken)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["memory", "create_stream", "allocate_host", "allocate", "copy_to_device", "copy_to_host", "synchronize", "load_module",
+     "launch", "launch_graph", "begin_capture", "end_capture", "record_event", "wait_event"],
+)  # fmt: skip
+def test_a_refusal_of_the_driver(answer: Answer, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    breaks(monkeypatch, call, DriverError(call, "CUDA_ERROR_ILLEGAL_ADDRESS"))
+    status, out, err = answer("--dummy-weights")
+    assert (status, out, err.count("\n")) == (5, "", 1), err
+    assert err.startswith("error: ")
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in err
+
+
+def test_a_refusal_while_tokens_are_drawn(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    breaks(monkeypatch, "copy_to_host", DriverError("cuMemcpyDtoHAsync", "CUDA_ERROR_LAUNCH_FAILED"))
+    status, _, err = answer("--dummy-weights", "--sample", "--top-k", "5")
+    assert (status, err.count("\n")) == (5, 1)
+    assert "CUDA_ERROR_LAUNCH_FAILED" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (MemoryError(), 5, "error: the host has too little memory"),
+        (OSError(28, "No space left on device"), 1, "error: the answer cannot be written: No space left on device\n"),
+    ],
+)
+def test_what_stops_a_run(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
+) -> None:
+    breaks(monkeypatch, "launch_graph", error)
+    found, _, err = answer("--dummy-weights")
+    assert found == status
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 1 / 0 }}",
+        "{{ range(10 ** 9) | list }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ messages[0].content | tojson(separators=3) }}",
+        "{{ messages[7].content }}",
+        "{{ '%c' % 0xd800 }}",
+    ],
+)
+def test_a_template_that_fails(answer: Answer, model: Path, template: str) -> None:
+    (model / "chat_template.jinja").write_text(template)
+    status, out, err = answer("--dummy-weights")
+    assert (status, out, err.count("\n")) == (2, "", 1), err
+    assert err.startswith("error: ")
+
+
+def test_a_prompt_from_no_stdin(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert answer("--dummy-weights", **{"--prompt": "-"}) == (
+        2, "", "error: stdin is closed; give the prompt after --prompt\n",
+    )  # fmt: skip
+
+
+def test_a_prompt_from_stdin_that_is_a_folder(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Folder(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readall(self) -> bytes:
+            raise IsADirectoryError(21, "Is a directory")
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Folder())))
+    status, _, err = answer("--dummy-weights", **{"--prompt": "-"})
+    assert (status, err) == (2, "error: stdin cannot be read: Is a directory; give the prompt after --prompt\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
+def test_a_full_disk_for_stdout() -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "engine", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "error: the answer cannot be written: No space left on device\n"
