@@ -14,9 +14,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from engine.api import DEFAULT_SEQUENCE, Engine, Prompt
 from engine.errors import DeviceError, EngineError, Interrupted, UsageError
+from engine.graph_command import graph_command
 from engine.sampling import SamplingParams
 
-EPILOG = """Exit status: 0 done, 1 the answer cannot be written, 2 wrong usage, 3 a model file is absent or damaged, 4 the
+EPILOG = """`python -m engine graph --help`: draw the steps of a model.
+
+Exit status: 0 done, 1 the answer cannot be written, 2 wrong usage, 3 a model file is absent or damaged, 4 the
 bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
 
 
@@ -110,8 +113,12 @@ def _load(model: str, bundle: str, max_seq_len: int, dummy: int | None) -> Engin
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        command.main(arguments, prog_name="python -m engine", standalone_mode=False)
+        if words[:1] == ["graph"]:
+            graph_command.main(words[1:], prog_name="python -m engine graph", standalone_mode=False)
+        else:
+            command.main(words, prog_name="python -m engine", standalone_mode=False)
     except click.exceptions.Abort:
         return _fail(Interrupted("interrupted"))
     except click.ClickException as error:

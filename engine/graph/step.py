@@ -2,7 +2,7 @@
 
 An operation is one launch of an artifact: the kernel and the constants that its specialisation must have, and for each of its
 parameters a view of a buffer or a scalar. What a kernel reads and writes, and what it takes for granted, is in the artifact's
-manifest, not repeated here; `engine.graph.verify` holds the two against each other.
+manifest, not repeated here; the loader holds the two against each other when a launch is planned.
 """
 
 from __future__ import annotations

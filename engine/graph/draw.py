@@ -1,0 +1,46 @@
+"""A step as text: each operation with what it touches, and where activations lie in the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from engine.graph.plan import MemoryPlan, lifetimes, plan_memory
+from engine.graph.step import Kind, Op, StepGraph
+
+MARKS: Final = {Kind.ACTIVATION: "", Kind.WEIGHT: "*", Kind.TABLE: "*", Kind.CACHE: "#", Kind.INPUT: "<", Kind.OUTPUT: ">"}
+"""What stands before a buffer's name."""
+
+LEGEND: Final = (
+    "* constant, # cache, < input, > output; others are activations @ their byte offset in the arena; ! its last use"
+)
+
+
+def draw(graph: StepGraph) -> str:
+    """Lines without an end of the last: a heading, one line per operation in order of launch, and totals by kind in bytes."""
+    plan = plan_memory(graph)
+    ends = {name: last for name, (_, last) in lifetimes(graph).items()}
+    lines = [f"{graph.name} of {graph.tokens} token{'s' * (graph.tokens != 1)}: {len(graph.ops)} operations", LEGEND, ""]
+    lines += [_line(graph, plan, ends, position, op) for position, op in enumerate(graph.ops)]
+    return "\n".join([*lines, "", *_totals(graph, plan)])
+
+
+def _line(graph: StepGraph, plan: MemoryPlan, ends: dict[str, int], position: int, op: Op) -> str:
+    constants = ", ".join(f"{name}={value}" for name, value in op.constants.items())
+    touched: list[str] = []
+    for parameter, view in op.tensors.items():
+        buffer = graph.buffers[view.buffer]
+        shape = "x".join(map(str, view.shape))
+        place = f" @{plan.offsets[buffer.name]}" if buffer.kind is Kind.ACTIVATION else ""
+        start = f" from {view.offset}" if view.offset else ""
+        end = "!" if ends.get(buffer.name) == position else ""
+        touched.append(f"{parameter}={MARKS[buffer.kind]}{buffer.name} {buffer.dtype} {shape}{start}{place}{end}")
+    return f"{position:4} {op.name}: {op.kernel}[{constants}]({'; '.join(touched)})"
+
+
+def _totals(graph: StepGraph, plan: MemoryPlan) -> Iterator[str]:
+    for kind in Kind:
+        buffers = list(graph.of_kind(kind))
+        if buffers:
+            yield f"{kind.value}: {len(buffers)} buffers, {sum(buffer.bytes for buffer in buffers)} bytes"
+    yield f"arena: {plan.size} bytes"

@@ -1,0 +1,69 @@
+"""`python -m engine graph` shows every operation, with the memory plan's offsets and last uses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from test_cuda_backend import bundle
+from test_engine_cli import CONFIG, model
+from test_text import folder
+
+from engine.cli import run
+from engine.config import ModelConfig
+from engine.graph.plan import lifetimes, plan_memory
+from engine.graph.qwen3 import step
+
+__all__ = ["bundle", "folder", "model"]  # fixtures of other modules
+
+
+@pytest.mark.parametrize(("tokens", "past"), [(1, 0), (9, 0), (9, 40)])
+def test_each_operation_is_drawn_once(model: Path, capsys: pytest.CaptureFixture[str], tokens: int, past: int) -> None:
+    spelled = ["--tokens", str(tokens), "--past", str(past), "--max-seq-len", "128"]
+    assert run(["graph", "--model", str(model), *spelled]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    graph = step(ModelConfig.read(model), tokens, 128, past=past)
+    plan, ends = plan_memory(graph), {name: last for name, (_, last) in lifetimes(graph).items()}
+    drawn = [re.match(r" *(\d+) ([^:]+): (\w+)\[", line) for line in lines]
+    assert [found.groups() for found in drawn if found] == [(str(i), op.name, op.kernel) for i, op in enumerate(graph.ops)]
+    shown = {
+        (name, int(offset))
+        for line in lines
+        for name, offset in re.findall(r"[(;] ?\w+=(\S+) \w+ \S+(?: from \d+)? @(\d+)", line)
+    }
+    assert shown == set(plan.offsets.items())
+    last = {
+        name: int(line.split()[0])
+        for line in lines
+        for name in re.findall(r"[(;] ?\w+=(\S+) \w+ \S+(?: from \d+)? @\d+!", line)
+    }
+    assert last == ends
+    assert lines[-1] == f"arena: {plan.size} bytes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--tokens", "0"], 2, "0 tokens in the cache and 0 more"),
+        (["--tokens", "5", "--past", "-1"], 2, "-1 tokens in the cache"),
+        (["--tokens", "5000"], 2, "5000 more are no step"),
+        (["--max-seq-len", "50000"], 2, "max-seq-len 50000"),
+        (["--bundle", "x"], 2, "--bundle"),
+    ],
+)
+def test_a_step_that_cannot_be(
+    model: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, said: str
+) -> None:
+    assert run(["graph", "--model", str(model), *arguments]) == status
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_another_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"model_type": "llama"}))
+    assert run(["graph", "--model", str(tmp_path)]) == 3
+    assert "llama" in capsys.readouterr().err
