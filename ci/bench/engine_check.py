@@ -199,21 +199,20 @@ def compare(
     rows: list[dict[str, Any]] = []
     for length in prompts:
         exact = logits["f32"][length].astype(np.float64)
-        mine: Any = errors(ours[length], exact)
-        theirs: Any = errors(logits["bf16"][length], exact)
+        mine, theirs = errors(ours[length], exact), errors(logits["bf16"][length], exact)
         rows.append({
-            "model": name, "length": length, "prefill": float(mine[0] / theirs[0]), "ours": float(mine[0]),
-            "transformers": float(theirs[0]),
-            "decode_worst": max(map(float, mine[1:])), "transformers_worst": max(map(float, theirs[1:])),
-            "decode_mean": float(np.mean(mine[1:])), "transformers_mean": float(np.mean(theirs[1:])),
+            "model": name, "length": length, "prefill": mine[0] / theirs[0], "ours": mine[0], "transformers": theirs[0],
+            "decode_worst": max(mine[1:]), "transformers_worst": max(theirs[1:]),
+            "decode_mean": sum(mine[1:]) / STEPS, "transformers_mean": sum(theirs[1:]) / STEPS,
         })  # fmt: skip
         print(rows[-1], flush=True)
     return rows
 
 
-def errors(found: Any, exact: Any) -> Any:
+def errors(found: Any, exact: Any) -> list[float]:
     """Relative error of each row in the Euclidean norm."""
-    return np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    rows: Any = np.linalg.norm(found - exact, axis=1) / np.linalg.norm(exact, axis=1)
+    return [float(row) for row in rows]
 
 
 def report(rows: list[dict[str, Any]], speeds: list[dict[str, Any]], folder: Path) -> int:
