@@ -18,7 +18,7 @@ from engine.backends.device_memory import DeviceMemory, InputBlock, Progress, We
 from engine.errors import BundleRefused, DeviceError, UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
-from engine.graph.step import Buffer, Kind, Op, StepGraph
+from engine.graph.step import ITEM_BYTES, Buffer, Kind, Op, StepGraph
 from tilec.runtime import Bundle, BundleError, Device, DriverError, Kernel, LaunchError, Plan, TensorView, ValueBounds
 from tilec.runtime.tensors import contiguous_strides
 
@@ -53,7 +53,6 @@ class CudaBackend:
         self._kernels: dict[str, Kernel] = {}
         self._graphs: dict[Head, Any] = {}
         self._plans: dict[Head, list[Plan]] = {}
-        self._last: Head | None = None
         self._inputs: dict[int, InputBlock] = {}
         self._arena = (0, 0)
         self._host = 0
@@ -81,18 +80,11 @@ class CudaBackend:
 
     def prefill(self, ids: Sequence[int]) -> None:
         """Take in a prompt behind what the cache holds, in chunks; the last one leaves the greedy token and nothing else."""
-        self._room(len(ids))
-        for begin in range(0, len(ids), CHUNK_TOKENS):
-            chunk = list(ids[begin : begin + CHUNK_TOKENS])
-            self._chunk(chunk, "argmax" if begin + len(chunk) == len(ids) else "none")
-        self._last = "argmax"
+        self._take_in(ids, "argmax")
 
     def prompt_logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Take in a prompt and give the logits of its last token, (vocab,)."""
-        self._room(len(ids))
-        for begin in range(0, len(ids), CHUNK_TOKENS):
-            chunk = list(ids[begin : begin + CHUNK_TOKENS])
-            self._chunk(chunk, "logits" if begin + len(chunk) == len(ids) else "none")
+        self._take_in(ids, "logits")
         return self._read_logits()
 
     def token(self) -> int:
@@ -185,6 +177,13 @@ class CudaBackend:
             inputs.set(name, value)
         inputs.send()
 
+    def _take_in(self, ids: Sequence[int], head: Head) -> None:
+        """All of a prompt, chunk by chunk; only the last chunk has a head."""
+        self._room(len(ids))
+        for begin in range(0, len(ids), CHUNK_TOKENS):
+            chunk = list(ids[begin : begin + CHUNK_TOKENS])
+            self._chunk(chunk, head if begin + len(chunk) == len(ids) else "none")
+
     def _chunk(self, ids: list[int], head: Head) -> None:
         graph = step(self.config, len(ids), self.max_seq_len, self.dtype, past=self.position, head=head, decode=False)
         inputs = self._inputs_of(graph)
@@ -243,8 +242,7 @@ class CudaBackend:
         checked = {check.tensor for check in kernel.manifest.value_checks}
         for name, view in op.tensors.items():
             buffer = graph.buffers[view.buffer]
-            item = 4 if buffer.dtype in ("f32", "i32") else 2
-            pointer = pointers[view.buffer] + view.offset * item
+            pointer = pointers[view.buffer] + view.offset * ITEM_BYTES[buffer.dtype]
             arguments[name] = TensorView(pointer, buffer.dtype, view.shape, contiguous_strides(view.shape))
             if name in checked and buffer.low is not None and buffer.high is not None:
                 values[name] = ValueBounds(buffer.low, buffer.high, buffer.distinct)

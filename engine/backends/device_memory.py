@@ -41,7 +41,6 @@ class DeviceMemory:
         self.driver, self.stream = driver, stream
         self.pointers: dict[str, int] = {}
         self._owned: list[int] = []
-        self._input_bytes = 0
 
     def allocate(self, size: int) -> int:
         """A block of its own; DeviceError where the device has too little memory."""
