@@ -6,7 +6,7 @@ code. `manifest_from_json` trusts nothing: it checks every type and bound before
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.ir.expr import Expr, from_json
@@ -112,15 +112,6 @@ class Manifest:
     digests: dict[str, str]
     toolchain: dict[str, str]
     format: int = MANIFEST_FORMAT
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """A manifest with its CUBIN and the PTX it was assembled from."""
-
-    manifest: Manifest
-    cubin: bytes = field(repr=False)
-    ptx: str = field(repr=False)
 
 
 def to_json(value: Any) -> Any:

@@ -231,15 +231,6 @@ def look_up(request: Request, target: Target | None, store: Store, stages: tuple
     return work
 
 
-def compile_kernel(request: Request, target: Target, store: Store, stages: tuple[Stage, ...] = STAGES) -> Work:
-    """Take a kernel through all stages and link it; CompileError where one refuses. LLVM may abort the process."""
-    work = Work(request, target)
-    for stage in stages:
-        run_stage(stage, work, store)
-    link(work)
-    return work
-
-
 def artifact_fields(request: Request, target: Target) -> dict[str, str]:
     """Every input of an artifact by `kind name`; the store's key of the artifact, and what `--explain` compares."""
     fields = {f"source {name}": digest for name, digest in request.sources.items()}

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, tile_type, usable
+from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, usable
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.types import DTYPES, DType, TensorType
@@ -123,7 +123,3 @@ class Call:
         if not isinstance(term, bool):
             raise self.at.error("E0203", f"`{name}` is `True` or `False`, found {describe(term)}", hint=f"write `{name}=True`")
         return term
-
-    def rank_of(self, term: Term) -> int:
-        """Number of axes of a tile argument."""
-        return tile_type(term, self.place(0)).rank

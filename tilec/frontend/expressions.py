@@ -14,11 +14,10 @@ from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
-from tilec.ir.types import DType, TensorType, TileType
+from tilec.ir.types import TensorType, TileType
 
 _MATH_CONSTANTS: Final = {"inf": math.inf, "pi": math.pi, "e": math.e, "tau": math.tau}
 _MATH_FUNCTIONS: Final = frozenset({"sqrt", "exp", "log", "log2", "sin", "cos", "tanh", "floor", "ceil", "exp2"})
-Callee = Word | Routine | DType
 
 
 def expression(scope: Scope, node: ast.expr) -> Term:

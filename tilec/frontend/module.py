@@ -16,8 +16,6 @@ from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.frontend.report import Refused, Source, compile_error
 from tilec.ir.types import DTYPES
 
-PARAMETER_WORDS = frozenset({"In", "Out", "InOut", "Scratch", "Atomic", "Align", "Strides", "Const", "Dim", "Element", "Tile",
-                             "Tensor"})  # fmt: skip
 DIRECTIVES = frozenset({"grid", "requires", "values"})
 
 

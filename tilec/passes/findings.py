@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tilec.artifact import Obligation
@@ -16,8 +16,6 @@ from tilec.passes.index_terms import IndexTerms
 from tilec.passes.integer_sets import Assignment, evaluator
 from tilec.passes.ladder import Discharge, Ladder, Refusal
 from tilec.passes.terms import Poly
-
-Pointer = Callable[[Callable[[terms.Atom], int]], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,3 @@ def loop_labels(index: IndexTerms, op: Op) -> tuple[Label, ...]:
             text = f"`{frame.op.variable or 'i'}` is in {variable.low}..{variable.high + 1}"
             labels.append(Label(frame.op.loc, text))
     return tuple(labels)
-
-
-def axes_text(axes: Sequence[int]) -> str:
-    """ "axis 0", or "axes 0 and 1"."""
-    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {' and '.join(map(str, axes))}"

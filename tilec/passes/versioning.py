@@ -20,7 +20,6 @@ from tilec.passes.overlap import launch_values
 from tilec.passes.ranges import Range
 
 Edge = tuple[Value, int, int | str]  # offset, extent of the box, extent of the tensor
-Masked = Load | Store
 
 
 def version(function: Function) -> Function:
