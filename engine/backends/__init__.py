@@ -23,8 +23,8 @@ class Backend(Protocol):
     """Tokens that are in it."""
 
     def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
-        """Take in a prompt behind what the cache holds, and choose the token after it: the most likely one, or one drawn with the
-        first random number of `sampling`'s seed."""
+        """Take in a prompt behind what the cache holds, and choose the token after it: the most likely one, or one drawn with
+        the first random number of `sampling`'s seed."""
         ...
 
     def token(self) -> int:
