@@ -1,8 +1,9 @@
 """The launch contract: a manifest and the arguments go in, a `Launch` whose every clause holds comes out.
 
 Everything is checked on the host, before anything is enqueued, in this order: names, scalars, dtype and rank, dims, strides,
-alignment, aliasing, launch checks, grid. The first broken clause is raised, naming the argument, what came and what must come.
-The proofs of a kernel assume exactly these clauses, so none may be skipped.
+launch checks, grid, alignment, aliasing. The first broken clause is raised, naming the argument, what came and what must come.
+The proofs of a kernel assume exactly these clauses, so none may be skipped; those that do not depend on where tensors lie are
+checked once for equal shapes, strides and integers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from tilec.runtime.tensors import TensorView, view_tensor
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Most blocks per grid axis on every supported architecture (CUDA C++ programming guide, compute capabilities)."""
 
+CHECKED_LIMIT: Final = 1024
+"""Combinations of shapes that are remembered for a kernel."""
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -31,18 +35,48 @@ class Launch:
     grid: tuple[int, int, int]
 
 
+class Checked:
+    """Shapes, strides and integers that satisfied a kernel's contract, with the dims and the grid that follow from them."""
+
+    def __init__(self) -> None:
+        self._found: dict[Any, tuple[dict[str, int], tuple[int, int, int]]] = {}
+
+    def get(
+        self,
+        manifest: Manifest,
+        views: dict[str, TensorView],
+        scalars: dict[str, int | float],
+        dims: Mapping[str, int],
+    ) -> tuple[dict[str, int], tuple[int, int, int]]:
+        """Dims, strides and integer scalars by name, and the grid; checked where these shapes are new."""
+        shapes = tuple((view.shape, view.strides) for view in views.values())
+        key = (shapes, tuple(value for value in scalars.values() if isinstance(value, int)), tuple(sorted(dims.items())))
+        found = self._found.get(key)
+        if found is None:
+            found = _check_shapes(manifest, views, scalars, dims)
+            if len(self._found) >= CHECKED_LIMIT:
+                self._found.clear()
+            self._found[key] = found
+        return found
+
+
 def check_launch(
-    manifest: Manifest, arguments: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, device: int = 0
+    manifest: Manifest,
+    arguments: Mapping[str, Any],
+    *,
+    dims: Mapping[str, int] | None = None,
+    device: int = 0,
+    checked: Checked | None = None,
 ) -> Launch:
-    """Check everything but stored values. `dims` gives extents that no tensor's shape determines."""
+    """Check everything but stored values. `dims` gives extents that no tensor's shape determines; `checked` remembers what
+    was checked for the same manifest before."""
     kernel = manifest.kernel
     _check_names(manifest, arguments)
     scalars = {spec.name: check_scalar(spec, arguments[spec.name], kernel) for spec in manifest.scalars}
     views = {spec.name: _view(spec, arguments[spec.name], kernel, device) for spec in manifest.tensors}
-    env = solve_dims(manifest, views, scalars, dims or {})
+    env, grid = (Checked() if checked is None else checked).get(manifest, views, scalars, dims or {})
     for spec in manifest.tensors:
         view = views[spec.name]
-        _check_strides(spec, view, env, kernel)
         if view.pointer % spec.align:
             offset = view.pointer % spec.align
             raise LaunchError(
@@ -51,11 +85,21 @@ def check_launch(
                 required=f"a multiple of {spec.align} bytes",
             )  # fmt: skip
     _check_aliasing(manifest, views)
+    return Launch(views, scalars, env, grid)
+
+
+def _check_shapes(
+    manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], dims: Mapping[str, int]
+) -> tuple[dict[str, int], tuple[int, int, int]]:
+    kernel = manifest.kernel
+    env = solve_dims(manifest, views, scalars, dims)
+    for spec in manifest.tensors:
+        _check_strides(spec, views[spec.name], env, kernel)
     for check in manifest.launch_checks:
         if not evaluate(check.condition, env, kernel, "launch check"):
             known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(check.condition.symbols()))
             raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
-    return Launch(views, scalars, env, _grid(manifest, env))
+    return env, _grid(manifest, env)
 
 
 def _check_names(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
@@ -115,8 +159,9 @@ def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], k
 
 
 def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView]) -> None:
+    ranges = {name: view.byte_range() for name, view in views.items()}
     for left, right in manifest.no_alias:
-        a, b = views[left].byte_range(), views[right].byte_range()
+        a, b = ranges[left], ranges[right]
         if a[0] < b[1] and b[0] < a[1]:
             raise LaunchError(
                 "E0909", f"overlaps `{right}` in memory", kernel=manifest.kernel, argument=left,

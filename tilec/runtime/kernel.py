@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tilec.artifact import Manifest, manifest_from_json
-from tilec.runtime.contract import Launch, check_launch
+from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
@@ -35,9 +36,14 @@ class Plan:
         self.trusted = trusted
         self._keep = keep
         packed = [_pack(kernel.manifest, launch, slot.kind, slot.name) for slot in kernel.manifest.abi]
-        self._storage = [ctypes.create_string_buffer(item, len(item)) for item in packed]
-        self._pointers = (ctypes.c_void_p * max(1, len(packed)))(*(ctypes.addressof(item) for item in self._storage))
-        self.parameters = ctypes.addressof(self._pointers)
+        # Eight bytes for each argument, then the array of their addresses that the driver takes.
+        room = 8 * max(1, len(packed))
+        self._storage = ctypes.create_string_buffer(
+            b"".join(item.ljust(8, b"\0") for item in packed).ljust(room, b"\0"), 2 * room
+        )
+        base = ctypes.addressof(self._storage)
+        struct.pack_into(f"{len(packed)}Q", self._storage, room, *range(base, base + 8 * len(packed), 8))
+        self.parameters = base + room
         self._driver: Driver = kernel.device.driver
 
     def launch(self, stream: Any = 0, *, overlap: bool = False) -> None:
@@ -69,6 +75,7 @@ class Kernel:
                 "E0916", "needs more shared memory than the device has", kernel=manifest.kernel,
                 given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
             )  # fmt: skip
+        self._checked = Checked()
         self._module = device.driver.load_module(cubin)
         self.function = device.driver.function(self._module, manifest.entry)
         if self.shared > DEFAULT_DYNAMIC_SHARED:
@@ -89,7 +96,7 @@ class Kernel:
         instead; `dims` gives extents that no shape determines. Raises `LaunchError` at the first broken clause.
         """
         manifest, given = self.manifest, values or {}
-        launch = check_launch(manifest, arguments, dims=dims, device=self.device.ordinal)
+        launch = check_launch(manifest, arguments, dims=dims, device=self.device.ordinal, checked=self._checked)
         checked = {check.tensor for check in manifest.value_checks}
         for name in given:
             if name not in checked:
