@@ -119,9 +119,9 @@ def silu_mul_rows(x: Array) -> Wide:
     return silu_mul(gate, up)
 
 
-def topk_blocks(logits: Array, block: int, count: int) -> tuple[Wide, NDArray[np.int32]]:
-    """The `count` largest of each part of `block` columns, descending, the lowest column first among equals, then -inf at
-    column V; (B, V) -> (B, P, K), (B, P, K)."""
+def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, count: int) -> tuple[Wide, NDArray[np.int32]]:
+    """The `top_k` largest of each part of `block` columns, descending, the lowest column first among equals, then -inf at
+    column V up to `count`; (B, V), (B,) -> (B, P, K), (B, P, K)."""
     wide = _wide(logits)
     rows, width = wide.shape
     parts = -(-width // block)
@@ -130,7 +130,25 @@ def topk_blocks(logits: Array, block: int, count: int) -> tuple[Wide, NDArray[np
     cut = padded.reshape(rows, parts, block)
     order: NDArray[np.int64] = np.argsort(-cut, axis=2, kind="stable")[:, :, :count]
     best = np.take_along_axis(cut, order, axis=2)
+    best[np.arange(count) >= np.broadcast_to(top_k[:, None, None], best.shape)] = -np.inf
     starts = np.asarray(range(0, parts * block, block), dtype=np.int64)
     columns = (order + starts[None, :, None]).astype(np.int32)
     columns[np.isinf(best)] = width
     return best, columns
+
+
+def sample_token(
+    best: Array, indices: Array, top_k: Array, temperature: Array, top_p: Array, uniforms: Array, place: Array
+) -> NDArray[np.int32]:
+    """The token that each row draws; (B, P, K), (B, P, K), (B,), (B,), (B,), (B, S), (B,) -> (B,)."""
+    drawn: list[int] = []
+    for row, count in enumerate(top_k):
+        values, columns = _wide(best[row]).ravel(), indices[row].ravel()
+        order = np.lexsort((columns, -values))[: int(count)]
+        weights = np.exp((values[order] - values[order[0]]) / float(temperature[row]))
+        before = np.cumsum(weights) - weights
+        kept = order[(before < float(top_p[row]) * weights.sum()) & (weights > 0)]
+        reached: Wide = np.cumsum(weights[: len(kept)])
+        goal = float(uniforms[row, place[row]]) * reached[-1]
+        drawn.append(int(columns[kept[min(int((reached <= goal).sum()), len(kept) - 1)]]))
+    return np.asarray(drawn, np.int32)

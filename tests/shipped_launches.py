@@ -34,6 +34,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "kv_update": [{"T": 3, "S": 8}],
     "silu_mul_rows": [{"T": 7, "I": 1024, "I2": 2048}],
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
+    "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
@@ -90,6 +91,11 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         arrays["lengths"][:] = [41, 96][: int(env["B"])]
     if function.name == "decode_merge":
         arrays["sums"] = np.abs(arrays["sums"]) + 1
+    if function.name == "sample_token":  # as `topk_blocks` leaves them
+        arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
+        arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)
+        for name, low, high in (("temperature", 0.1, 2), ("top_p", 0.05, 1), ("uniforms", 0, 1)):
+            arrays[name][:] = random.uniform(low, high, arrays[name].shape)
     return arrays
 
 

@@ -65,6 +65,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 for v in (1, 1009, 2048, 4097, 151936)
                 for b, k in ((1, 64), (3, 1), (2, 20))
             ]
+        case "sample_token":
+            return [{"B": b, "P": p, "K": k, "S": 77} for b in (1, 9) for p, k in ((1, 1), (3, 20), (149, 64), (256, 64))]
         case _:
             return []
 
@@ -98,6 +100,14 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
             t["maxima"][:, -1] = -math.inf
             t["sums"][:, -1] = 0
             t["partial"][:, -1] = 0
+    if manifest.kernel in ("topk_blocks", "sample_token"):
+        t["top_k"][-1] = t["best"].shape[2]
+    if manifest.kernel == "sample_token":  # as `topk_blocks` leaves them
+        t["best"].copy_(t["best"].sort(dim=2, descending=True).values)
+        t["indices"].copy_(torch.randperm(t["indices"].numel()).view_as(t["indices"]))
+        t["temperature"].uniform_(0.1, 2)
+        t["top_p"].uniform_(0.05, 1)
+        t["uniforms"].uniform_(0, 1)
 
 
 def bytes_moved(manifest: Manifest, t: Tensors) -> int | None:
@@ -227,14 +237,29 @@ def _topk_blocks(manifest: Manifest, t: Tensors) -> Tensors:
     size, width = int(manifest.constants["BLOCK"]), logits.shape[1]
     padded = functional.pad(logits, (0, parts * size - width), value=-math.inf).view(rows, parts, size)
     best, order = padded.sort(dim=2, descending=True, stable=True)
-    best = best[..., :count]
+    ranks = torch.arange(count, device=logits.device)
+    best = torch.where(ranks < t["top_k"][:, None, None], best[..., :count], -math.inf)
     columns = order[..., :count] + (torch.arange(parts, device=logits.device) * size)[:, None]
     return {"best": best, "indices": torch.where(best.isinf(), width, columns)}
+
+
+def _sample_token(manifest: Manifest, t: Tensors) -> Tensors:
+    """Columns are distinct, and equal values among random ones too rare to order."""
+    rows, _, _ = t["best"].shape
+    ranks = torch.arange(int(manifest.constants["KEEP"]), device=t["best"].device)
+    values, order = functional.pad(t["best"].view(rows, -1), (0, len(ranks)), value=-math.inf).sort(dim=1, descending=True)
+    values = torch.where(ranks < t["top_k"][:, None], values[:, : len(ranks)], -math.inf)
+    weights = ((values - values[:, :1]) / t["temperature"][:, None]).exp()
+    kept = (weights.cumsum(1) - weights < t["top_p"][:, None] * weights.sum(1, keepdim=True)) & (weights > 0)
+    goal = t["uniforms"].gather(1, t["place"][:, None].long()) * (weights * kept).sum(1, keepdim=True)
+    drawn = ((weights.cumsum(1) <= goal) & kept).sum(1).minimum(kept.sum(1) - 1)
+    columns = functional.pad(t["indices"].view(rows, -1), (0, len(ranks)))
+    return {"token": columns.gather(1, order.gather(1, drawn[:, None])).view(-1)}
 
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
     "qk_norm_rope_kv": _qk_norm_rope_kv, "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
     "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "matvec_argmax": _matvec_argmax,
-    "topk_blocks": _topk_blocks,
+    "topk_blocks": _topk_blocks, "sample_token": _sample_token,
 }  # fmt: skip

@@ -112,6 +112,9 @@ def problems(kernel: str) -> list[Problem]:
     if kernel == "topk_blocks":
         dims = {"V": 151936, "P": 149, "B": 1}
         return [Problem(kernel, f"151936, {k} of each part", {**dims, "K": k}, None, "same") for k in (20, 64)]
+    if kernel == "sample_token":
+        dims = {"P": 149, "B": 1, "S": 4096}
+        return [Problem(kernel, f"{k} of 149 parts", {**dims, "K": k}, None, "same") for k in (20, 64)]
     if kernel == "matmul":
         return [Problem(kernel, f"{s}^3", {"M": s, "N": s, "K": s}, None, "same", 2.0 * s**3) for s in (1024, 2048, 4096, 8192)]
     return []

@@ -20,6 +20,8 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "matvec": [{"N": 41, "B": batch, "K": 2560} for batch in (1, 2, 4, 8)],
     "matmul": [{"M": 1, "N": 8, "K": 8}, {"M": 129, "N": 264, "K": 72}],
     "argmax_blocks": [{"B": 1, "V": 1, "P": 1}],
+    "topk_blocks": [{"B": 2, "V": 70, "P": 1, "K": 9}],
+    "sample_token": [{"B": 40, "P": 3, "K": 64, "S": 5}, {"B": 3, "P": 256, "K": 2, "S": 1}, {"B": 1, "P": 1, "K": 1, "S": 1}],
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
 }

@@ -97,7 +97,7 @@ class BlockMachine:
     def branch(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
         condition = self.values[step.operands[0]].astype(bool)
         types = re.search(r"-> \((.*)\) \{", step.text)
-        results = [self.all(0, numpy_type(text)[0]) for text in types[1].split(", ")] if types else []
+        results = [self.all(0, numpy_type(text)[0]) for text in re.split(r",\s*", types[1])] if types else []
         for region, mask in zip(step.regions, (active & condition, active & ~condition), strict=False):
             if mask.any():
                 found = self.execute(region, mask)
