@@ -1,0 +1,195 @@
+"""What a measurement found, and its JSON, which the table and the plot are made from.
+
+Every sample is kept. Rates and shares are derived from the samples here and nowhere else; the JSON repeats them for readers
+without this module, and `Report.from_json` derives them again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+
+FORMAT: Final = "engine.bench 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """Samples in the order they were taken. Quartiles are interpolated linearly between samples, as NumPy's percentiles."""
+
+    samples: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return self._percentile(50)
+
+    @property
+    def q1(self) -> float:
+        return self._percentile(25)
+
+    @property
+    def q3(self) -> float:
+        return self._percentile(75)
+
+    def _percentile(self, percent: float) -> float:
+        return float(np.percentile(self.samples, percent))
+
+    def map(self, change: Callable[[float], float]) -> Statistic:
+        """Each sample changed."""
+        return Statistic(tuple(change(sample) for sample in self.samples))
+
+    def to_json(self) -> dict[str, Any]:
+        """Median, quartiles, number and all samples."""
+        spread = {"median": self.median, "q1": self.q1, "q3": self.q3}
+        return {**spread, "n": len(self.samples), "samples": list(self.samples)}
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """Seconds of each repetition of a cell, by the host's clock.
+
+    `seconds` run from the call until the last token is on the host, `prefill_seconds` until the first is; `step_bytes` is
+    what a decode step has to move, the mean over the cell's steps; `repeatable` says that all repetitions gave the same tokens.
+    """
+
+    pp: int
+    tg: int
+    step_bytes: float
+    seconds: Statistic
+    prefill_seconds: Statistic
+    repeatable: bool
+
+    @property
+    def decode_seconds(self) -> Statistic:
+        """From the first token on the host to the last."""
+        pairs = zip(self.seconds.samples, self.prefill_seconds.samples, strict=True)
+        return Statistic(tuple(total - prefill for total, prefill in pairs))
+
+    @property
+    def rate(self) -> Statistic:
+        """Tokens per second of the whole, prefill included."""
+        return self.seconds.map(lambda seconds: self.tg / seconds)
+
+    @property
+    def decode_rate(self) -> Statistic:
+        """Tokens per second behind the first token."""
+        return self.decode_seconds.map(lambda seconds: (self.tg - 1) / seconds)
+
+    def roofline(self, bytes_per_second: float) -> float:
+        """Tokens per second at which a decode step's bytes take all of a bandwidth."""
+        return bytes_per_second / self.step_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Bytes per second that were read in the same run on the same GPU; `what` says how, for people."""
+
+    what: str
+    bytes_per_second: Statistic
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A measurement: free facts about the machine, the model and the policy, the bandwidths in bytes per second, the cells."""
+
+    date: str
+    machine: Mapping[str, Any]
+    model: Mapping[str, Any]
+    policy: Mapping[str, Any]
+    nominal: float
+    cells: tuple[CellResult, ...]
+    bandwidth: Bandwidth | None = None
+
+    def shares(self, cell: CellResult) -> dict[str, float]:
+        """Percent of the rooflines that a cell's medians reach."""
+        nominal = cell.roofline(self.nominal)
+        found = {
+            "end_to_end_of_nominal": 100 * cell.rate.median / nominal,
+            "decode_of_nominal": 100 * cell.decode_rate.median / nominal,
+        }
+        if self.bandwidth is not None:
+            measured = cell.roofline(self.bandwidth.bytes_per_second.median)
+            found["end_to_end_of_measured"] = 100 * cell.rate.median / measured
+            found["decode_of_measured"] = 100 * cell.decode_rate.median / measured
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything; numbers in seconds, bytes, tokens per second and percent."""
+        measured: dict[str, Any] | None = None
+        if self.bandwidth is not None:
+            measured = {"what": self.bandwidth.what, "bytes_per_second": self.bandwidth.bytes_per_second.to_json()}
+        return {
+            "format": FORMAT, "date": self.date, "machine": dict(self.machine), "model": dict(self.model),
+            "policy": dict(self.policy), "nominal_bytes_per_second": self.nominal, "measured_bandwidth": measured,
+            "cells": [self._cell_json(cell) for cell in self.cells],
+        }  # fmt: skip
+
+    def _cell_json(self, cell: CellResult) -> dict[str, Any]:
+        rooflines = {"nominal_roofline_tokens_per_second": cell.roofline(self.nominal)}
+        if self.bandwidth is not None:
+            rooflines["measured_roofline_tokens_per_second"] = cell.roofline(self.bandwidth.bytes_per_second.median)
+        return {
+            "pp": cell.pp, "tg": cell.tg, "bytes_per_decode_step": cell.step_bytes, "repeatable": cell.repeatable,
+            "end_to_end_tokens_per_second": cell.rate.to_json(), "decode_tokens_per_second": cell.decode_rate.to_json(),
+            "end_to_end_seconds": cell.seconds.to_json(), "prefill_seconds": cell.prefill_seconds.to_json(),
+            "decode_seconds": cell.decode_seconds.to_json(), **rooflines, "percent": self.shares(cell),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> Report:
+        """Inverse of `to_json`. Trusts nothing: ValueError names the first field that is not what it must be."""
+        if data.get("format") != FORMAT:
+            raise ValueError(f"`format` is not {FORMAT!r}")
+        date = data.get("date")
+        if not isinstance(date, str):
+            raise ValueError("`date` is no text")
+        measured = data.get("measured_bandwidth")
+        bandwidth: Bandwidth | None = None
+        if measured is not None:
+            record = _object(measured, "measured_bandwidth")
+            what = record.get("what")
+            if not isinstance(what, str):
+                raise ValueError("`measured_bandwidth.what` is no text")
+            bandwidth = Bandwidth(what, _statistic(record, "bytes_per_second"))
+        found = data.get("cells")
+        if not isinstance(found, list) or not found:
+            raise ValueError("`cells` is no list, or empty")
+        cells = [_cell(_object(one, f"cells[{number}]")) for number, one in enumerate(cast("list[object]", found))]
+        machine, model, policy = (_object(data.get(name), name) for name in ("machine", "model", "policy"))
+        return cls(date, machine, model, policy, _positive(data, "nominal_bytes_per_second"), tuple(cells), bandwidth)
+
+
+def _object(value: object, name: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"`{name}` is no object")
+    return cast("dict[str, object]", value)
+
+
+def _positive(record: Mapping[str, object], name: str) -> float:
+    value = record.get(name)
+    if type(value) not in (int, float) or not 0 < float(cast("float", value)) < math.inf:
+        raise ValueError(f"`{name}` is no number above 0")
+    return float(cast("float", value))
+
+
+def _statistic(record: Mapping[str, object], name: str) -> Statistic:
+    samples = _object(record.get(name), name).get("samples")
+    if not isinstance(samples, list) or not samples:
+        raise ValueError(f"`{name}.samples` is no list, or empty")
+    numbers = cast("list[object]", samples)
+    return Statistic(tuple(_positive({f"{name}.samples": number}, f"{name}.samples") for number in numbers))
+
+
+def _cell(record: Mapping[str, object]) -> CellResult:
+    pp, tg = record.get("pp"), record.get("tg")
+    if type(pp) is not int or type(tg) is not int or pp < 1 or tg < 2:
+        raise ValueError("`pp` and `tg` are no numbers of tokens")
+    seconds, prefill = _statistic(record, "end_to_end_seconds"), _statistic(record, "prefill_seconds")
+    if len(seconds.samples) != len(prefill.samples):
+        raise ValueError("`prefill_seconds.samples` are not as many as `end_to_end_seconds.samples`")
+    if not all(p < s for s, p in zip(seconds.samples, prefill.samples, strict=True)):
+        raise ValueError("`prefill_seconds.samples` are not below `end_to_end_seconds.samples`")
+    return CellResult(pp, tg, _positive(record, "bytes_per_decode_step"), seconds, prefill, record.get("repeatable") is True)
