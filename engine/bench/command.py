@@ -35,8 +35,8 @@ embedding, the filled part of the cache.
 Exit status: 0 done, 1 a result cannot be written, 2 wrong usage (also: --plot without matplotlib), 3 a model file is absent
 or damaged, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
 
-WIDTH: Final = 150
-"""Columns of the table where stdout is no terminal."""
+WIDTH: Final = 200
+"""Columns that the table may take; a narrower terminal breaks its lines, so that no number is cut."""
 
 LIMIT_BYTES: Final = 64 << 20
 """Bytes of a result that is read back at most."""
@@ -182,10 +182,7 @@ def _read(path: Path) -> Report:
 
 def _show(report: Report, plot: Path | None) -> None:
     """Print the table, and draw where that is asked for."""
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=WIDTH)
-    print_table(report, console)
+    print_table(report, Console(file=sys.stdout, highlight=False, width=WIDTH))
     if plot is not None:
         write_whole(plot, draw(report, plot.suffix))
 

@@ -11,25 +11,27 @@ from engine.bench.result import CellResult, Report, Statistic
 def print_table(report: Report, console: Console) -> None:
     """One row per cell: medians, quartiles in brackets, and percent of the rooflines."""
     machine, model, policy = report.machine, report.model, report.policy
-    console.print(f"{model.get('name')} {model.get('dtype')} on {machine.get('gpu')}, {policy.get('what')}", markup=False)
+    heading = f"{model.get('name')} {model.get('dtype')} on {machine.get('gpu')}, {policy.get('what')}"
+    console.print(heading, markup=False, soft_wrap=True)
     measured = report.bandwidth is not None
     table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ["pp", "tg", "prefill ms", "", "end to end tok/s", "", "decode tok/s", "", "roof tok/s"]
+    names = ["pp", "tg", "prefill\nms", "", "end to end\ntok/s", "", "decode\ntok/s", "", "roof\ntok/s"]
     names += ["end to end\n% nominal", "decode\n% nominal"] + (["decode\n% measured"] if measured else [])
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in report.cells:
         table.add_row(*_row(report, cell))
     console.print(table)
-    console.print(f"roof: {report.nominal / 1e12:.2f} TB/s nominal over the bytes of a decode step; [q1 - q3]", markup=False)
+    roof = f"{report.nominal / 1e12:.2f} TB/s nominal over the bytes of a decode step"
+    console.print(f"medians [first to third quartile]; roof: {roof}", markup=False, soft_wrap=True)
     if report.bandwidth is not None:
         speed = report.bandwidth.bytes_per_second
         spread = f"{speed.median / 1e12:.3f} TB/s [{speed.q1 / 1e12:.3f} - {speed.q3 / 1e12:.3f}]"
-        console.print(f"measured: {spread}: {report.bandwidth.what}", markup=False)
+        console.print(f"measured: {spread}: {report.bandwidth.what}", markup=False, soft_wrap=True)
     for cell in report.cells:
         if not cell.repeatable:
             what = f"pp {cell.pp}, tg {cell.tg}: repetitions gave different tokens, which greedy answers must not"
-            console.print(what, markup=False)
+            console.print(what, markup=False, soft_wrap=True)
 
 
 def _row(report: Report, cell: CellResult) -> list[str]:

@@ -44,6 +44,7 @@ PICKED: Final[Mapping[tuple[str, str], tuple[str, int]]] = {
     ("qk_norm_rope_kv", "k_cache"): ("slots", 2),
     ("qk_norm_rope_kv", "table"): ("positions", 1),
     ("qk_norm_rope_kv", "v_cache"): ("slots", 2),
+    ("sample_token", "uniforms"): ("place", 0),
 }
 """Parameters of which a kernel touches some rows: the parameter whose elements choose them, and how many axes a row has."""
 

@@ -1,0 +1,421 @@
+"""The measurement on a backend whose every duration is known, on a driver that launches nothing, and its bad inputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cuda_backend import SMALLEST, FakeDriver, bundle
+from test_engine_cli import CONFIG
+
+from engine.backends.cuda import CudaBackend
+from engine.bench import command, files, load
+from engine.bench.bandwidth import HeadRead
+from engine.bench.command import run
+from engine.bench.load import driver_version
+from engine.bench.measure import answer, measure, step_bytes
+from engine.bench.policy import Cell, Policy
+from engine.bench.result import Bandwidth, CellResult, Report, Statistic
+from engine.dummy_weights import dummy_weights
+from engine.errors import DeviceError
+from engine.graph.qwen3 import step
+from engine.graph.traffic import streamed
+from tilec.runtime import Bundle, Device
+
+__all__ = ["bundle"]  # a fixture of another module
+
+
+class TimedBackend:
+    """A backend with a clock of its own: a prompt takes a millisecond a token, and the n-th answer a second a token times the
+    n-th of `paces`; its tokens are 7, or what `answers` says."""
+
+    max_seq_len = 4096
+
+    def __init__(self, paces: Sequence[float] = (), answers: Sequence[int] = ()) -> None:
+        self.now, self.position = 100.0, 0
+        self.paces, self.answers = list(paces), list(answers)
+        self.asked: list[tuple[int, int]] = []
+        self.prompts: list[list[int]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def reset(self) -> None:
+        self.position = 0
+        self.now += 50  # before the call, so in no time that is taken
+
+    def prefill(self, ids: Sequence[int], sampling: object = None) -> None:
+        assert self.position == 0, "not reset"
+        self.position = len(ids)
+        self.prompts.append(list(ids))
+        self.now += 1e-3 * len(ids)
+
+    def token(self) -> int:
+        return self.answers.pop(0) if self.answers else 7
+
+    def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
+        self.asked.append((self.position, limit + 1))
+        pace = self.paces.pop(0) if self.paces else 1.0
+        for _ in range(limit):
+            self.now += pace
+            yield token
+
+    def prompt_logits(self, ids: Sequence[int]) -> Any:
+        raise AssertionError("a greedy answer needs no logits")
+
+    def decode_logits(self, token: int) -> Any:
+        raise AssertionError("a greedy answer needs no logits")
+
+    def close(self) -> None: ...
+
+
+def test_cells_are_two_sweeps_or_every_pair() -> None:
+    policy = Policy(pp=(18, 512), tg=(36, 128))
+    assert policy.cells() == (Cell(18, 36), Cell(18, 128), Cell(512, 36))
+    assert replace(policy, full=True).cells() == (Cell(18, 36), Cell(18, 128), Cell(512, 36), Cell(512, 128))
+    assert policy.longest() == 548
+    assert len(Policy().cells()) == 8
+
+
+def test_prompts_are_random_and_repeatable() -> None:
+    policy = Policy(seed=3)
+    prompt = policy.prompt(2048, 151936)
+    assert prompt == policy.prompt(2048, 151936) != Policy(seed=4).prompt(2048, 151936)
+    assert len(set(prompt)) > 2000
+    assert min(prompt) >= 0 and 150000 < max(prompt) < 151936
+
+
+def test_statistics_of_known_durations() -> None:
+    paces = [99.0, 99.0, 1.0, 0.5, 4.0, 0.5, 2.0, 0.5, 3.0, 0.5, 5.0, 0.5]
+    backend = TimedBackend(paces)
+    policy = Policy(pp=(10,), tg=(3, 5), reps=5, warmup_reps=1)
+    (first, second), speeds = measure(backend, SMALLEST, policy, clock=backend.clock, dtype="bf16")  # pyright: ignore[reportArgumentType]
+    assert speeds is None
+    assert first.prefill_seconds.samples == pytest.approx([0.01] * 5)
+    assert first.decode_seconds.samples == pytest.approx([2, 8, 4, 6, 10])
+    assert first.seconds.samples == pytest.approx([2.01, 8.01, 4.01, 6.01, 10.01])
+    decode = first.decode_seconds
+    assert (decode.q1, decode.median, decode.q3) == pytest.approx((4, 6, 8))
+    rate = first.decode_rate
+    assert (rate.q1, rate.median, rate.q3) == pytest.approx((1 / 4, 1 / 3, 1 / 2))
+    assert first.rate.median == pytest.approx(3 / 6.01)
+    assert second.decode_rate.samples == pytest.approx([2.0] * 5)
+    assert first.repeatable and second.repeatable
+
+
+def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
+    backend = TimedBackend()
+    policy = Policy(pp=(4, 9), tg=(2, 3), reps=2, warmup_reps=1)
+    told: list[str] = []
+    bandwidths = iter([1.0, 2.0, 3.0])
+    _, speeds = measure(
+        backend, SMALLEST, policy, clock=backend.clock, bandwidth=lambda: next(bandwidths), progress=told.append
+    )  # pyright: ignore[reportArgumentType]
+    assert backend.asked == [(4, 2), (4, 3), (9, 2)] * 3
+    assert backend.prompts[:3] == backend.prompts[3:6] == backend.prompts[6:]
+    assert speeds == Statistic((2.0, 3.0))
+    assert told[:2] == ["warm-up: bandwidth", "warm-up: pp 4, tg 2"]
+    assert told[-1] == "repetition 2 of 2: pp 9, tg 2"
+
+
+def test_other_tokens_in_another_repetition_are_told() -> None:
+    backend = TimedBackend(answers=[5, 6, 5, 5])
+    (one, two), _ = measure(backend, SMALLEST, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)  # pyright: ignore[reportArgumentType]
+    assert one.repeatable
+    assert not two.repeatable
+
+
+def test_an_answer_that_is_too_short() -> None:
+    backend = TimedBackend()
+    backend.stream_tokens = lambda token, limit: iter([token] * (limit - 1))
+    with pytest.raises(DeviceError, match="gave 4 tokens where 5 were asked for"):
+        answer(backend, [1, 2], 5, backend.clock)  # pyright: ignore[reportArgumentType]
+
+
+def test_bytes_of_a_cell_are_the_mean_over_its_steps() -> None:
+    graph = step(SMALLEST, 1, 128)
+    every = [sum(streamed(graph, filled)) for filled in range(19, 18 + 36)]
+    assert step_bytes(SMALLEST, Cell(18, 36), 128, "bf16") == sum(every) / 35
+
+
+def report(bandwidth: float | None = 3e9) -> Report:
+    cells = tuple(
+        CellResult(pp, tg, 1e7, Statistic((tg / 100, tg / 80)), Statistic((1 / 1000, 1 / 500)), True)
+        for pp, tg in ((18, 37), (18, 129), (512, 37))
+    )
+    measured = None if bandwidth is None else Bandwidth("read of the head", Statistic((bandwidth,)))
+    model, policy = {"name": "qwen3-4b", "dtype": "bf16"}, {"what": "greedy"}
+    return Report("2026-01-02T03:04:05+00:00", {"gpu": "a GPU"}, model, policy, 4e9, cells, measured)
+
+
+def test_shares_of_the_rooflines() -> None:
+    cell = CellResult(18, 37, 1e7, Statistic((0.2,)), Statistic((0.02,)), True)  # 185 tok/s, 200 tok/s of decode
+    shares = replace(report(), cells=(cell,)).shares(cell)
+    assert cell.roofline(4e9) == pytest.approx(400)
+    assert shares == pytest.approx({
+        "end_to_end_of_nominal": 100 * 185 / 400, "decode_of_nominal": 50.0,
+        "end_to_end_of_measured": 100 * 185 / 300, "decode_of_measured": 100 * 200 / 300,
+    })  # fmt: skip
+    assert set(report(None).shares(cell)) == {"end_to_end_of_nominal", "decode_of_nominal"}
+
+
+@pytest.mark.parametrize("bandwidth", [3e9, None])
+def test_json_and_back(bandwidth: float | None) -> None:
+    made = report(bandwidth)
+    data = json.loads(json.dumps(made.to_json()))
+    assert Report.from_json(data) == made
+    first = data["cells"][0]
+    assert first["decode_tokens_per_second"]["samples"] == pytest.approx([36 / 0.369, 36 / 0.4605])
+    assert first["end_to_end_seconds"]["n"] == 2
+    assert first["percent"]["decode_of_nominal"] == pytest.approx(np.median([36 / 0.369, 36 / 0.4605]) / 4)
+
+
+def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    data = report().to_json()
+    change(data)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: data.pop("format"), "`format` is not 'engine.bench 1'"),
+        (lambda data: data.update(date=3), "`date` is no text"),
+        (lambda data: data.update(machine=[]), "`machine` is no object"),
+        (lambda data: data.update(cells=[]), "`cells` is no list, or empty"),
+        (lambda data: data.update(nominal_bytes_per_second=-1), "`nominal_bytes_per_second` is no number above 0"),
+        (lambda data: data["cells"][1].update(tg=1), "`pp` and `tg` are no numbers of tokens"),
+        (lambda data: data["cells"][1].update(prefill_seconds={}), "`prefill_seconds.samples` is no list, or empty"),
+        (
+            lambda data: data["cells"][1]["end_to_end_seconds"].update(samples=[1, "2"]),
+            "`end_to_end_seconds.samples` is no num",
+        ),
+        (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1]), "are not as many as"),
+        (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1e3, 1e3]), "are not below"),
+        (lambda data: data["measured_bandwidth"].pop("what"), "`measured_bandwidth.what` is no text"),
+    ],
+)
+def test_json_of_something_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    file = tmp_path / "in.json"
+    file.write_text(json.dumps(broken(change)))
+    assert run(["--from-json", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {file}: is no result of `python -m engine.bench`: ") and err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_a_plot_from_json_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
+    (tmp_path / "in.json").write_text(json.dumps(report().to_json()))
+    plots = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
+    for plot in plots:
+        assert run(["--from-json", str(tmp_path / "in.json"), "--plot", str(plot)]) == 0
+    first, second = (plot.read_bytes() for plot in plots)
+    assert first == second
+    assert first.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "qwen3-4b bf16 on a GPU, greedy" in out
+    assert len(list(tmp_path.iterdir())) == 3, "a temporary file is left"
+
+
+def test_one_cell_alone_can_be_drawn(tmp_path: Path) -> None:
+    lonely = replace(report(None), cells=report().cells[:1])
+    (tmp_path / "in.json").write_text(json.dumps(lonely.to_json()))
+    assert run(["--from-json", str(tmp_path / "in.json"), "--plot", str(tmp_path / "out.svg")]) == 0
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model folder with a config and nothing else."""
+    place = tmp_path / "model"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(CONFIG))
+    return place
+
+
+class L2Driver(FakeDriver):
+    """Knows its L2 cache, and copies no weights: none is read."""
+
+    def device_attribute(self, ordinal: int, attribute: str) -> int:
+        return 1 << 20 if attribute.endswith("L2_CACHE_SIZE") else super().device_attribute(ordinal, attribute)
+
+
+@pytest.fixture
+def bench(
+    bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command on a fake device; (status, stdout, stderr)."""
+    monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(L2Driver())))
+
+    def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
+        given = {"--model": str(model), "--bundle": str(bundle.path), "--pp": "3,5", "--tg": "2,4"} | options
+        spelled = [part for name, value in given.items() if value is not None for part in (name, value)]
+        status = run([*spelled, "--dummy-weights", "--reps", "3", "--warmup-reps", "1", *arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def test_a_measurement(bench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    target, plot = tmp_path / "out.json", tmp_path / "out.svg"
+    status, out, err = bench("--json", str(target), "--plot", str(plot), "--nominal-tbs", "1.5")
+    assert (status, err) == (0, "")
+    data = json.loads(target.read_text())
+    assert [(cell["pp"], cell["tg"]) for cell in data["cells"]] == [(3, 2), (3, 4), (5, 2)]
+    assert all(cell["decode_seconds"]["n"] == 3 and cell["repeatable"] for cell in data["cells"])
+    assert data["machine"]["gpu"] == "fake device"
+    assert data["model"]["name"] == "qwen3-0.6b" and data["model"]["weights"] == "random, seed 0"
+    assert data["nominal_bytes_per_second"] == 1.5e12
+    assert len(data["measured_bandwidth"]["bytes_per_second"]["samples"]) == 3
+    assert data["policy"]["max_seq_len"] == 7
+    assert plot.read_bytes().startswith(b"<?xml")
+    rows = [line.split() for line in out.splitlines()]
+    assert ["3", "4"] in [row[:2] for row in rows]
+    assert "qwen3-0.6b bf16 on fake device" in out and "…" not in out
+    again = Report.from_json(data)
+    assert json.loads(json.dumps(again.to_json())) == data
+
+
+def test_the_head_is_read_so_many_times(bundle: Bundle) -> None:
+    driver = L2Driver()
+    backend = CudaBackend(bundle, Device(driver))
+    backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 64)
+    read = HeadRead(backend, SMALLEST, "bf16")
+    size = 2048 * 1024 * 2
+    assert (read.bytes, read.launches) == (size, 256)
+    before = len(driver.launches)
+    assert read.sample(iter([10.0, 10.5]).__next__) == 2 * 256 * size
+    assert len(driver.launches) - before == 256
+    assert "may have kept 25.0 % at most" in read.what
+    read.close()
+    backend.close()
+    assert not driver.buffers
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"--pp": "0,18"}, "--pp: 0 is below 1"),
+        ({"--pp": "18,x"}, "--pp: '18,x' is no list of numbers; write it as 18,128"),
+        ({"--pp": ""}, "--pp: '' is no list of numbers; write it as 18,128"),
+        ({"--pp": "18,18"}, "--pp: a number is there twice"),
+        ({"--tg": "1"}, "--tg: 1 is below 2; the first token is prefill's, and decode needs another"),
+        ({"--tg": "-4"}, "--tg: -4 is below 2; the first token is prefill's, and decode needs another"),
+        ({"--pp": "40000", "--tg": "961"}, "40961 tokens are not from 1 to 40960, the positions that the model knows"),
+        ({"--max-seq-len": "0"}, "0 tokens are not from 1 to 40960, the positions that the model knows"),
+        ({"--max-seq-len": "6"}, "a cell has 7 tokens, and --max-seq-len is 6; raise it or shorten --pp and --tg"),
+        ({"--reps": "0"}, "--reps: 0 repetitions measure nothing"),
+        ({"--warmup-reps": "-1"}, "--warmup-reps: -1 is below 0"),
+        ({"--seed": "-1"}, "--seed: -1 is below 0"),
+        ({"--nominal-tbs": "0"}, "--nominal-tbs: 0.0 is no bandwidth"),
+        ({"--nominal-tbs": "nan"}, "--nominal-tbs: nan is no bandwidth"),
+        ({"--plot": "plot.pdf"}, "plot.pdf: a plot is .png or .svg; name it so"),
+        ({"--model": None}, "there is nothing to measure; give --model and --bundle, or --from-json"),
+        ({"--from-json": "x.json"}, "--model: nothing is measured with --from-json; drop it"),
+    ],
+)
+def test_bad_options(bench: Callable[..., tuple[int, str, str]], options: dict[str, Any], said: str) -> None:
+    repeated = [part for name in ("--reps", "--warmup-reps") if name in options for part in (name, options.pop(name))]
+    status, out, err = bench(*repeated, **options)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {said}") and err.count("\n") == 1
+
+
+def test_without_matplotlib_nothing_is_measured(
+    bench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    said = "error: --plot needs matplotlib; install it with `pip install tilec[bench]`\n"
+    assert bench("--plot", str(tmp_path / "out.svg")) == (2, "", said)
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_a_result_that_cannot_be_written(bench: Callable[..., tuple[int, str, str]], tmp_path: Path, option: str) -> None:
+    status, out, err = bench(option, str(tmp_path / "absent" / "out.svg"))
+    assert (status, out) == (1, "")
+    assert "out.svg: cannot be written: No such file or directory; name a file in a folder that can be written" in err
+    (tmp_path / "folder.svg").mkdir()
+    status, out, err = bench(option, str(tmp_path / "folder.svg"))
+    assert (status, out) == (1, "")
+    assert "folder.svg: is a folder; name a file" in err
+
+
+def test_a_disk_that_fills_leaves_the_file_that_was_there(
+    bench: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out.json"
+    target.write_text("before")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    status, out, err = bench("--json", str(target))
+    assert status == 1
+    assert "tok/s" in out, "the table is lost"
+    assert err == f"error: {target}: cannot be written: No space left on device; name a file in a folder that can be written\n"
+    assert target.read_text() == "before"
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["out.json"]
+
+
+def test_files_of_model_and_bundle(bench: Callable[..., tuple[int, str, str]], model: Path, tmp_path: Path) -> None:
+    status, out, err = bench(**{"--bundle": str(tmp_path / "absent.bundle")})
+    assert (status, out) == (4, "") and "absent.bundle" in err and err.count("\n") == 1
+    (model / "config.json").write_text("{")
+    status, out, err = bench()
+    assert (status, out) == (3, "") and "config.json" in err and err.count("\n") == 1
+
+
+def test_a_gpu_that_fails_and_a_user_who_stops(
+    bench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = L2Driver()
+    monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(driver)))
+    driver.fail["cuGraphLaunch"] = "CUDA_ERROR_LAUNCH_FAILED"
+    status, out, err = bench()
+    assert (status, out) == (5, "")
+    assert err == "error: `cuGraphLaunch` failed with CUDA_ERROR_LAUNCH_FAILED (E0915)\n"
+    assert not driver.buffers, "something was not freed"
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "measure", stop)
+    driver.fail.clear()
+    assert bench() == (130, "", "\nerror: interrupted\n")  # click ends the line of the ^C
+    assert not driver.buffers, "something was not freed"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n", "535.129.03"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", "580.65.06"),
+        ("something else\n", None),
+    ],
+)
+def test_the_version_of_the_driver(tmp_path: Path, text: str, found: str | None) -> None:
+    file = tmp_path / "version"
+    file.write_text(text)
+    assert driver_version(file) == found
+    assert driver_version(tmp_path / "absent") is None
+
+
+def test_whole_files_replace_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    files.write_whole(target, b"one")
+    files.write_whole(target, b"two")
+    assert target.read_bytes() == b"two"
+    assert target.stat().st_mode & 0o777 == 0o644
