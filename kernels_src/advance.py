@@ -3,7 +3,7 @@
 from typing import Literal
 
 import tilec
-from tilec import In, InOut, Out, grid, i32, load, store
+from tilec import In, InOut, Out, grid, i32, load, store, where
 
 
 @tilec.kernel
@@ -13,11 +13,14 @@ def advance(
     positions: InOut[i32, Literal[1]],
     slots: Out[i32, Literal[1]],
     lengths: Out[i32, Literal[1]],
+    vocab_size: i32,
 ):
-    """`ids = token`, `positions += 1`, `slots = positions` and `lengths = positions + 1`."""
+    """`ids = token`, `positions += 1`, `slots = positions` and `lengths = positions + 1`. A token outside the vocabulary, which
+    logits that are not finite give, becomes 0, so that the next step stays in bounds."""
     grid(1)
     following = load(positions, 0, shape=1) + 1
-    store(ids, 0, load(token, 0, shape=1))
+    chosen = load(token, 0, shape=1)
+    store(ids, 0, where((chosen >= 0) & (chosen < vocab_size), chosen, 0))
     store(positions, 0, following)
     store(slots, 0, following)
     store(lengths, 0, following + 1)

@@ -72,10 +72,11 @@ def argmax_reduce(maxima: Array, indices: Array) -> NDArray[np.int32]:
     return np.where(best, indices, np.iinfo(np.int32).max).min(axis=1).astype(np.int32)
 
 
-def advance(token: Array, positions: Array) -> tuple[Array, Array, Array, Array]:
+def advance(token: Array, positions: Array, vocab_size: int) -> tuple[Array, Array, Array, Array]:
     """Next `ids`, `positions`, `slots` and `lengths`; (1,), (1,) -> (1,) each."""
     following = np.asarray(positions) + np.int32(1)
-    return np.asarray(token), following, following, following + np.int32(1)
+    chosen = np.asarray(token)
+    return np.where((chosen >= 0) & (chosen < vocab_size), chosen, 0), following, following, following + np.int32(1)
 
 
 def matvec(x: Array, w: Array) -> Wide:

@@ -61,7 +61,7 @@ def sample_token(
     """Of a row's candidates, descending in each part, the `top_k` greatest stay, the lowest column first among equals; their
     weights are `exp((logit - greatest) / temperature)`. Of these the fewest stay that reach `top_p` of the weight, and the
     first is drawn whose running sum exceeds `uniforms[place]` of what stays. `temperature` is positive, `0 < top_p <= 1`,
-    `0 <= uniforms < 1`; at most PARTS parts and KEEP candidates.
+    `0 <= uniforms < 1`; at most PARTS parts and KEEP candidates. Without a finite logit the token is 2147483647.
     """
     grid(B)
     requires(P <= PARTS and K <= KEEP)
@@ -87,5 +87,6 @@ def sample_token(
     kept = (before < sum(weights) * load(top_p, row)) & (weights > 0.0)
     goal = load(uniforms, (row, load(place, row))) * sum(where(kept, weights, 0.0))
     passed = sum(where(kept & (before + weights <= goal), 1, 0))
-    drawn = minimum(passed, sum(where(kept, 1, 0)) - 1)
-    store(token, row, sum(where(ranks == drawn, tokens, 0)))
+    left = sum(where(kept, 1, 0))
+    drawn = sum(where(ranks == minimum(passed, left - 1), tokens, 0))
+    store(token, row, where(left > 0, drawn, 2147483647))

@@ -24,7 +24,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "gather_row": [{"T": 5}],
     "argmax_blocks": [{"B": 2, "V": 5000, "P": 3}],
     "argmax_reduce": [{"B": 3, "P": 77}],
-    "advance": [{}],
+    "advance": [{"vocab_size": 1000}, {"vocab_size": 3}],
     "matvec": [{"N": 3, "B": 1}, {"N": 37, "B": 4}],
     "matvec_add": [{"N": 6, "B": 1}, {"N": 36, "B": 8}],
     "matvec_silu_mul": [{"I": 3, "I2": 6, "B": 1}, {"I": 64, "I2": 128, "B": 4}],
