@@ -46,6 +46,12 @@ class FakeDriver:
     def open_device(self) -> int:
         return 0
 
+    def context(self) -> int:
+        return 1
+
+    def use_context(self, context: int) -> None:
+        assert context == 1
+
     def device_name(self, ordinal: int) -> str:
         return "fake device"
 

@@ -33,6 +33,14 @@ class Driver(Protocol):
         """Ordinal of the current context's device; makes the primary context of device 0 current where there is none."""
         ...
 
+    def context(self) -> Any:
+        """The context that is current on this thread."""
+        ...
+
+    def use_context(self, context: Any) -> None:
+        """Make a context current on this thread; a new thread has none."""
+        ...
+
     def device_name(self, ordinal: int) -> str: ...
 
     def device_attribute(self, ordinal: int, attribute: str) -> int:
@@ -146,6 +154,14 @@ class CudaDriver:
             self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", device))
         return int(device)
 
+    def context(self) -> Any:
+        """The context that is current on this thread."""
+        return self._call("cuCtxGetCurrent")
+
+    def use_context(self, context: Any) -> None:
+        """Make a context current on this thread."""
+        self._call("cuCtxSetCurrent", context)
+
     def device_name(self, ordinal: int) -> str:
         """Marketing name of the device."""
         name: bytes = self._call("cuDeviceGetName", 256, ordinal)
@@ -205,7 +221,7 @@ class CudaDriver:
         self._call("cuMemFreeAsync", pointer, stream)
 
     def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
-        """Copy from pageable host memory; the host bytes may be reused on return."""
+        """Copy from host memory. Page-locked bytes must stay as they are until the copy is done, others may change on return."""
         self._call("cuMemcpyHtoDAsync", pointer, host, size, stream)
 
     def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:
