@@ -8,7 +8,7 @@ with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engi
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import PathLike
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from engine.backends.cuda import CudaBackend
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
 from engine.errors import BundleRefused, DeviceError, UsageError
-from engine.sampling import TOP_K_LIMIT, SamplingParams, sample_logits
+from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text import Detokenizer, Text
 from engine.weights import WeightPlan
 from tilec.runtime import BundleError, Device, LaunchError, open_bundle
@@ -53,14 +53,14 @@ class Engine:
         *,
         bundle: str | PathLike[str],
         max_seq_len: int = DEFAULT_SEQUENCE,
-        dtype: str = "bf16",
+        dtype: str | None = None,
         dummy: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         device: Device | None = None,
     ) -> Engine:
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`.
 
-        `max_seq_len` bounds prompt and answer together; `dummy` takes random weights of that seed instead of the files';
+        `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes random weights of that seed instead of the files';
         `progress` is called with the bytes of weights loaded so far and in all. Raises an `EngineError`: see `engine.errors`.
         """
         config = ModelConfig.read(path)
@@ -69,6 +69,7 @@ class Engine:
         if not 1 <= max_seq_len <= config.max_position_embeddings:
             what = f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}"
             raise UsageError(what, fix="the model knows no more positions")
+        dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
         weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
         try:
             opened = open_bundle(str(bundle))
@@ -80,7 +81,8 @@ class Engine:
                 try:
                     backend.load(config, weights, max_seq_len, dtype, progress)
                 except BaseException:
-                    backend.close()
+                    with suppress(LaunchError):  # what went wrong first is what is told
+                        backend.close()
                     raise
         except BaseException:
             opened.close()
@@ -106,38 +108,22 @@ class Engine:
 
     def generate_ids(self, ids: Sequence[int], max_new_tokens: int, *, sampling: SamplingParams | None = None) -> Iterator[int]:
         """The continuation, token by token, without the stop token; ends at `max_new_tokens`, a stop token, or where the cache
-        is full. Greedy on the device, or drawn on the host from the logits of each step where `sampling` is given: the n-th
-        token of an answer takes the n-th random number of the seed. UsageError for ids outside the vocabulary or a prompt
-        longer than the cache."""
+        is full. Greedy, or drawn where `sampling` is given: the n-th token of an answer takes the n-th random number of the
+        seed. UsageError for ids outside the vocabulary or a prompt longer than the cache."""
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
         self._check_vocabulary(ids)
         room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
         self.backend.reset()
         with device_errors():
-            yield from self._greedy(ids, room) if sampling is None else self._sampled(ids, room, sampling)
-
-    def _greedy(self, ids: Sequence[int], room: int) -> Iterator[int]:
-        self.backend.prefill(ids)
-        token = self.backend.token()
-        following = self.backend.stream_tokens(token, room - 1) if room > 1 else iter(())
-        for _ in range(room):
-            if token in self.generation.eos_token_id:
-                return
-            yield token
-            token = next(following, -1)
-            if token < 0:
-                return
-
-    def _sampled(self, ids: Sequence[int], room: int, sampling: SamplingParams) -> Iterator[int]:
-        logits = self.backend.prompt_logits(ids)
-        for step in range(room):
-            token = sample_logits(logits, sampling, step)
-            if token in self.generation.eos_token_id:
-                return
-            yield token
-            if step + 1 < room:
-                logits = self.backend.decode_logits(token)
+            self.backend.prefill(ids, sampling)
+            token = self.backend.token()
+            following = self.backend.stream_tokens(token, room - 1) if room > 1 else iter(())
+            while token not in self.generation.eos_token_id:
+                yield token
+                token = next(following, None)
+                if token is None:
+                    return
 
     def _check_vocabulary(self, ids: Sequence[int]) -> None:
         outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)

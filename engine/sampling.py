@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import UsageError
+from engine.graph.qwen3 import TOP_K_LIMIT
 
-TOP_K_LIMIT: Final = 64
-"""Candidates at most: what the blocks of `topk_blocks` leave."""
+F32_RANGE: Final = (2.0**-100, 2.0**100)
+"""Well inside the normal numbers of f32."""
 
 SEED_LIMIT: Final = 1 << 64
 STEP_LIMIT: Final = 1 << 64
@@ -55,8 +56,8 @@ class SamplingParams:
             raise UsageError(f"the seed is {self.seed!r}, not a whole number from 0 to 2^64 - 1")
 
 
-def philox4x32(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Four random 32-bit words of a counter under a key: Philox4x32-10."""
+def philox4x32(counter: tuple[Any, Any, Any, Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """Four random 32-bit words of a counter under a key: Philox4x32-10. The words of a counter may be arrays of u64 too."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -74,6 +75,26 @@ def uniform(seed: int, step: int) -> float:
     seed, step = int(seed), int(step)  # NumPy's integers would overflow
     word = philox4x32((step & WORD, step >> 32, 0, 0), (seed & WORD, seed >> 32))[0]
     return (word >> 8) / (1 << 24)
+
+
+def uniforms(seed: int, count: int) -> NDArray[np.float32]:
+    """`uniform` of the first `count` steps."""
+    steps = np.arange(count, dtype=np.uint64)
+    nothing = np.zeros_like(steps)
+    words: Any = philox4x32((steps & WORD, steps >> 32, nothing, nothing), (int(seed) & WORD, int(seed) >> 32))[0]
+    return ((words >> 8) / (1 << 24)).astype(np.float32)
+
+
+def settings(params: SamplingParams, first: int, slots: int) -> dict[str, Any]:
+    """What a step that draws is told (`engine.graph.qwen3.step`): an answer's first token follows the one in slot `first`.
+    Temperatures that f32 cannot hold are brought to its ends, where they mean the same."""
+    numbers = np.zeros(slots, np.float32)
+    numbers[first:] = uniforms(params.seed, slots - first)
+    low, high = F32_RANGE
+    return {
+        "top_k": params.top_k, "temperature": min(max(params.temperature, low), high), "top_p": max(params.top_p, low),
+        "uniforms": numbers,
+    }  # fmt: skip
 
 
 def merge_top_k(values: NDArray[Any], indices: NDArray[Any], top_k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:

@@ -7,20 +7,23 @@ overlap: each kernel waits by itself for the one before it (`tilec.runtime.Plan.
 from __future__ import annotations
 
 import ctypes
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.device_memory import DeviceMemory, InputBlock, Progress, WeightSource
-from engine.errors import BundleRefused, DeviceError, UsageError
+from engine.backends.device_memory import DeviceMemory, InputBlock
+from engine.backends.launches import Launches
+from engine.backends.upload import Progress, Upload, WeightSource
+from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
-from engine.graph.step import ITEM_BYTES, Buffer, Kind, Op, StepGraph
-from tilec.runtime import Bundle, BundleError, Device, DriverError, Kernel, LaunchError, Plan, TensorView, ValueBounds
-from tilec.runtime.tensors import contiguous_strides
+from engine.graph.step import Buffer, Kind, StepGraph
+from engine.sampling import SamplingParams, settings
+from tilec.runtime import Bundle, Device, LaunchError, Plan
 
 CHUNK_TOKENS: Final = 1024
 """Tokens of a prefill step: enough for matrix products to be bound by arithmetic, few enough for small activations."""
@@ -32,8 +35,21 @@ RING: Final = 4
 """Places on the host for tokens on their way, more than are."""
 
 
+REMEMBERED: Final = 8
+"""Prefill steps whose launches are kept, so that a prompt of a length that came before is not planned again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """A decode step as a CUDA graph; the plans hold what its launches point to."""
+
+    graph: StepGraph
+    plans: tuple[Plan, ...]
+    executable: Any
+
+
 class CudaBackend:
-    """One model on one device. Not for several threads at once."""
+    """A `Backend` on one device."""
 
     def __init__(self, bundle: Bundle, device: Device | None = None) -> None:
         try:
@@ -49,38 +65,57 @@ class CudaBackend:
         self.driver = self.device.driver
         self.stream = self.driver.create_stream()
         self.memory = DeviceMemory(self.driver, self.stream)
+        self.launches = Launches(bundle, self.device)
         self.position = 0
-        self._kernels: dict[str, Kernel] = {}
-        self._graphs: dict[Head, Any] = {}
-        self._plans: dict[Head, list[Plan]] = {}
-        self._inputs: dict[int, InputBlock] = {}
+        self._captured: dict[Head, CapturedStep] = {}
+        self._prefills: OrderedDict[Any, list[Plan]] = OrderedDict()
+        self._inputs: dict[str, InputBlock] = {}
+        self._events: list[Any] = []
         self._arena = (0, 0)
         self._host = 0
+        self._chooses: Head = "argmax"
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
     ) -> None:
         """Put a model on the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured step."""
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
-        decode = step(config, 1, max_seq_len, dtype)
-        caches = sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE))
-        chunk = step(config, min(CHUNK_TOKENS, max(2, max_seq_len)), max_seq_len, dtype)
-        arena = max(plan_memory(graph).size for graph in (decode, chunk))
-        self.memory.require(weights.bytes + caches + arena)
-        self.memory.add_weights(weights, progress)
-        for buffer in decode.of_kind(Kind.CACHE):
-            self.memory.add_zeroed(buffer)
-        self.memory.add_array("rope_table", rope_table(cache_slots(max_seq_len), config.head_dim, config.rope_theta))
-        self._arena = (self.memory.allocate(arena), arena)
-        self.memory.pointers["token"] = self.memory.allocate(256)
-        self.memory.pointers["logits"] = self.memory.allocate(2 * config.vocab_size)
-        self._host = self.driver.allocate_host(256)
-        self._events = [self.driver.create_event() for _ in range(RING)]
-        self._capture("argmax")
+        memory, driver = self.memory, self.driver
+        decode, chunk = self._step(1, "sample"), self._step(min(CHUNK_TOKENS, max_seq_len), "sample", decode=False)
+        steps = (decode, self._step(1, "argmax"), chunk)
+        arena = max(plan_memory(graph).size for graph in steps)
+        memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
+        for destination in weights.destinations:
+            memory.add(destination.name, destination.bytes)
+        driver.synchronize(self.stream)  # memory is there for other streams once this one has passed its allocation
+        upload = Upload(driver, weights, memory.pointers, progress)
+        try:
+            for buffer in decode.of_kind(Kind.CACHE):
+                memory.add_zeroed(buffer)
+            memory.add_array("rope_table", rope_table(cache_slots(max_seq_len), config.head_dim, config.rope_theta))
+            self._arena = (memory.allocate(arena), arena)
+            memory.add("token", 4)
+            memory.add("logits", 2 * config.vocab_size)
+            self._inputs = {
+                "decode": InputBlock(memory, decode.of_kind(Kind.INPUT)),
+                "prefill": InputBlock(memory, _for_any_chunk(chunk)),
+                "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
+            }
+            self._host = driver.allocate_host(4 * RING)
+            self._events = [driver.create_event() for _ in range(RING)]
+            self._captured["argmax"] = self._capture("argmax")
+            upload.wait()
+        finally:
+            upload.close()
 
-    def prefill(self, ids: Sequence[int]) -> None:
-        """Take in a prompt behind what the cache holds, in chunks; the last one leaves the greedy token and nothing else."""
-        self._take_in(ids, "argmax")
+    def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
+        """Take in a prompt behind what the cache holds, in chunks; only the last chunk has a head."""
+        self._chooses = "argmax" if sampling is None else "sample"
+        self._room(len(ids))
+        if sampling is not None:
+            last = self.position + len(ids) - 1
+            self._inputs["settings"].send(**settings(sampling, last, cache_slots(self.max_seq_len)))
+        self._take_in(ids, self._chooses)
 
     def prompt_logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Take in a prompt and give the logits of its last token, (vocab,)."""
@@ -88,27 +123,28 @@ class CudaBackend:
         return self._read_logits()
 
     def token(self) -> int:
-        """The greedy token of the last step; waits for it."""
+        """The token that the last step chose; waits for it."""
         self.driver.copy_to_host(self._host, self.memory.pointers["token"], 4, self.stream)
         self.driver.synchronize(self.stream)
-        return int(ctypes.c_int32.from_address(self._host).value)
+        return self._received(0)
 
     def decode(self, token: int) -> int:
         """Take in one token; the greedy choice of the next."""
         return next(self.stream_tokens(token, 1))
 
     def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
-        """Take in `token` and give the greedy choice of the next, which is taken in in turn, at most `limit` times. Each step
-        leaves the inputs of the next on the device, so that one is always enqueued ahead of the one that is waited for."""
+        """Take in `token` and give the choice of the next, which is taken in in turn, at most `limit` times. Each step leaves
+        the inputs of the next on the device, so that one is always enqueued ahead of the one that is waited for."""
         start, launched = self.position, 0
         waiting: deque[int] = deque()
+        executable = self._captured_step(self._chooses).executable
         self._send(token)
         try:
             for given in range(limit):
                 while launched < min(given + 1 + AHEAD, limit) and (launched <= given or start + launched < self.max_seq_len):
                     if launched:
                         self._room(1)
-                    self.driver.launch_graph(self._graphs["argmax"], self.stream)
+                    self.driver.launch_graph(executable, self.stream)
                     slot = launched % RING
                     self.driver.copy_to_host(self._host + 4 * slot, self.memory.pointers["token"], 4, self.stream)
                     self.driver.record_event(self._events[slot], self.stream)
@@ -117,17 +153,16 @@ class CudaBackend:
                     self.position = start + launched
                 slot = waiting.popleft()
                 self.driver.wait_event(self._events[slot])
-                yield int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
+                yield self._received(slot)
         finally:
             # What was enqueued ahead and not asked for is forgotten: its slots of the cache are written again.
             self.position = start + launched - len(waiting)
 
     def decode_logits(self, token: int) -> NDArray[np.float32]:
         """Take in one token; the logits after it, (vocab,)."""
-        if "logits" not in self._graphs:
-            self._capture("logits")
+        executable = self._captured_step("logits").executable
         self._send(token)
-        self.driver.launch_graph(self._graphs["logits"], self.stream)
+        self.driver.launch_graph(executable, self.stream)
         self.position += 1
         return self._read_logits()
 
@@ -137,22 +172,23 @@ class CudaBackend:
 
     def close(self) -> None:
         """Free the device; idempotent."""
-        for graph in self._graphs.values():
-            self.driver.destroy_graph(graph)
-        self._graphs.clear()
-        self._plans.clear()
+        if not self.stream:
+            return
+        self.driver.synchronize(self.stream)
+        for captured in self._captured.values():
+            self.driver.destroy_graph(captured.executable)
+        self._captured.clear()
+        self._prefills.clear()
         for inputs in self._inputs.values():
             inputs.close()
-        self._inputs.clear()
         if self._host:
             self.driver.free_host(self._host)
-            self._host = 0
-            for event in self._events:
-                self.driver.destroy_event(event)
+        for event in self._events:
+            self.driver.destroy_event(event)
         self.memory.close()
-        for kernel in self._kernels.values():
-            kernel.close()
-        self._kernels.clear()
+        self.launches.close()
+        self.driver.destroy_stream(self.stream)
+        self.stream = 0
 
     def _room(self, count: int) -> None:
         if count == 0:
@@ -166,102 +202,71 @@ class CudaBackend:
         self._room(1)
         if not 0 <= token < self.config.vocab_size:
             raise UsageError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
-        inputs = self._inputs[1]
-        self.driver.synchronize(self.stream)  # the copy before may still read the block
-        for name, value in (
-            ("ids", token),
-            ("positions", self.position),
-            ("slots", self.position),
-            ("lengths", self.position + 1),
-        ):
-            inputs.set(name, value)
-        inputs.send()
+        place = self.position
+        self._inputs["decode"].send(ids=token, positions=place, slots=place, lengths=place + 1)
 
     def _take_in(self, ids: Sequence[int], head: Head) -> None:
-        """All of a prompt, chunk by chunk; only the last chunk has a head."""
+        """All of a prompt, chunk by chunk."""
         self._room(len(ids))
         for begin in range(0, len(ids), CHUNK_TOKENS):
             chunk = list(ids[begin : begin + CHUNK_TOKENS])
             self._chunk(chunk, head if begin + len(chunk) == len(ids) else "none")
 
     def _chunk(self, ids: list[int], head: Head) -> None:
-        graph = step(self.config, len(ids), self.max_seq_len, self.dtype, past=self.position, head=head, decode=False)
-        inputs = self._inputs_of(graph)
-        places = np.arange(self.position, self.position + len(ids), dtype=np.int32)
-        self.driver.synchronize(self.stream)  # the copy before may still read the block
-        inputs.set("ids", ids)
-        inputs.set("positions", places)
-        inputs.set("slots", places)
-        if head != "none":
-            inputs.set("last", len(ids) - 1)
-        inputs.send()
-        plans: list[Plan] = []
-        for plan in self._planned(graph, inputs):  # the device runs one while the next is checked
-            plan.launch(self.stream, overlap=True)
-            plans.append(plan)
+        past, last = self.position, len(ids) - 1
+        places = np.arange(past, past + len(ids), dtype=np.int32)
+        self._inputs["prefill"].send(ids=ids, positions=places, slots=places, last=last, draw=past + last)
+        key = (len(ids), past, head)
+        plans = self._prefills.pop(key, None)
+        if plans is None:
+            plans = list[Plan]()
+            for plan in self._planned(self._step(len(ids), head, past=past, decode=False)):
+                plan.launch(self.stream, overlap=True)  # the device runs one while the next is checked
+                plans.append(plan)
+        else:
+            for plan in plans:
+                plan.launch(self.stream, overlap=True)
+        self._prefills[key] = plans
+        if len(self._prefills) > REMEMBERED:
+            self._prefills.popitem(last=False)
         self.position += len(ids)
-        self.driver.synchronize(self.stream)  # `plans` hold the arguments until the launches are done with them
 
-    def _capture(self, head: Head) -> None:
-        graph = step(self.config, 1, self.max_seq_len, self.dtype, head=head)
-        plans = self._plans[head] = list(self._planned(graph, self._inputs_of(graph)))
+    def _captured_step(self, head: Head) -> CapturedStep:
+        """The decode step with this head, captured when it is first asked for."""
+        if head not in self._captured:
+            self._captured[head] = self._capture(head)
+        return self._captured[head]
+
+    def _capture(self, head: Head) -> CapturedStep:
+        graph = self._step(1, head)
+        plans = tuple(self._planned(graph))
         self.driver.begin_capture(self.stream)
         try:
             for plan in plans:
                 plan.launch(self.stream, overlap=True)
         finally:
-            captured = self.driver.end_capture(self.stream)
-        self._graphs[head] = captured
+            executable = self.driver.end_capture(self.stream)
+        return CapturedStep(graph, plans, executable)
 
-    def _inputs_of(self, graph: StepGraph) -> InputBlock:
-        """The input block of a step of so many tokens; all of decode share one, and all of prefill the largest."""
-        room = 1 if graph.name == "decode" else CHUNK_TOKENS
-        if room not in self._inputs:
-            lists = [*graph.of_kind(Kind.INPUT)]
-            if room > 1 and "last" not in graph.buffers:
-                lists.append(Buffer("last", "i32", (1,), Kind.INPUT))
-            widest = [Buffer(b.name, b.dtype, (room if b.name != "last" else 1,), Kind.INPUT) for b in lists]
-            self._inputs[room] = InputBlock(self.memory, widest)
-        return self._inputs[room]
+    def _step(self, tokens: int, head: Head, *, past: int = 0, decode: bool | None = None) -> StepGraph:
+        return step(self.config, tokens, self.max_seq_len, self.dtype, past=past, head=head, decode=decode)
 
-    def _planned(self, graph: StepGraph, inputs: InputBlock) -> Iterator[Plan]:
+    def _planned(self, graph: StepGraph) -> Iterator[Plan]:
         """Every launch of a step, its contract checked."""
         memory = plan_memory(graph)
         if memory.size > self._arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {self._arena[1]}")
         pointers = dict(self.memory.pointers)
         pointers |= {name: self._arena[0] + offset for name, offset in memory.offsets.items()}
-        pointers |= {buffer.name: inputs.pointer(buffer.name) for buffer in graph.of_kind(Kind.INPUT)}
-        for op in graph.ops:
-            yield self._plan(graph, op, pointers)
+        pointers |= self._inputs[graph.name].pointers | self._inputs["settings"].pointers
+        return self.launches.plans(graph, pointers)
 
-    def _plan(self, graph: StepGraph, op: Op, pointers: dict[str, int]) -> Plan:
-        kernel = self._kernel(op)
-        arguments: dict[str, Any] = dict(op.scalars)
-        values: dict[str, ValueBounds] = {}
-        checked = {check.tensor for check in kernel.manifest.value_checks}
-        for name, view in op.tensors.items():
-            buffer = graph.buffers[view.buffer]
-            pointer = pointers[view.buffer] + view.offset * ITEM_BYTES[buffer.dtype]
-            arguments[name] = TensorView(pointer, buffer.dtype, view.shape, contiguous_strides(view.shape))
-            if name in checked and buffer.low is not None and buffer.high is not None:
-                values[name] = ValueBounds(buffer.low, buffer.high, buffer.distinct)
-        try:
-            return kernel.plan(arguments, values=values)
-        except LaunchError as error:
-            raise DeviceError(f"operation `{op.name}`: {error}") from None
-
-    def _kernel(self, op: Op) -> Kernel:
-        """The kernel of an operation, loaded once."""
-        try:
-            found = self.bundle.find(op.kernel, **op.constants)
-            if found.name not in self._kernels:
-                self._kernels[found.name] = self.bundle.load(found, self.device)
-        except BundleError as error:
-            raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
-        except (LaunchError, DriverError) as error:
-            raise DeviceError(f"operation `{op.name}`: {error}") from None
-        return self._kernels[found.name]
+    def _received(self, slot: int) -> int:
+        """The token in a place on the host."""
+        token = int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
+        if not 0 <= token < self.config.vocab_size:
+            raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
+        return token
 
     def _read_logits(self) -> NDArray[np.float32]:
         count = self.config.vocab_size
@@ -271,6 +276,13 @@ class CudaBackend:
         if self.dtype == "f16":
             return held.view(np.float16).astype(np.float32)
         return (held.astype(np.uint32) << 16).view(np.float32)
+
+
+def _for_any_chunk(graph: StepGraph) -> Iterator[Buffer]:
+    """The inputs of a prefill step, with room for a chunk of any length."""
+    for buffer in graph.of_kind(Kind.INPUT):
+        per_token = buffer.shape == (graph.tokens,)
+        yield Buffer(buffer.name, buffer.dtype, (CHUNK_TOKENS,), Kind.INPUT) if per_token else buffer
 
 
 def rope_table(positions: int, head_dim: int, theta: float) -> NDArray[np.float32]:

@@ -1,37 +1,21 @@
-"""A model's memory on the device: weights streamed in, caches zeroed, inputs side by side so that one copy sets them all."""
+"""A model's memory on the device: allocations by buffer name, and inputs side by side so that one copy sets them all."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import DeviceError
 from engine.graph.plan import ALIGNMENT
-from engine.graph.step import Buffer, Kind
+from engine.graph.step import Buffer
 from tilec.runtime import Driver, DriverError
-
-STAGING_BYTES: Final = 32 << 20
-"""Bytes of each of two page-locked buffers that weights pass through: the host fills one while the device reads the other."""
 
 RESERVE_BYTES: Final = 256 << 20
 """Device memory left for the driver, modules and graphs."""
-
-Progress = Callable[[int, int], None]
-"""Called with the bytes loaded so far and in all."""
-
-
-class WeightSource(Protocol):
-    """`engine.weights.Weights`, as far as the device needs it."""
-
-    @property
-    def destinations(self) -> Iterable[Any]: ...
-    @property
-    def bytes(self) -> int: ...
-    def chunks(self, name: str, limit_bytes: int) -> Iterable[tuple[int, memoryview]]: ...
 
 
 class DeviceMemory:
@@ -59,28 +43,9 @@ class DeviceMemory:
             what = f"the model needs {needed:.1f} GB of device memory and {have:.1f} of {total / 1e9:.1f} GB are free"
             raise DeviceError(what, fix="shorten --max-seq-len, or take a smaller model")
 
-    def add_weights(self, weights: WeightSource, progress: Progress | None) -> None:
-        """Allocate and fill every destination."""
-        staging = [self.driver.allocate_host(STAGING_BYTES) for _ in range(2)]
-        done, turn = 0, 0
-        try:
-            for destination in weights.destinations:
-                pointer = self.pointers[destination.name] = self.allocate(destination.bytes)
-                for offset, chunk in weights.chunks(destination.name, STAGING_BYTES):
-                    if turn >= 2:
-                        self.driver.synchronize(self.stream)
-                    place = staging[turn % 2]
-                    size = chunk.nbytes
-                    ctypes.memmove(place, np.frombuffer(chunk, np.uint8).ctypes.data, size)
-                    self.driver.copy_to_device(pointer + offset, place, size, self.stream)
-                    turn += 1
-                    done += size
-                    if progress is not None:
-                        progress(done, weights.bytes)
-            self.driver.synchronize(self.stream)
-        finally:
-            for place in staging:
-                self.driver.free_host(place)
+    def add(self, name: str, size: int) -> None:
+        """Allocate a buffer of so many bytes, filled later."""
+        self.pointers[name] = self.allocate(size)
 
     def add_zeroed(self, buffer: Buffer) -> None:
         """Allocate a cache. Attention multiplies slots that no token filled by zero, so they must hold finite numbers."""
@@ -106,35 +71,41 @@ class InputBlock:
 
     def __init__(self, memory: DeviceMemory, buffers: Iterable[Buffer]) -> None:
         self.driver, self.stream = memory.driver, memory.stream
-        self.offsets: dict[str, int] = {}
-        size = 0
-        for buffer in buffers:
-            assert buffer.kind is Kind.INPUT and buffer.dtype == "i32"
-            self.offsets[buffer.name] = size
-            size += -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
-        self.size = size
-        self.device = memory.allocate(size)
-        self._host = self.driver.allocate_host(size)
-        raw = (ctypes.c_int32 * (size // 4)).from_address(self._host)
-        self.array: NDArray[Any] = np.ctypeslib.as_array(raw)
-        self.array[:] = 0
+        self._offsets: dict[str, int] = {}
+        self.size = 0
+        made = list(buffers)
+        for buffer in made:
+            self._offsets[buffer.name] = self.size
+            self.size += -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
+        self._device = memory.allocate(self.size)
+        self._host = self.driver.allocate_host(self.size)
+        self._copied, self._sent = self.driver.create_event(), False
+        ctypes.memset(self._host, 0, self.size)
+        self._arrays: dict[str, NDArray[Any]] = {}
+        for buffer in made:
+            raw = (ctypes.c_uint8 * buffer.bytes).from_address(self._host + self._offsets[buffer.name])
+            self._arrays[buffer.name] = np.ctypeslib.as_array(raw).view(np.float32 if buffer.dtype == "f32" else np.int32)
 
-    def pointer(self, name: str) -> int:
-        """Where an input lies on the device."""
-        return self.device + self.offsets[name]
+    @property
+    def pointers(self) -> dict[str, int]:
+        """Where each input lies on the device."""
+        return {name: self._device + offset for name, offset in self._offsets.items()}
 
-    def set(self, name: str, values: NDArray[np.int32] | list[int] | int) -> None:
-        """Write an input on the host; `send` takes it over. The copy before must have ended."""
-        begin = self.offsets[name] // 4
-        count = 1 if isinstance(values, int) else len(values)
-        self.array[begin : begin + count] = values
-
-    def send(self) -> None:
-        """Enqueue the copy of all inputs."""
-        self.driver.copy_to_device(self.device, self._host, self.size, self.stream)
+    def send(self, **inputs: NDArray[Any] | Sequence[float] | float) -> None:
+        """Set inputs, each from its first element on, and enqueue the copy of all."""
+        if self._sent:
+            self.driver.wait_event(self._copied)  # the copy before may still read the block
+        for name, values in inputs.items():
+            array = self._arrays[name]
+            array[: np.size(values)] = values
+        self.driver.copy_to_device(self._device, self._host, self.size, self.stream)
+        self.driver.record_event(self._copied, self.stream)
+        self._sent = True
 
     def close(self) -> None:
-        """Release the host memory."""
+        """Release the host memory; idempotent. No copy may be under way."""
         if self._host:
+            self._arrays.clear()
+            self.driver.destroy_event(self._copied)
             self.driver.free_host(self._host)
             self._host = 0

@@ -21,7 +21,14 @@ HEAD_PARTS: Final = 660
 SLOTS: Final = 64
 """A cache holds a multiple of so many slots, which attention reads whole."""
 
-Head = Literal["argmax", "logits", "none"]
+TOP_K_LIMIT: Final = 64
+"""Tokens that sampling draws from at most: what each block of `topk_blocks` leaves, and `sample_token` is specialised for."""
+
+TOP_K_BLOCK: Final = 1024
+"""Logits of a block of `topk_blocks`."""
+
+Head = Literal["argmax", "sample", "logits", "none"]
+"""How a step ends: with the most likely token, one drawn by chance, the logits, or nothing but the filled cache."""
 
 
 class Shape(Protocol):
@@ -66,7 +73,9 @@ def step(
 
     Inputs: `ids` and `positions` and `slots` (i32, one per token; a token's slot is its position), at decode `lengths` (i32,
     slots filled with this step's token), at prefill `last` (i32, the row of the chunk's last token). Outputs by `head`:
-    `token` (i32, the greedy choice) or `logits` (1, vocab). A greedy decode step leaves its inputs as the next one needs them.
+    `token` (i32) or `logits` (1, vocab). A decode step that chooses a token leaves its inputs as the next one needs them.
+    To draw, the settings `top_k` (i32), `temperature` and `top_p` (f32), and `uniforms` (f32, one per slot: the token behind
+    the one in slot n is drawn with number n), and at prefill the input `draw` (i32, the slot of the chunk's last token).
     `past` is how many tokens the cache holds before a prefill chunk; a decode step reads that from its inputs. `decode`
     chooses the form for one token (None: decode).
     """
@@ -200,10 +209,10 @@ class _Step:
             weight = self.weight(f"{prefix}.mlp.down_proj.weight", hidden_size, inner)
             self.run(f"{here}.down_proj", "matvec_add", {"B": 1, "K": inner}, x=act, w=weight, residual=hidden)
         self.head(self.norm("norm", hidden, "model.norm.weight", "normed"), head)
-        if head == "argmax":
+        if head in ("argmax", "sample"):
             ids, positions, slots, lengths = (graph.view(name) for name in ("ids", "positions", "slots", "lengths"))
             given = {"token": graph.view("token"), "ids": ids, "positions": positions, "slots": slots, "lengths": lengths}
-            graph.add("advance", "advance", {}, given)
+            graph.add("advance", "advance", {}, given, vocab_size=config.vocab_size)
 
     def linear(self, name: str, x: View, weight: View, out: str) -> View:
         made = self.made(out, self.tokens, weight.shape[0])
@@ -240,6 +249,8 @@ class _Step:
             following = "model.norm.weight" if last else f"model.layers.{layer + 1}.input_layernorm.weight"
             made = "norm" if last else f"layers.{layer + 1}.input_layernorm"
             normed = self.add_norm(made, x, hidden, following, f"layers.{layer + 1}.normed")
+        if head == "sample":
+            graph.buffer("draw", "i32", (1,), Kind.INPUT, low=0, high=self.slots)
         if head != "none":
             graph.buffer("last", "i32", (1,), Kind.INPUT, low=0, high=self.tokens)
             row = self.made("last_row", 1, hidden_size)
@@ -251,12 +262,34 @@ class _Step:
         name = "model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"
         weight = self.weight(name, config.vocab_size, config.hidden_size)
         constants: dict[str, Constant] = {"B": 1, "K": config.hidden_size}
-        if head == "logits":
-            out = self.made("logits", 1, config.vocab_size, kind=Kind.OUTPUT)
-            self.run("lm_head", "matvec", constants, x=x, w=weight, out=out)
+        if head in ("logits", "sample"):
+            kind = Kind.OUTPUT if head == "logits" else Kind.ACTIVATION
+            logits = self.made("logits", 1, config.vocab_size, kind=kind)
+            self.run("lm_head", "matvec", constants, x=x, w=weight, out=logits)
+            if head == "sample":
+                self.sample(logits)
         elif head == "argmax":
             maxima = self.made("head.maxima", 1, HEAD_PARTS, dtype="f32")
             indices = self.made("head.indices", 1, HEAD_PARTS, dtype="i32")
             self.run("lm_head", "matvec_argmax", constants, x=x, w=weight, maxima=maxima, indices=indices)
             token = self.made("token", 1, dtype="i32", kind=Kind.OUTPUT)
             self.run("argmax", "argmax_reduce", {"PARTS": 1024}, maxima=maxima, indices=indices, out=token)
+
+    def sample(self, logits: View) -> None:
+        """The greatest logits of each block of the vocabulary, and of these the token."""
+        graph, made = self.graph, self.made
+        graph.buffer("top_k", "i32", (1,), Kind.SETTING, low=1, high=TOP_K_LIMIT + 1)
+        for name in ("temperature", "top_p"):
+            graph.buffer(name, "f32", (1,), Kind.SETTING)
+        graph.buffer("uniforms", "f32", (1, self.slots), Kind.SETTING)
+        parts = -(-self.config.vocab_size // TOP_K_BLOCK)
+        best = made("head.best", 1, parts, TOP_K_LIMIT, dtype="f32")
+        indices = made("head.indices", 1, parts, TOP_K_LIMIT, dtype="i32")
+        top_k = graph.view("top_k")
+        constants: dict[str, Constant] = {"BLOCK": TOP_K_BLOCK}
+        self.run("top_k", "topk_blocks", constants, logits=logits, top_k=top_k, best=best, indices=indices)
+        settings = {name: graph.view(name) for name in ("top_k", "temperature", "top_p", "uniforms")}
+        place = graph.view("draw" if "draw" in graph.buffers else "positions")
+        token = made("token", 1, dtype="i32", kind=Kind.OUTPUT)
+        given = {"best": best, "indices": indices, **settings, "place": place, "token": token}
+        graph.add("sample", "sample_token", {"KEEP": TOP_K_LIMIT}, given)

@@ -26,6 +26,7 @@ class Kind(Enum):
     TABLE = "table"  # computed on the host at load, never written
     CACHE = "cache"  # lives from step to step: keys and values
     INPUT = "input"  # written by the host before each step
+    SETTING = "setting"  # written by the host before an answer begins, then the same for all of its steps
     OUTPUT = "output"  # read by the host after each step
     ACTIVATION = "activation"  # lives within a step; the memory plan reuses its bytes
 

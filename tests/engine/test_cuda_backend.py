@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import pytest
 from engine.backends.cuda import CHUNK_TOKENS, CudaBackend, rope_table
 from engine.config import ModelConfig
 from engine.dummy_weights import dummy_weights
-from engine.errors import BundleRefused, DeviceError, UsageError
+from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
+from engine.sampling import SamplingParams, uniforms
 from tests import shipped
 from tilec.runtime import Bundle, Device, open_bundle
 
@@ -95,6 +97,46 @@ def test_a_prompt_goes_in_chunks(backend: tuple[CudaBackend, FakeDriver]) -> Non
     assert len(driver.launches) - before == 3 * (2 + 9 * layers) + 3
     made.reset()
     assert made.prompt_logits([1, 2]).shape == (SMALLEST.vocab_size,)
+
+
+def test_a_sampled_answer_is_drawn_in_the_graph(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, driver = backend
+    made.prefill([1, 2, 3], SamplingParams(0.5, 7, 0.25, seed=9))
+    block = made._inputs["settings"].pointers
+    settings = {name: np.ctypeslib.as_array((ctypes.c_float * 64).from_address(block[name])) for name in block}
+    assert settings["top_k"].view(np.int32)[0] == 7
+    assert (settings["temperature"][0], settings["top_p"][0]) == (0.5, 0.25)
+    assert (settings["uniforms"][2:64] == uniforms(9, 62)).all()
+    before = len(driver.launches)
+    assert len(list(made.stream_tokens(3, 2))) == 2
+    names = [launch.function[1] for launch in driver.launches[before:]]
+    assert len(names) == 2 * (1 + 9 * SMALLEST.num_hidden_layers + 5)
+    assert [name.split("_")[0] for name in names[-4:]] == ["matvec", "topk", "sample", "advance"]
+    made.reset()
+    made.prefill([1])  # greedy again
+    before = len(driver.launches)
+    next(iter(made.stream_tokens(3, 1)))
+    assert not any("sample" in launch.function[1] for launch in driver.launches[before:])
+
+
+def test_a_prompt_of_a_length_that_came_before_is_not_planned_again(
+    backend: tuple[CudaBackend, FakeDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, driver = backend
+    made.prefill([1] * 5)
+    first = [launch.parameters for launch in driver.launches]
+    made.reset()
+    monkeypatch.setattr(made.launches, "plans", None)
+    made.prefill([2] * 5)
+    assert [launch.parameters for launch in driver.launches] == first * 2
+
+
+def test_a_token_outside_the_vocabulary_is_told(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, _ = backend
+    made.prefill([1])
+    ctypes.c_int32.from_address(made.memory.pointers["token"]).value = 2147483647
+    with pytest.raises(ModelError, match="the logits are not finite"):
+        made.token()
 
 
 @pytest.mark.parametrize(("ids", "said"), [([], "the prompt is empty"), ([0] * 4097, "0 tokens and 4097 more do not fit")])

@@ -5,11 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from engine.errors import UsageError
-from engine.sampling import SamplingParams, keep_top_p, merge_top_k, philox4x32, sample, sample_logits, uniform
+from engine.sampling import (
+    SamplingParams,
+    keep_top_p,
+    merge_top_k,
+    philox4x32,
+    sample,
+    sample_logits,
+    settings,
+    uniform,
+    uniforms,
+)
+from tests import shipped
+from tilec.interpreter import run
 
 
 @pytest.mark.parametrize(
@@ -64,6 +77,8 @@ def test_uniform_numbers_are_uniform_and_of_the_step_alone() -> None:
     assert numbers.max() < 1
     assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.04
     assert uniform(7, 5) == numbers[5]
+    assert (uniforms(7, 8000) == numbers).all()
+    assert uniforms((1 << 64) - 1, 3).tolist() == [uniform((1 << 64) - 1, step) for step in range(3)]
     assert len({uniform(seed, step) for seed in (0, 1, 1 << 32) for step in (0, 1, 1 << 32)}) == 9
 
 
@@ -142,3 +157,43 @@ def test_blocks_and_the_whole_vocabulary_draw_the_same_token() -> None:
     params = SamplingParams(0.8, 32, 0.9, 9)
     indices = order + 64 * np.arange(4)[:, None]
     assert [sample(values, indices, params, s) for s in range(60)] == [sample_logits(logits, params, s) for s in range(60)]
+
+
+@pytest.mark.parametrize("vocab", [40, 3000])
+def test_the_kernels_draw_what_the_reference_draws(vocab: int) -> None:
+    """`topk_blocks` and `sample_token`, told by `settings`, against `sample_logits`; bf16 logits have many ties."""
+    rng = np.random.default_rng(vocab)
+    parts = -(-vocab // 1024)
+    top, draw = shipped.load("topk_blocks", {"E": "bf16", "BLOCK": 1024}), shipped.load("sample_token", {"KEEP": 64})
+    for step in range(25):
+        params = SamplingParams(float(rng.uniform(0.05, 2)), int(rng.integers(1, 65)), float(rng.uniform(0.05, 1)), seed=step)
+        logits = rng.normal(size=(1, vocab), scale=3).astype(ml_dtypes.bfloat16)
+        told = {name: np.asarray(value) for name, value in settings(params, 2, 30).items()}
+        given = {name: told[name].astype(np.int32 if name == "top_k" else np.float32).reshape(1, -1) for name in told}
+        single = {name: given[name].reshape(-1) for name in ("top_k", "temperature", "top_p")}
+        found: dict[str, Any] = {
+            "best": np.full((1, parts, 64), np.nan, np.float32), "indices": np.full((1, parts, 64), -1, np.int32)
+        }  # fmt: skip
+        run(top, {"logits": logits, "top_k": single["top_k"], **found})
+        token = np.full(1, -1, np.int32)
+        place = np.array([2 + step], np.int32)
+        run(draw, {**found, **single, "uniforms": given["uniforms"], "place": place, "token": token})
+        assert token[0] == sample_logits(logits[0].astype(np.float32), params, step)
+
+
+def test_logits_that_are_not_finite_give_no_token() -> None:
+    draw = shipped.load("sample_token", {"KEEP": 64})
+    arrays = {
+        "best": np.full((1, 2, 64), np.nan, np.float32), "indices": np.zeros((1, 2, 64), np.int32),
+        "top_k": np.array([5], np.int32), "temperature": np.ones(1, np.float32), "top_p": np.ones(1, np.float32),
+        "uniforms": np.zeros((1, 4), np.float32), "place": np.zeros(1, np.int32), "token": np.zeros(1, np.int32),
+    }  # fmt: skip
+    run(draw, arrays)
+    assert arrays["token"][0] == 2147483647
+
+
+def test_extreme_settings_stay_in_f32() -> None:
+    for temperature in (1e-300, 1e300):
+        told = settings(SamplingParams(temperature, top_p=1e-300), 0, 1)
+        assert np.float32(told["top_p"]) > 0
+        assert 0 < np.float32(told["temperature"]) < np.inf

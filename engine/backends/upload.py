@@ -1,0 +1,106 @@
+"""Weights onto the device by several threads, each with page-locked memory and a stream of its own, while kernels load."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from tilec.runtime import Driver, DriverError
+
+THREADS: Final = 8
+"""Threads that copy. One copies about 5 GB/s out of the page cache, and a PCIe 5.0 link takes about 50."""
+
+STAGING_BYTES: Final = 16 << 20
+"""Bytes of each of a thread's two page-locked buffers: it fills one while the device reads the other."""
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes loaded so far and in all, by one thread at a time."""
+
+
+class WeightSource(Protocol):
+    """`engine.weights.Weights`, as far as the device needs it. Several threads take chunks at once."""
+
+    @property
+    def destinations(self) -> Iterable[Any]: ...
+    @property
+    def bytes(self) -> int: ...
+    def chunks(self, name: str, limit_bytes: int) -> Iterable[tuple[int, memoryview]]: ...
+
+
+class Upload:
+    """Copies under way from the moment it is made; `wait` ends it, and `close` abandons what is left."""
+
+    def __init__(
+        self, driver: Driver, weights: WeightSource, pointers: Mapping[str, int], progress: Progress | None = None
+    ) -> None:
+        self._driver, self._weights, self._pointers, self._progress = driver, weights, dict(pointers), progress
+        self._context = driver.context()
+        self._lock, self._stopped, self._done = threading.Lock(), threading.Event(), 0
+        # The largest first, so that no thread is left with one at the end.
+        self._names = [item.name for item in sorted(weights.destinations, key=lambda item: item.bytes)]
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="upload")
+        self._futures = [self._pool.submit(self._work) for _ in range(min(THREADS, len(self._names)))]
+
+    def wait(self) -> None:
+        """Wait until every byte is on the device; the first failure of any thread is raised."""
+        try:
+            for future in self._futures:
+                future.result()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the threads after the chunk each is at; idempotent. Device memory may be freed from then on."""
+        self._stopped.set()
+        wait(self._futures)
+        self._pool.shutdown()
+
+    def _work(self) -> None:
+        """Take destinations until none is left."""
+        driver = self._driver
+        driver.use_context(self._context)
+        stream = driver.create_stream()
+        staging: list[tuple[int, Any]] = []
+        try:
+            for _ in range(2):
+                staging.append((driver.allocate_host(STAGING_BYTES), driver.create_event()))
+            turn = 0
+            while not self._stopped.is_set():
+                with self._lock:
+                    if not self._names:
+                        break
+                    name = self._names.pop()
+                for offset, chunk in self._weights.chunks(name, STAGING_BYTES):
+                    if self._stopped.is_set():
+                        break
+                    place, free = staging[turn % 2]
+                    if turn >= 2:
+                        driver.wait_event(free)
+                    ctypes.memmove(place, np.frombuffer(chunk, np.uint8).ctypes.data, chunk.nbytes)
+                    driver.copy_to_device(self._pointers[name] + offset, place, chunk.nbytes, stream)
+                    driver.record_event(free, stream)
+                    turn += 1
+                    self._advance(chunk.nbytes)
+            driver.synchronize(stream)
+        except BaseException:
+            self._stopped.set()
+            with suppress(DriverError):
+                driver.synchronize(stream)  # copies read the staging buffers until they are done
+            raise
+        finally:
+            for place, free in staging:
+                driver.destroy_event(free)
+                driver.free_host(place)
+            driver.destroy_stream(stream)
+
+    def _advance(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            if self._progress is not None:
+                self._progress(self._done, self._weights.bytes)
