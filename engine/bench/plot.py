@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from engine.errors import UsageError
 
 SUFFIXES: Final = (".png", ".svg")
 DECODE, WHOLE, ROOF, INK = "#1f5fa8", "#d1762b", "#555555", "#222222"
+NUMBER: Final[Mapping[str, Any]] = {"textcoords": "offset points", "color": DECODE, "fontsize": 9}
 SETTINGS: Final = {
     "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": ROOF, "text.color": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "svg.hashsalt": "engine.bench", "svg.fonttype": "path",
@@ -62,17 +64,17 @@ def _rates(axes: Any, report: Report, cells: list[CellResult]) -> None:
         speed = report.bandwidth.bytes_per_second.median
         label = f"roofline, {speed / 1e12:.2f} TB/s measured"
         axes.plot(tg, [cell.roofline(speed) for cell in cells], color=ROOF, linestyle=":", marker="_", label=label)
-    _points(axes, tg, [cell.decode_rate for cell in cells], DECODE, "o", "decode only")
     _points(axes, tg, [cell.rate for cell in cells], WHOLE, "s", "end to end")
+    _points(axes, tg, [cell.decode_rate for cell in cells], DECODE, "o", "decode only, numbers below")
     for cell in cells:
         share = report.shares(cell)["decode_of_nominal"]
         text = f"{cell.decode_rate.median:.0f}\n({share:.0f} %)"
-        axes.annotate(text, (cell.tg, cell.rate.median), (0, -12), **_label("top", DECODE))
+        axes.annotate(text, (cell.tg, cell.rate.median), (0, -12), ha="center", va="top", **NUMBER)
     axes.set_ylim(0, 1.08 * max(nominal))
     _lengths(axes, tg)
     axes.set(xlabel=f"tokens of the answer (tg), prompt of {cells[0].pp}", ylabel="tokens per second")
     axes.set_title("Decode (% of the nominal roofline)", fontsize=11)
-    axes.legend(loc="lower left", frameon=False, fontsize=9)
+    axes.legend(loc="best", frameon=False, fontsize=9)
 
 
 def _prefill(axes: Any, cells: list[CellResult]) -> None:
@@ -85,7 +87,7 @@ def _prefill(axes: Any, cells: list[CellResult]) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
     for length, time in zip(pp, times, strict=True):
-        axes.annotate(f"{time.median:.3g}", (length, time.median), (0, 8), **_label("bottom", DECODE))
+        axes.annotate(f"{time.median:.3g}", (length, time.median), (-5, 5), ha="right", va="bottom", **NUMBER)
     _lengths(axes, pp)
     axes.set(xlabel="tokens of the prompt (pp)", ylabel="milliseconds to the first token")
     axes.set_title("Prefill", fontsize=11)
@@ -104,8 +106,4 @@ def _lengths(axes: Any, lengths: list[int]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [str(length) for length in lengths])
     axes.minorticks_off()
-    axes.set_xlim(min(lengths) / 1.6, max(lengths) * 1.6)
-
-
-def _label(vertical: str, color: str) -> dict[str, Any]:
-    return {"textcoords": "offset points", "ha": "center", "va": vertical, "color": color, "fontsize": 9}
+    axes.set_xlim(min(lengths) / 1.9, max(lengths) * 1.6)

@@ -96,7 +96,7 @@ def test_statistics_of_known_durations() -> None:
     paces = [99.0, 99.0, 1.0, 0.5, 4.0, 0.5, 2.0, 0.5, 3.0, 0.5, 5.0, 0.5]
     backend = TimedBackend(paces)
     policy = Policy(pp=(10,), tg=(3, 5), reps=5, warmup_reps=1)
-    (first, second), speeds = measure(backend, SMALLEST, policy, clock=backend.clock, dtype="bf16")  # pyright: ignore[reportArgumentType]
+    (first, second), speeds = measure(backend, SMALLEST, policy, clock=backend.clock, dtype="bf16")
     assert speeds is None
     assert first.prefill_seconds.samples == pytest.approx([0.01] * 5)
     assert first.decode_seconds.samples == pytest.approx([2, 8, 4, 6, 10])
@@ -117,7 +117,7 @@ def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
     bandwidths = iter([1.0, 2.0, 3.0])
     _, speeds = measure(
         backend, SMALLEST, policy, clock=backend.clock, bandwidth=lambda: next(bandwidths), progress=told.append
-    )  # pyright: ignore[reportArgumentType]
+    )
     assert backend.asked == [(4, 2), (4, 3), (9, 2)] * 3
     assert backend.prompts[:3] == backend.prompts[3:6] == backend.prompts[6:]
     assert speeds == Statistic((2.0, 3.0))
@@ -127,7 +127,7 @@ def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
 
 def test_other_tokens_in_another_repetition_are_told() -> None:
     backend = TimedBackend(answers=[5, 6, 5, 5])
-    (one, two), _ = measure(backend, SMALLEST, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)  # pyright: ignore[reportArgumentType]
+    (one, two), _ = measure(backend, SMALLEST, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
     assert one.repeatable
     assert not two.repeatable
 
@@ -136,7 +136,7 @@ def test_an_answer_that_is_too_short() -> None:
     backend = TimedBackend()
     backend.stream_tokens = lambda token, limit: iter([token] * (limit - 1))
     with pytest.raises(DeviceError, match="gave 4 tokens where 5 were asked for"):
-        answer(backend, [1, 2], 5, backend.clock)  # pyright: ignore[reportArgumentType]
+        answer(backend, [1, 2], 5, backend.clock)
 
 
 def test_bytes_of_a_cell_are_the_mean_over_its_steps() -> None:
