@@ -85,6 +85,8 @@ def command(
     target = Path(json_path) if json_path is not None else None
     if target is not None:
         check_writable(target)
+        if plot is not None and plot.resolve() == target.resolve():
+            raise UsageError("--json and --plot name the same file", where=target)
     config = ModelConfig.read(model)
     room = _room(policy, config, max_seq_len)
     report = _measured(config, model, bundle, policy, room, dtype, seed if dummy_weights else None, nominal_tbs * 1e12)

@@ -43,12 +43,13 @@ def draw(report: Report, suffix: str) -> bytes:
         figure = figures.Figure(figsize=(11, 4.8), layout="constrained")
         left, right = figure.subplots(1, 2)
         model, machine = report.model, report.machine
-        figure.suptitle(f"{model.get('name')} {model.get('dtype')} on {machine.get('gpu')}, batch 1, greedy", weight="bold")
+        title = f"{model.get('name')} {model.get('dtype')} on {machine.get('gpu')}, batch 1, greedy"
+        figure.suptitle(title, weight="bold", parse_math=False)
         _rates(left, report, answers)
         _prefill(right, prompts)
         count = len(first.seconds.samples)
         note = f"medians of {count}, bars from first to third quartile · {report.date[:10]}"
-        figure.supxlabel(note, fontsize=8, color=ROOF)
+        figure.supxlabel(note, fontsize=8, color=ROOF, parse_math=False)
         out = io.BytesIO()
         metadata = {"Date": None} if suffix == ".svg" else {"Software": None}
         figure.savefig(out, format=suffix[1:], dpi=160, metadata=metadata)

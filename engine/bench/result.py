@@ -6,7 +6,6 @@ without this module, and `Report.from_json` derives them again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -14,6 +13,14 @@ from typing import Any, Final, cast
 import numpy as np
 
 FORMAT: Final = "engine.bench 1"
+
+LEAST: Final = 1e-9
+MOST: Final = 1e18
+"""Bounds of every number that is read back, in seconds, bytes or bytes per second: far beyond any machine."""
+
+MOST_TOKENS: Final = 1 << 24
+TEXT_LIMIT: Final = 500
+"""Characters of a line that is read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +150,19 @@ class Report:
         """Inverse of `to_json`. Trusts nothing: ValueError names the first field that is not what it must be."""
         if data.get("format") != FORMAT:
             raise ValueError(f"`format` is not {FORMAT!r}")
-        date = data.get("date")
-        if not isinstance(date, str):
-            raise ValueError("`date` is no text")
+        date = _text(data, "date")
         measured = data.get("measured_bandwidth")
         bandwidth: Bandwidth | None = None
         if measured is not None:
             record = _object(measured, "measured_bandwidth")
-            what = record.get("what")
-            if not isinstance(what, str):
-                raise ValueError("`measured_bandwidth.what` is no text")
-            bandwidth = Bandwidth(what, _statistic(record, "bytes_per_second"))
+            bandwidth = Bandwidth(_text(record, "what"), _statistic(record, "bytes_per_second"))
         found = data.get("cells")
         if not isinstance(found, list) or not found:
             raise ValueError("`cells` is no list, or empty")
         cells = [_cell(_object(one, f"cells[{number}]")) for number, one in enumerate(cast("list[object]", found))]
         machine, model, policy = (_object(data.get(name), name) for name in ("machine", "model", "policy"))
+        for record, name in ((machine, "gpu"), (model, "name"), (model, "dtype"), (policy, "what")):
+            _text(record, name)
         return cls(date, machine, model, policy, _positive(data, "nominal_bytes_per_second"), tuple(cells), bandwidth)
 
 
@@ -168,10 +172,17 @@ def _object(value: object, name: str) -> dict[str, object]:
     return cast("dict[str, object]", value)
 
 
+def _text(record: Mapping[str, object], name: str) -> str:
+    value = record.get(name)
+    if not isinstance(value, str) or len(value) > TEXT_LIMIT or not value.isprintable():
+        raise ValueError(f"`{name}` is no line of text")
+    return value
+
+
 def _positive(record: Mapping[str, object], name: str) -> float:
     value = record.get(name)
-    if type(value) not in (int, float) or not 0 < float(cast("float", value)) < math.inf:
-        raise ValueError(f"`{name}` is no number above 0")
+    if type(value) not in (int, float) or not LEAST <= cast("float", value) <= MOST:
+        raise ValueError(f"`{name}` is no number from {LEAST:g} to {MOST:g}")
     return float(cast("float", value))
 
 
@@ -185,7 +196,7 @@ def _statistic(record: Mapping[str, object], name: str) -> Statistic:
 
 def _cell(record: Mapping[str, object]) -> CellResult:
     pp, tg = record.get("pp"), record.get("tg")
-    if type(pp) is not int or type(tg) is not int or pp < 1 or tg < 2:
+    if type(pp) is not int or type(tg) is not int or not (1 <= pp <= MOST_TOKENS and 2 <= tg <= MOST_TOKENS):
         raise ValueError("`pp` and `tg` are no numbers of tokens")
     seconds, prefill = _statistic(record, "end_to_end_seconds"), _statistic(record, "prefill_seconds")
     if len(seconds.samples) != len(prefill.samples):

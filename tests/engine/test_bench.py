@@ -55,9 +55,9 @@ class TimedBackend:
         assert self.position == 0, "not reset"
         self.position = len(ids)
         self.prompts.append(list(ids))
-        self.now += 1e-3 * len(ids)
 
     def token(self) -> int:
+        self.now += 1e-3 * self.position  # the prompt is enqueued; waiting for its token takes the time
         return self.answers.pop(0) if self.answers else 7
 
     def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
@@ -187,10 +187,12 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     ("change", "said"),
     [
         (lambda data: data.pop("format"), "`format` is not 'engine.bench 1'"),
-        (lambda data: data.update(date=3), "`date` is no text"),
+        (lambda data: data.update(date=3), "`date` is no line of text"),
+        (lambda data: data["model"].pop("name"), "`name` is no line of text"),
+        (lambda data: data["machine"].update(gpu="a\x1b[2J"), "`gpu` is no line of text"),
         (lambda data: data.update(machine=[]), "`machine` is no object"),
         (lambda data: data.update(cells=[]), "`cells` is no list, or empty"),
-        (lambda data: data.update(nominal_bytes_per_second=-1), "`nominal_bytes_per_second` is no number above 0"),
+        (lambda data: data.update(nominal_bytes_per_second=-1), "`nominal_bytes_per_second` is no number from 1e-09 to 1e+18"),
         (lambda data: data["cells"][1].update(tg=1), "`pp` and `tg` are no numbers of tokens"),
         (lambda data: data["cells"][1].update(prefill_seconds={}), "`prefill_seconds.samples` is no list, or empty"),
         (
@@ -199,7 +201,7 @@ def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         ),
         (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1]), "are not as many as"),
         (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1e3, 1e3]), "are not below"),
-        (lambda data: data["measured_bandwidth"].pop("what"), "`measured_bandwidth.what` is no text"),
+        (lambda data: data["measured_bandwidth"].pop("what"), "`what` is no line of text"),
     ],
 )
 def test_json_of_something_else(
@@ -322,6 +324,7 @@ def test_the_head_is_read_so_many_times(bundle: Bundle) -> None:
         ({"--nominal-tbs": "0"}, "--nominal-tbs: 0.0 is no bandwidth"),
         ({"--nominal-tbs": "nan"}, "--nominal-tbs: nan is no bandwidth"),
         ({"--plot": "plot.pdf"}, "plot.pdf: a plot is .png or .svg; name it so"),
+        ({"--plot": "x.svg", "--json": "./x.svg"}, "x.svg: --json and --plot name the same file"),
         ({"--model": None}, "there is nothing to measure; give --model and --bundle, or --from-json"),
         ({"--from-json": "x.json"}, "--model: nothing is measured with --from-json; drop it"),
     ],
@@ -394,6 +397,7 @@ def test_a_gpu_that_fails_and_a_user_who_stops(
 
     monkeypatch.setattr(command, "measure", stop)
     driver.fail.clear()
+    assert not any(driver.images), "a module was not unloaded"
     assert bench() == (130, "", "\nerror: interrupted\n")  # click ends the line of the ^C
     assert not driver.buffers, "something was not freed"
 
