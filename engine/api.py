@@ -60,8 +60,9 @@ class Engine:
     ) -> Engine:
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`.
 
-        `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes random weights of that seed instead of the files';
-        `progress` is called with the bytes of weights loaded so far and in all. Raises an `EngineError`: see `engine.errors`.
+        `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes
+        random weights of that seed instead of the files'; `progress` is called with the bytes of weights loaded so far and in
+        all. Raises an `EngineError`: see `engine.errors`.
         """
         config = ModelConfig.read(path)
         generation = GenerationConfig.read(path, config)

@@ -59,10 +59,13 @@ def command(
         ids = engine.tokens(given, thinking=thinking)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
         if as_json:
-            found = list(engine.generate_ids(ids, max_new_tokens, sampling=sampling))
+            arrivals = [(token, time.perf_counter()) for token in engine.generate_ids(ids, max_new_tokens, sampling=sampling)]
             ended = time.perf_counter()
+            found = [token for token, _ in arrivals]
+            first = arrivals[0][1] if arrivals else ended
             record: dict[str, Any] = {
                 "text": engine.text.decode(found), "ids": found, "prompt_tokens": len(ids), "load_seconds": loaded - began,
+                "kernel_load_seconds": engine.backend.kernel_seconds, "first_token_seconds": first - loaded,
                 "generate_seconds": ended - loaded,
             }  # fmt: skip
             click.echo(json.dumps(record, ensure_ascii=False))

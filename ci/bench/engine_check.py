@@ -1,11 +1,12 @@
 """Holds the engine against transformers on this machine's GPU: same random weights, same tokens, both dtypes, and its speed.
 
-    python3 ci/bench/engine_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--lengths 1,17,512,3000] [--out FOLDER]
+    python3 ci/bench/engine_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--lengths 1,17,512,3000] [--dtype bf16]
 
 For each prompt length the logits of the prompt's last token and of each of 64 decode steps (teacher-forced) are compared with
-transformers in float32; the error may be 1.2 times that of transformers in bf16. Then tokens per second of decode, and the
-time of prefill. Writes `engine_check.json` and `.md`, prints the table; exit code 1 where an error is too large.
-Needs torch, transformers and cuda-bindings; the weights are made here.
+transformers in float32; the error may be 1.2 times that of transformers in the same 16-bit dtype. Tokens drawn on the device
+are compared with those that the reference draws from the logits. Then tokens per second of decode, and the time of prefill
+beside that of transformers. Writes `engine_check.json` and `.md`, prints the tables; exit code 1 where an error is too large
+or a drawn token differs. Needs torch, transformers and cuda-bindings; the weights are made here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import sys
 import time
 import tomllib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from engine.backends.cuda import CudaBackend  # noqa: E402
 from engine.config import ModelConfig  # noqa: E402
+from engine.sampling import SamplingParams, sample_logits  # noqa: E402
 from engine.weights import NUMPY_TYPES, destinations  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 
@@ -37,6 +40,7 @@ TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 STEPS: Final = 64
 BLOCK: Final = 1 << 24
 ALLOWED: Final = 1.2
+TORCH_TYPES: Final = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 class BlockWeights:
@@ -104,28 +108,37 @@ def main() -> int:
     parser.add_argument("bundles", type=Path)
     parser.add_argument("--models", default="qwen3-0.6b,qwen3-4b")
     parser.add_argument("--lengths", default="1,17,512,3000")
-    parser.add_argument("--max-seq-len", type=int, default=4096)
-    parser.add_argument("--skip-check", action="store_true")
+    parser.add_argument("--max-seq-len", type=int, default=10240)
+    parser.add_argument("--prefills", default="18,512,2048,8192", help="prompt lengths to time")
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
+    parser.add_argument("--skip-check", action="store_true", help="only the engine, without transformers")
+    parser.add_argument("--name", default="engine_check", help="of the written files")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
     options = parser.parse_args()
-    lengths = [int(text) for text in options.lengths.split(",")]
+    lengths, prefills = ([int(text) for text in words.split(",")] for words in (options.lengths, options.prefills))
     rows: list[dict[str, Any]] = []
     speeds: list[dict[str, Any]] = []
+    wrong = 0
     for name in options.models.split(","):
         config = config_of(name)
-        weights = BlockWeights(config, "bf16")
+        weights = BlockWeights(config, options.dtype)
         prompts = {length: np.random.default_rng(length).integers(0, config.vocab_size, length + STEPS) for length in lengths}
         began = time.perf_counter()
         backend = CudaBackend(open_bundle(options.bundles / f"{name}-sm_90a.bundle"))
-        backend.load(config, weights, options.max_seq_len)
+        backend.load(config, weights, options.max_seq_len, options.dtype)
         loaded = time.perf_counter() - began
         ours = {} if options.skip_check else {length: our_logits(backend, ids, length) for length, ids in prompts.items()}
-        speeds.append({"model": name, "load_s": loaded, **speed(backend, config)})
-        print(speeds[-1], flush=True)
+        wrong += drawn_wrong(backend, config)
+        speeds.append(
+            {"model": name, "load_s": loaded, **decode_speed(backend, config), **prefill_speed(backend, config, prefills)}
+        )
         backend.close()
         if not options.skip_check:
-            rows += compare(name, config, weights, prompts, ours)
-    return report(rows, speeds, options.out)
+            with transformers_model(config, weights, options.dtype) as model:
+                speeds[-1] |= transformers_speed(model, config, prefills)
+                rows += compare(name, config, model, options.dtype, prompts, ours)
+        print(speeds[-1], flush=True)
+    return report(rows, speeds, wrong, options.out / options.name)
 
 
 def our_logits(backend: CudaBackend, ids: Any, length: int) -> Any:
@@ -136,73 +149,135 @@ def our_logits(backend: CudaBackend, ids: Any, length: int) -> Any:
     return np.stack(found)
 
 
-def speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
-    """Milliseconds of prefill and tokens per second of decode at batch 1, medians."""
-    random = np.random.default_rng(3)
+def drawn_wrong(backend: CudaBackend, config: ModelConfig) -> int:
+    """Tokens of sampled answers that are not those which the reference draws from the logits of the same steps."""
+    wrong, ids = 0, [int(i) for i in np.random.default_rng(5).integers(0, config.vocab_size, 33)]
+    for temperature, top_k, top_p in ((0.6, 20, 0.95), (1.5, 64, 1.0), (0.01, 1, 0.1)):
+        params = SamplingParams(temperature, top_k, top_p, seed=11)
+        backend.reset()
+        backend.prefill(ids, params)
+        first = backend.token()
+        drawn = [first, *backend.stream_tokens(first, STEPS - 1)]
+        backend.reset()
+        logits = backend.prompt_logits(ids)
+        for number, token in enumerate(drawn):
+            wrong += token != sample_logits(logits, params, number)
+            logits = backend.decode_logits(token)
+    return wrong
+
+
+def decode_speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
+    """Tokens per second at batch 1 behind prompts of several lengths, greedy and drawn; medians."""
     found: dict[str, float] = {}
-    token = 0
     for length in (18, 512, 2048):
-        ids = [int(i) for i in random.integers(0, config.vocab_size, length)]
-        times: list[float] = []
-        for _ in range(5):
+        for how, sampling in (("decode", None), ("sampled", SamplingParams(0.6, 20, 0.95))):
+            if how == "sampled" and length > 18:
+                continue
             backend.reset()
-            began = time.perf_counter()
-            backend.prefill(ids)
+            backend.prefill(prompt_of(length, config), sampling)
             token = backend.token()
-            times.append((time.perf_counter() - began) * 1e3)
-        found[f"prefill_{length}_ms"] = sorted(times)[len(times) // 2]
-        rates: list[float] = []
-        for _ in range(3):
-            backend.position = length
-            began = time.perf_counter()
-            count = sum(1 for _ in backend.stream_tokens(token, 128))
-            rates.append(count / (time.perf_counter() - began))
-        found[f"decode_at_{length}_tok_s"] = sorted(rates)[1]
+            rates: list[float] = []
+            for _ in range(4):
+                backend.position = length
+                began = time.perf_counter()
+                count = sum(1 for _ in backend.stream_tokens(token, 128))
+                rates.append(count / (time.perf_counter() - began))
+            found[f"{how}_at_{length}_tok_s"] = sorted(rates[1:])[1]
     return found
 
 
-def compare(
-    name: str, config: ModelConfig, weights: BlockWeights, prompts: dict[int, Any], ours: dict[int, Any]
-) -> list[dict[str, Any]]:
-    """Errors against transformers in float32, beside those of transformers in bf16."""
+def prompt_of(length: int, config: ModelConfig) -> list[int]:
+    """Random tokens."""
+    return [int(i) for i in np.random.default_rng(length).integers(0, config.vocab_size, length)]
+
+
+def prefill_speed(backend: CudaBackend, config: ModelConfig, lengths: list[int]) -> dict[str, float]:
+    """Milliseconds from token ids on the host to the next token there: the first prompt of a length, and the median of more."""
+    found: dict[str, float] = {}
+    for length in lengths:
+        ids, times = prompt_of(length, config), list[float]()
+        for _ in range(6):
+            backend.reset()
+            began = time.perf_counter()
+            backend.prefill(ids)
+            backend.token()
+            times.append((time.perf_counter() - began) * 1e3)
+        found[f"first_prefill_{length}_ms"], found[f"prefill_{length}_ms"] = times[0], sorted(times[1:])[2]
+    return found
+
+
+def transformers_speed(model: Any, config: ModelConfig, lengths: list[int]) -> dict[str, float]:
+    """The same by transformers."""
+    torch: Any = importlib.import_module("torch")
+    found: dict[str, float] = {}
+    for length in lengths:
+        ids, times = prompt_of(length, config), list[float]()
+        for _ in range(7):
+            began = time.perf_counter()
+            with torch.no_grad():
+                given = torch.tensor([ids], device="cuda")
+                model(given, use_cache=True, logits_to_keep=1).logits.argmax(-1).item()
+            times.append((time.perf_counter() - began) * 1e3)
+        found[f"transformers_prefill_{length}_ms"] = sorted(times[2:])[2]
+    return found
+
+
+@contextmanager
+def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -> Generator[Any]:
+    """The model on the GPU, with torch's fused attention."""
     torch: Any = importlib.import_module("torch")
     transformers: Any = importlib.import_module("transformers")
     keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers")
     described = transformers.Qwen3Config(
         **{key: getattr(config, key) for key in keys}, vocab_size=config.vocab_size, rms_norm_eps=config.rms_norm_eps,
         tie_word_embeddings=config.tie_word_embeddings, max_position_embeddings=40960,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, use_cache=False,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta}, attn_implementation="sdpa",
     )  # fmt: skip
+    kind = getattr(torch, TORCH_TYPES[dtype])
     with torch.device("meta"):
         model = transformers.Qwen3ForCausalLM(described)
-    model = model.to_empty(device="cuda").to(torch.bfloat16)
-    state = {key: torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16) for key, value in weights.tensors()}
+    model = model.to_empty(device="cuda").to(kind)
+    state = {key: torch.from_numpy(value.view(np.int16).copy()).view(kind) for key, value in weights.tensors()}
     missing = model.load_state_dict(state, strict=False, assign=False)
     assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
+    del state
     model.tie_weights()
-    rotary = model.model.rotary_emb
+    set_frequencies(model, config)
+    yield model
+    del model
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def set_frequencies(model: Any, config: ModelConfig) -> None:
+    """Rotary frequencies in float32, which loading and changing the dtype do not keep."""
+    torch: Any = importlib.import_module("torch")
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device="cuda") / config.head_dim
-    rotary.inv_freq = 1.0 / (config.rope_theta**exponents)
+    model.model.rotary_emb.inv_freq = 1.0 / (config.rope_theta**exponents)
+
+
+def compare(
+    name: str, config: ModelConfig, model: Any, dtype: str, prompts: dict[int, Any], ours: dict[int, Any]
+) -> list[dict[str, Any]]:
+    """Errors against transformers in float32, beside those of transformers in `dtype`; leaves the model in float32."""
+    torch: Any = importlib.import_module("torch")
     logits: dict[str, dict[int, Any]] = {}
-    for kind, dtype in (("bf16", torch.bfloat16), ("f32", torch.float32)):
-        model = model.to(dtype)
-        rotary.inv_freq = 1.0 / (config.rope_theta**exponents)
+    for kind in (dtype, "f32"):
+        model.to(getattr(torch, TORCH_TYPES[kind]))
+        set_frequencies(model, config)
         logits[kind] = {}
         for length, ids in prompts.items():
             with torch.no_grad():
                 given = torch.from_numpy(ids.astype(np.int64))[None].cuda()
-                hidden = model.model(given).last_hidden_state[:, length - 1 :]
+                hidden = model.model(given, use_cache=False).last_hidden_state[:, length - 1 :]
                 logits[kind][length] = model.lm_head(hidden)[0].float().cpu().numpy()
-    del model, state
-    gc.collect()
-    torch.cuda.empty_cache()
     rows: list[dict[str, Any]] = []
     for length in prompts:
         exact = logits["f32"][length].astype(np.float64)
-        mine, theirs = errors(ours[length], exact), errors(logits["bf16"][length], exact)
+        mine, theirs = errors(ours[length], exact), errors(logits[dtype][length], exact)
         rows.append({
-            "model": name, "length": length, "prefill": mine[0] / theirs[0], "ours": mine[0], "transformers": theirs[0],
-            "decode_worst": max(mine[1:]), "transformers_worst": max(theirs[1:]),
+            "model": name, "dtype": dtype, "length": length, "prefill": mine[0] / theirs[0], "ours": mine[0],
+            "transformers": theirs[0], "decode_worst": max(mine[1:]), "transformers_worst": max(theirs[1:]),
             "decode_mean": sum(mine[1:]) / STEPS, "transformers_mean": sum(theirs[1:]) / STEPS,
         })  # fmt: skip
         print(rows[-1], flush=True)
@@ -215,26 +290,27 @@ def errors(found: Any, exact: Any) -> list[float]:
     return [float(row) for row in rows]
 
 
-def report(rows: list[dict[str, Any]], speeds: list[dict[str, Any]], folder: Path) -> int:
+def report(rows: list[dict[str, Any]], speeds: list[dict[str, Any]], wrong: int, path: Path) -> int:
     """Write and print the tables."""
-    lines = [
-        "| model | prompt | prefill: ours, transformers bf16, ratio | 64 decode steps, mean: ours, transformers bf16, ratio |"
-    ]
+    lines = ["| model | prompt | prefill: ours, transformers, ratio | 64 decode steps, mean: ours, transformers, ratio |"]
     lines.append("|---|--:|--:|--:|")
-    failed = False
+    failed = wrong > 0
     for row in rows:
         decode = row["decode_mean"] / row["transformers_mean"]
         failed = failed or not (row["prefill"] <= ALLOWED and decode <= ALLOWED)
         lines.append(
-            f"| {row['model']} | {row['length']} | {row['ours']:.4f}, {row['transformers']:.4f}, {row['prefill']:.2f} "
-            f"| {row['decode_mean']:.4f}, {row['transformers_mean']:.4f}, {decode:.2f} |"
+            f"| {row['model']} {row['dtype']} | {row['length']} | {row['ours']:.4f}, {row['transformers']:.4f}, "
+            f"{row['prefill']:.2f} | {row['decode_mean']:.4f}, {row['transformers_mean']:.4f}, {decode:.2f} |"
         )
-    if speeds:
-        lines += ["", "| model | " + " | ".join(list(speeds[0])[1:]) + " |", "|---|" + "--:|" * (len(speeds[0]) - 1)]
-        lines += [f"| {s['model']} | " + " | ".join(f"{value:.1f}" for value in list(s.values())[1:]) + " |" for s in speeds]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine_check.json").write_text(json.dumps({"errors": rows, "speed": speeds}, indent=1) + "\n")
-    (folder / "engine_check.md").write_text("# The engine beside transformers, random weights\n\n" + "\n".join(lines) + "\n")
+    lines += ["", f"Tokens drawn on the device that differ from the reference: {wrong} of {3 * STEPS * len(speeds)}."]
+    models = [speed["model"] for speed in speeds]
+    lines += ["", "| | " + " | ".join(models) + " |", "|---|" + "--:|" * len(models)]
+    for key in list(speeds[0])[1:]:
+        lines.append(f"| {key} | " + " | ".join(f"{speed[key]:.1f}" for speed in speeds) + " |")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {"errors": rows, "drawn_wrong": wrong, "speed": speeds}
+    path.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
+    path.with_suffix(".md").write_text("# The engine beside transformers, random weights\n\n" + "\n".join(lines) + "\n")
     print("\n".join(lines))
     return int(failed)
 

@@ -22,6 +22,11 @@ class Backend(Protocol):
     position: int
     """Tokens that are in it."""
 
+    @property
+    def kernel_seconds(self) -> float:
+        """Time spent on loading kernels so far."""
+        ...
+
     def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
         """Take in a prompt behind what the cache holds, and choose the token after it: the most likely one, or one drawn with
         the first random number of `sampling`'s seed."""

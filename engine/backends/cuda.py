@@ -122,6 +122,11 @@ class CudaBackend:
         self._take_in(ids, "logits")
         return self._read_logits()
 
+    @property
+    def kernel_seconds(self) -> float:
+        """Time spent on loading kernels so far."""
+        return self.launches.load_seconds
+
     def token(self) -> int:
         """The token that the last step chose; waits for it."""
         self.driver.copy_to_host(self._host, self.memory.pointers["token"], 4, self.stream)
@@ -166,19 +171,33 @@ class CudaBackend:
         self.position += 1
         return self._read_logits()
 
+    def run_uncaptured(self, token: int) -> int:
+        """Take in one token by launching every kernel of the step from the host, without a graph; the choice of the next. The
+        same launches as `decode`, for comparison."""
+        plans = self._captured_step(self._chooses).plans
+        self._send(token)
+        for plan in plans:
+            plan.launch(self.stream)
+        self.position += 1
+        return self.token()
+
     def reset(self) -> None:
         """Forget all tokens."""
         self.position = 0
 
-    def close(self) -> None:
-        """Free the device; idempotent."""
-        if not self.stream:
-            return
+    def forget_steps(self) -> None:
+        """Drop captured decode steps and planned prompts; each is made again when it is needed."""
         self.driver.synchronize(self.stream)
         for captured in self._captured.values():
             self.driver.destroy_graph(captured.executable)
         self._captured.clear()
         self._prefills.clear()
+
+    def close(self) -> None:
+        """Free the device; idempotent."""
+        if not self.stream:
+            return
+        self.forget_steps()
         for inputs in self._inputs.values():
             inputs.close()
         if self._host:

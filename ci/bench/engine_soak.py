@@ -1,0 +1,165 @@
+"""Runs the engine long and often: no leak, no drift.
+
+    python3 ci/bench/engine_soak.py artifacts/bundles [--model qwen3-0.6b] [--steps 10000] [--cycles 200] [--long 40960]
+
+Three checks with random weights. (1) `--steps` greedy decode steps as a CUDA graph that is captured anew every 1000 steps, and
+the same steps by launches from the host without a graph: every token equal, and the logits at the end bit for bit. (2) A cache
+of `--long` tokens: a prompt that fills it but for 64 tokens, decode to the last slot, one more refused; the logits after the
+prompt against those of the prompt but its last token and one decode step. (3) `--cycles` times load, one prompt, four tokens,
+close. Free device memory is read in all of them. Writes `engine_soak.json` and `.md`; exit code 1 where a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "ci" / "bench")]
+
+from engine_check import BlockWeights, config_of  # noqa: E402
+
+from engine.backends.cuda import CudaBackend  # noqa: E402
+from engine.config import ModelConfig  # noqa: E402
+from engine.errors import UsageError  # noqa: E402
+from tilec.runtime import open_bundle  # noqa: E402
+
+RECAPTURE: Final = 1000
+
+
+def main() -> int:
+    """Run the three checks."""
+    parser = argparse.ArgumentParser(description="run the engine long and often")
+    parser.add_argument("bundles", type=Path)
+    parser.add_argument("--model", default="qwen3-0.6b")
+    parser.add_argument("--steps", type=int, default=10000)
+    parser.add_argument("--cycles", type=int, default=200)
+    parser.add_argument("--long", type=int, default=40960)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
+    options = parser.parse_args()
+    config = config_of(options.model)
+    weights = BlockWeights(config, "bf16")
+    path = options.bundles / f"{options.model}-sm_90a.bundle"
+    record: dict[str, Any] = {"model": options.model}
+    backend = CudaBackend(open_bundle(path))
+    backend.load(config, weights, options.long)
+    record["drift"] = drift(backend, config, options.steps)
+    print(record["drift"], flush=True)
+    record["long"] = long_context(backend, config, options.long)
+    print(record["long"], flush=True)
+    backend.close()
+    record["cycles"] = cycles(path, config, weights, options.cycles)
+    return report(record, options.out)
+
+
+def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, Any]:
+    """The same greedy steps with and without a graph."""
+    ids = [int(i) for i in np.random.default_rng(1).integers(0, config.vocab_size, 100)]
+    backend.prefill(ids)
+    first = backend.token()
+    backend.forget_steps()
+    captured, free = [first], list[int]()
+    began = time.perf_counter()
+    while len(captured) <= steps:
+        captured += backend.stream_tokens(captured[-1], min(RECAPTURE, steps + 1 - len(captured)))
+        backend.forget_steps()
+        free.append(backend.driver.memory()[0])
+    took = time.perf_counter() - began
+    ends = backend.decode_logits(captured[-1])
+    backend.reset()
+    backend.prefill(ids)
+    eager = [backend.token()]
+    while len(eager) <= steps:
+        eager.append(backend.run_uncaptured(eager[-1]))
+    differing = sum(a != b for a, b in zip(captured, eager, strict=True))
+    same = bool((backend.decode_logits(eager[-1]) == ends).all())
+    return {
+        "steps": steps, "captures": len(free), "tokens_per_second": steps / took, "differing_tokens": differing,
+        "logits_equal": same, "distinct_tokens": len(set(captured)), "free_bytes_spread": max(free[1:]) - min(free[1:]),
+        "ok": differing == 0 and same and max(free[1:]) == min(free[1:]),
+    }  # fmt: skip
+
+
+def long_context(backend: CudaBackend, config: ModelConfig, slots: int) -> dict[str, Any]:
+    """A prompt that nearly fills the cache, then every slot."""
+    ids = [int(i) for i in np.random.default_rng(2).integers(0, config.vocab_size, slots - 64)]
+    backend.reset()
+    before = backend.driver.memory()[0]
+    began = time.perf_counter()
+    whole = backend.prompt_logits(ids)
+    took = time.perf_counter() - began
+    backend.reset()
+    backend.prompt_logits(ids[:-1])
+    split = backend.decode_logits(ids[-1])
+    error = float(np.linalg.norm(whole - split) / np.linalg.norm(whole))
+    backend.reset()
+    backend.prefill(ids)
+    token = backend.token()
+    began = time.perf_counter()
+    given = sum(1 for _ in backend.stream_tokens(token, 64))
+    rate = given / (time.perf_counter() - began)
+    try:
+        backend.decode(token)
+        refused = False
+    except UsageError:
+        refused = True
+    left = backend.driver.memory()[0]
+    return {
+        "prompt": len(ids), "prefill_seconds": took, "prefill_against_decode": error, "decode_tokens_per_second": rate,
+        "one_more_refused": refused, "free_bytes_lost": before - left,
+        "ok": given == 64 and refused and error < 0.05 and left >= before,
+    }  # fmt: skip
+
+
+def cycles(path: Path, config: ModelConfig, weights: BlockWeights, count: int) -> dict[str, Any]:
+    """Load, answer and close, again and again."""
+    free, resident, tokens, seconds = list[int](), list[int](), set[tuple[int, ...]](), list[float]()
+    for _ in range(count):
+        began = time.perf_counter()
+        bundle = open_bundle(path)
+        backend = CudaBackend(bundle)
+        backend.load(config, weights, 512)
+        backend.prefill([5, 6, 7])
+        token = backend.token()
+        tokens.add((token, *backend.stream_tokens(token, 4)))
+        driver = backend.driver
+        backend.close()
+        bundle.close()
+        seconds.append(time.perf_counter() - began)
+        free.append(driver.memory()[0])
+        resident.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    settled = free[2:]
+    return {
+        "cycles": count, "median_seconds": sorted(seconds)[count // 2], "distinct_answers": len(tokens),
+        "free_bytes_lost": settled[0] - settled[-1], "host_kb_grown": resident[-1] - resident[count // 2],
+        "ok": len(tokens) == 1 and settled[-1] >= settled[0],
+    }  # fmt: skip
+
+
+def report(record: dict[str, Any], folder: Path) -> int:
+    """Write and print what was found."""
+    lines = [f"# The engine, long and often: {record['model']}", ""]
+    for name in ("drift", "long", "cycles"):
+        lines += [f"| {name} | |", "|---|--:|"]
+        lines += [
+            f"| {key} | {value:.4g} |" if isinstance(value, float) else f"| {key} | {value} |"
+            for key, value in record[name].items()
+        ]
+        lines.append("")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "engine_soak.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / "engine_soak.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+    return int(not all(record[name]["ok"] for name in ("drift", "long", "cycles")))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
