@@ -19,6 +19,8 @@ from engine.backends.cuda import CudaBackend
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
 from engine.errors import BundleRefused, DeviceError, UsageError
+from engine.graph.qwen3 import Head
+from engine.profile import StepProfile, profile_decode
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text import Detokenizer, Text
 from engine.weights import WeightPlan
@@ -150,6 +152,12 @@ class Engine:
         self.backend.reset()
         with device_errors():
             return self.backend.prompt_logits(ids)
+
+    def profile(self, head: Head = "argmax") -> StepProfile:
+        """Where the time of a decode step goes at the present length of the cache. Overwrites the cache's last slot, so that
+        the next thing to do is another answer."""
+        with device_errors():
+            return profile_decode(self.backend, head)
 
     def close(self) -> None:
         """Free the device and the bundle; idempotent."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -15,7 +16,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from engine.api import DEFAULT_SEQUENCE, Engine, Prompt
 from engine.errors import DeviceError, EngineError, Interrupted, UsageError
 from engine.graph_command import graph_command
+from engine.profile import table as profile_table
 from engine.sampling import SamplingParams
+
+PROFILE_COLUMNS: Final = 128
 
 EPILOG = """`python -m engine graph --help`: draw the steps of a model.
 
@@ -38,13 +42,15 @@ bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 inter
 )
 @click.option("--top-p", type=float, help="With --sample, the probability to draw from. Default: generation_config.json.")
 @click.option("--device-argmax", is_flag=True, help="Choose the most likely token on the GPU, as always without --sample.")
+@click.option("--profile", is_flag=True, help="Time every operation of a decode step afterwards; a table on stderr.")
 @click.option("--stream/--no-stream", default=None, help="Print pieces as they come. Default: at a terminal.")
 @click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone, to measure without the files.")
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
 def command(
     model: str, bundle: str, prompt: str, raw_prompt: bool, thinking: bool, max_new_tokens: int, max_seq_len: int,
-    sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, device_argmax: bool, stream: bool | None,
+    sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, device_argmax: bool, profile: bool,
+    stream: bool | None,
     dummy_weights: bool, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle."""
@@ -69,15 +75,22 @@ def command(
                 "generate_seconds": ended - loaded,
             }  # fmt: skip
             click.echo(json.dumps(record, ensure_ascii=False))
-            return
-        pieces = engine.generate(given, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling)
-        if stream if stream is not None else sys.stdout.isatty():
-            for piece in pieces:
-                click.echo(piece, nl=False)
-                sys.stdout.flush()
-            click.echo()
         else:
-            click.echo("".join(pieces))
+            _print(engine.generate(given, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling), stream)
+        if profile:
+            found = engine.profile("argmax" if sampling is None else "sample")
+            Console(stderr=True, width=PROFILE_COLUMNS).print(profile_table(found))
+
+
+def _print(pieces: Iterator[str], stream: bool | None) -> None:
+    """As they come, at a terminal or where asked for, or whole."""
+    if stream if stream is not None else sys.stdout.isatty():
+        for piece in pieces:
+            click.echo(piece, nl=False)
+            sys.stdout.flush()
+        click.echo()
+    else:
+        click.echo("".join(pieces))
 
 
 def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], seed: int) -> None:

@@ -7,6 +7,7 @@ overlap: each kernel waits by itself for the one before it (`tilec.runtime.Plan.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class CudaBackend:
             }
             self._host = driver.allocate_host(4 * RING)
             self._events = [driver.create_event() for _ in range(RING)]
-            self._captured["argmax"] = self._capture("argmax")
+            self.captured_step("argmax")
             upload.wait()
         finally:
             upload.close()
@@ -142,7 +143,7 @@ class CudaBackend:
         the inputs of the next on the device, so that one is always enqueued ahead of the one that is waited for."""
         start, launched = self.position, 0
         waiting: deque[int] = deque()
-        executable = self._captured_step(self._chooses).executable
+        executable = self.captured_step(self._chooses).executable
         self._send(token)
         try:
             for given in range(limit):
@@ -165,7 +166,7 @@ class CudaBackend:
 
     def decode_logits(self, token: int) -> NDArray[np.float32]:
         """Take in one token; the logits after it, (vocab,)."""
-        executable = self._captured_step("logits").executable
+        executable = self.captured_step("logits").executable
         self._send(token)
         self.driver.launch_graph(executable, self.stream)
         self.position += 1
@@ -174,7 +175,7 @@ class CudaBackend:
     def run_uncaptured(self, token: int) -> int:
         """Take in one token by launching every kernel of the step from the host, without a graph; the choice of the next. The
         same launches as `decode`, for comparison."""
-        plans = self._captured_step(self._chooses).plans
+        plans = self.captured_step(self._chooses).plans
         self._send(token)
         for plan in plans:
             plan.launch(self.stream)
@@ -184,6 +185,31 @@ class CudaBackend:
     def reset(self) -> None:
         """Forget all tokens."""
         self.position = 0
+
+    def captured_step(self, head: Head) -> CapturedStep:
+        """The decode step with this head, captured when it is first asked for."""
+        if head not in self._captured:
+            graph = self._step(1, head)
+            plans = tuple(self._planned(graph))
+            self._captured[head] = CapturedStep(graph, plans, self._capture(plans))
+        return self._captured[head]
+
+    def time_launches(self, plans: Sequence[Plan], repeats: int) -> float:
+        """Seconds that some launches of a decode step take, one after the other in one graph: the mean of `repeats` runs after
+        a first one. They compute on what the last step left, with the inputs of a step at the last filled slot."""
+        place = max(0, self.position - 1)
+        self._inputs["decode"].send(ids=0, positions=place, slots=place, lengths=place + 1)
+        executable = self._capture(plans)
+        try:
+            self.driver.launch_graph(executable, self.stream)
+            self.driver.synchronize(self.stream)
+            began = time.perf_counter()
+            for _ in range(repeats):
+                self.driver.launch_graph(executable, self.stream)
+            self.driver.synchronize(self.stream)
+            return (time.perf_counter() - began) / repeats
+        finally:
+            self.driver.destroy_graph(executable)
 
     def forget_steps(self) -> None:
         """Drop captured decode steps and planned prompts; each is made again when it is needed."""
@@ -250,22 +276,15 @@ class CudaBackend:
             self._prefills.popitem(last=False)
         self.position += len(ids)
 
-    def _captured_step(self, head: Head) -> CapturedStep:
-        """The decode step with this head, captured when it is first asked for."""
-        if head not in self._captured:
-            self._captured[head] = self._capture(head)
-        return self._captured[head]
-
-    def _capture(self, head: Head) -> CapturedStep:
-        graph = self._step(1, head)
-        plans = tuple(self._planned(graph))
+    def _capture(self, plans: Sequence[Plan]) -> Any:
+        """Launches as an executable graph."""
         self.driver.begin_capture(self.stream)
         try:
             for plan in plans:
                 plan.launch(self.stream, overlap=True)
         finally:
             executable = self.driver.end_capture(self.stream)
-        return CapturedStep(graph, plans, executable)
+        return executable
 
     def _step(self, tokens: int, head: Head, *, past: int = 0, decode: bool | None = None) -> StepGraph:
         return step(self.config, tokens, self.max_seq_len, self.dtype, past=past, head=head, decode=decode)

@@ -16,10 +16,10 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from engine.bench.bandwidth import HeadRead
+from engine.backends.head_read import HeadRead
 from engine.bench.files import check_writable, write_whole
 from engine.bench.load import load_backend, machine_facts
-from engine.bench.measure import HOST_CLOCK, measure
+from engine.bench.measure import measure
 from engine.bench.plot import check_plot, draw
 from engine.bench.policy import ANSWERS, PROMPTS, Policy
 from engine.bench.result import Bandwidth, Report
@@ -122,14 +122,9 @@ def _measured(
     with _bar("loading") as (_, count):
         backend = load_backend(config, folder, bundle, max_seq_len=room, dtype=dtype, dummy=dummy, progress=count)
     try:
-        read = HeadRead(backend, config, dtype)
-        try:
-            with _bar("measuring") as (tell, _):
-                cells, speeds = measure(
-                    backend, config, policy, dtype=dtype, bandwidth=lambda: read.sample(HOST_CLOCK), progress=tell
-                )
-        finally:
-            read.close()
+        read = HeadRead(backend)
+        with _bar("measuring") as (tell, _):
+            cells, speeds = measure(backend, config, policy, dtype=dtype, bandwidth=read.sample, progress=tell)
         return Report(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
             machine=machine_facts(backend),

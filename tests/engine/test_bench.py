@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ import pytest
 from test_cuda_backend import SMALLEST, FakeDriver, bundle
 from test_engine_cli import CONFIG
 
+from engine.backends import cuda
 from engine.backends.cuda import CudaBackend
+from engine.backends.head_read import HeadRead
 from engine.bench import command, files, load
-from engine.bench.bandwidth import HeadRead
 from engine.bench.command import run
 from engine.bench.load import driver_version
 from engine.bench.measure import answer, measure, step_bytes
@@ -246,19 +248,12 @@ def model(tmp_path: Path) -> Path:
     return place
 
 
-class L2Driver(FakeDriver):
-    """Knows its L2 cache, and copies no weights: none is read."""
-
-    def device_attribute(self, ordinal: int, attribute: str) -> int:
-        return 1 << 20 if attribute.endswith("L2_CACHE_SIZE") else super().device_attribute(ordinal, attribute)
-
-
 @pytest.fixture
 def bench(
     bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs the command on a fake device; (status, stdout, stderr)."""
-    monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(L2Driver())))
+    monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(FakeDriver())))
 
     def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
         given = {"--model": str(model), "--bundle": str(bundle.path), "--pp": "3,5", "--tg": "2,4"} | options
@@ -290,18 +285,19 @@ def test_a_measurement(bench: Callable[..., tuple[int, str, str]], tmp_path: Pat
     assert json.loads(json.dumps(again.to_json())) == data
 
 
-def test_the_head_is_read_so_many_times(bundle: Bundle) -> None:
-    driver = L2Driver()
+def test_the_head_is_read_so_many_times(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver()
     backend = CudaBackend(bundle, Device(driver))
     backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 64)
-    read = HeadRead(backend, SMALLEST, "bf16")
-    size = 2048 * 1024 * 2
+    read = HeadRead(backend)
+    size = 2048 * 1024 * 2 + 2 * (1024 + 2048)  # the weight, a row and its logits
     assert (read.bytes, read.launches) == (size, 256)
     before = len(driver.launches)
-    assert read.sample(iter([10.0, 10.5]).__next__) == 2 * 256 * size
-    assert len(driver.launches) - before == 256
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=iter([10.0, 10.5]).__next__))
+    assert read.sample() == 2 * 256 * size
+    assert len(driver.launches) - before == 2 * 256  # once to warm up
+    assert {launch.function[1] for launch in driver.launches[before:]} == {"matvec"}
     assert "may have kept 25.0 % at most" in read.what
-    read.close()
     backend.close()
     assert not driver.buffers
 
@@ -384,7 +380,7 @@ def test_files_of_model_and_bundle(bench: Callable[..., tuple[int, str, str]], m
 def test_a_gpu_that_fails_and_a_user_who_stops(
     bench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = L2Driver()
+    driver = FakeDriver()
     monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(driver)))
     driver.fail["cuGraphLaunch"] = "CUDA_ERROR_LAUNCH_FAILED"
     status, out, err = bench()

@@ -71,6 +71,13 @@ def test_streamed_and_whole_answers_are_the_same(answer: Callable[..., Any], str
     assert answer("--dummy-weights", "--max-new-tokens", "7", "--raw-prompt", stream) == (0, "!!!!!!!\n", "")
 
 
+def test_a_profile_follows_the_answer(answer: Callable[..., Any]) -> None:
+    status, out, err = answer("--dummy-weights", "--max-new-tokens", "2", "--profile")
+    assert (status, out) == (0, "!!\n")
+    for words in ("A decode step with", "layers.*.qkv_proj", "matvec_silu_mul", "of floor", "the step"):
+        assert words in err
+
+
 def test_json(answer: Callable[..., Any]) -> None:
     status, out, _ = answer("--dummy-weights", "--max-new-tokens", "3", "--json", "--raw-prompt")
     record = json.loads(out)

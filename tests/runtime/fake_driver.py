@@ -60,6 +60,7 @@ class FakeDriver:
             COMPUTE_CAPABILITY_MAJOR: self.capability[0],
             COMPUTE_CAPABILITY_MINOR: self.capability[1],
             SHARED_MEMORY_OPTIN: 232448,
+            "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE": 1 << 20,
         }[attribute]
 
     def load_module(self, image: bytes) -> Any:

@@ -1,0 +1,49 @@
+"""The profile of a decode step: kinds, bytes and times, on a driver whose clock is known."""
+
+from __future__ import annotations
+
+import io
+import re
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from test_cuda_backend import SMALLEST, FakeDriver, backend, bundle
+
+from engine.backends import cuda
+from engine.backends.cuda import CudaBackend
+from engine.profile import OpProfile, StepProfile, profile_decode, table
+
+__all__ = ["backend", "bundle"]
+
+
+def test_kinds_bytes_and_times(backend: tuple[CudaBackend, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each launch of the fake device takes a microsecond."""
+    made, driver = backend
+    monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=lambda: 1e-6 * len(driver.launches)))
+    made.prefill([1] * 100)
+    found = profile_decode(made)
+    names = [item.name for item in found.operations]
+    layer = ["input_layernorm", "qkv_proj", "qk_norm_rope_kv", "attention", "merge", "o_proj", "post_attention_layernorm"]
+    layer = [f"layers.*.{name}" for name in [*layer, "gate_up_proj", "down_proj"]]
+    assert names == ["embed_tokens", *layer, "norm", "lm_head", "argmax", "advance"]
+    assert [item.launches for item in found.operations] == [1, *[SMALLEST.num_hidden_layers] * 9, 1, 1, 1, 1]
+    assert all(item.seconds == pytest.approx(1e-6) for item in found.operations)
+    by_name = {item.name: item for item in found.operations}
+    assert by_name["layers.*.o_proj"].bytes == 2 * (1024 * 2048 + 2048 + 2 * 1024)
+    assert by_name["lm_head"].bytes == 2 * (2048 * 1024 + 1024) + 660 * 8
+    assert found.seconds == pytest.approx(1e-6 * (sum(item.launches for item in found.operations) - 1))
+    assert found.bandwidth == pytest.approx((2 * (2048 * 1024 + 1024) + 2 * 2048) * 1e6)
+    assert found.filled == 100
+    assert made.position == 100
+
+
+def test_the_table_says_what_the_profile_does() -> None:
+    out = io.StringIO()
+    rows = (OpProfile("layers.*.o_proj", "matvec_add", 36, 5e-6, 2e7), OpProfile("lm_head", "matvec_argmax", 1, 170e-6, 7.8e8))
+    Console(file=out, width=128).print(table(StepProfile(rows, 340e-6, 4.6e12, 17)))
+    lines = [re.sub(r"\s+", " ", line).strip() for line in out.getvalue().splitlines()]
+    assert "layers.*.o_proj matvec_add 36 5.00 180.0 51.4% 720.00 4.00 87%" in lines
+    assert "lm_head matvec_argmax 1 170.00 170.0 48.6% 780.00 4.59 100%" in lines
+    assert "sum 350.0 100.0% 1500.00 4.29" in lines
+    assert "the step 340.0 97.1% 1500.00 4.41 96%" in lines
