@@ -22,7 +22,7 @@ from engine.errors import BundleRefused, DeviceError, UsageError
 from engine.graph.qwen3 import Head
 from engine.profile import StepProfile, profile_decode
 from engine.sampling import TOP_K_LIMIT, SamplingParams
-from engine.text import Detokenizer, Text
+from engine.text import Detokenizer, StopStrings, Text
 from engine.weights import WeightPlan
 from tilec.runtime import BundleError, Device, LaunchError, open_bundle
 
@@ -92,9 +92,12 @@ class Engine:
             raise
         return cls(backend, config, generation, text)
 
-    def tokens(self, prompt: Prompt, *, thinking: bool = True) -> list[int]:
-        """Token ids of a prompt; UsageError where it is empty."""
-        ids = self.text.encode(prompt) if isinstance(prompt, str) else self.text.chat(prompt, thinking=thinking)
+    def tokens(self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
+        """Token ids of a prompt; UsageError where it is empty. `tools` are JSON schemas of functions, for the chat template."""
+        raw = isinstance(prompt, str)
+        if raw and tools:
+            raise UsageError("tools are for conversations, and the prompt is a raw text", fix="give a list of messages")
+        ids = self.text.encode(prompt) if raw else self.text.chat(prompt, thinking=thinking, tools=tools)
         if not ids:
             raise UsageError("the prompt is empty", fix="give at least one character")
         return ids
@@ -134,15 +137,26 @@ class Engine:
             raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
 
     def generate(
-        self, prompt: Prompt, *, max_new_tokens: int = 128, thinking: bool = True, sampling: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int = 128,
+        thinking: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        sampling: SamplingParams | None = None,
+        stop: Sequence[str] = (),
     ) -> Iterator[str]:
-        """The answer in pieces that end between characters; see `generate_ids`."""
-        stream = Detokenizer(self.text)
-        for token in self.generate_ids(self.tokens(prompt, thinking=thinking), max_new_tokens, sampling=sampling):
-            piece = stream.push(token)
+        """The answer in pieces that end between characters; it ends before the first of the strings `stop`. See `tokens` and
+        `generate_ids` for the rest."""
+        ids = self.tokens(prompt, thinking=thinking, tools=tools)
+        stream, end = Detokenizer(self.text), StopStrings(stop)
+        for token in self.generate_ids(ids, max_new_tokens, sampling=sampling):
+            piece = end.push(stream.push(token))
             if piece:
                 yield piece
-        rest = stream.finish()
+            if end.found:
+                return
+        rest = end.push(stream.finish()) + end.finish()
         if rest:
             yield rest
 

@@ -101,6 +101,41 @@ class Detokenizer:
         return now[len(before) :]
 
 
+class StopStrings:
+    """Ends a text before the one of some strings that is complete first (the longest of several), however the text comes in
+    pieces. UsageError for an empty string."""
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        if "" in strings:
+            raise UsageError("a stop string is empty", fix="leave it out")
+        self._strings = tuple(strings)
+        self._held = ""
+        self.found = False
+
+    def push(self, piece: str) -> str:
+        """The text that no stop string can begin in any more; nothing once one was found."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        ends = [(text.find(string) + len(string), text.find(string)) for string in self._strings if string in text]
+        if ends:
+            self.found, self._held = True, ""
+            return text[: min(ends)[1]]
+        keep = max((self._overlap(text, string) for string in self._strings), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back at the end of the text."""
+        rest, self._held = self._held, ""
+        return rest
+
+    @staticmethod
+    def _overlap(text: str, string: str) -> int:
+        """Length of the longest end of a text that is a beginning of a string."""
+        return next((size for size in range(min(len(text), len(string) - 1), 0, -1) if text.endswith(string[:size])), 0)
+
+
 def _read_template(folder: Path) -> ChatTemplate | None:
     path = folder / TEMPLATE_FILE
     if path.is_file():

@@ -15,6 +15,7 @@ from test_text import folder
 
 from engine import api
 from engine.cli import run
+from engine.errors import UsageError
 from tilec.runtime import Bundle, Device
 
 __all__ = ["bundle", "folder"]  # fixtures of other modules
@@ -113,6 +114,18 @@ def test_sampling_defaults_are_those_of_the_model(answer: Callable[..., Any], mo
 def test_a_prompt_on_stdin_must_be_text(answer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"ok\xff")))
     assert answer("--dummy-weights", **{"--prompt": "-"}) == (2, "", "error: stdin is not UTF-8 at byte 2; give it as UTF-8\n")
+
+
+def test_stop_strings_and_tools(bundle: Bundle, model: Path) -> None:
+    with api.Engine.from_pretrained(model, bundle=bundle.path, dummy=0, device=Device(FakeDriver())) as engine:
+        assert "".join(engine.generate("hello", max_new_tokens=9)) == "!" * 9
+        assert "".join(engine.generate("hello", max_new_tokens=9, stop=["!!!", "x"])) == ""
+        assert "".join(engine.generate("hello", max_new_tokens=2, stop=["!!!"])) == "!!"
+        chat = [{"role": "user", "content": "hello"}]
+        plain = engine.tokens(chat)
+        assert len(engine.tokens(chat, tools=[{"name": "clock"}])) > len(plain)
+        with pytest.raises(UsageError, match="tools are for conversations"):
+            engine.tokens("hello", tools=[{"name": "clock"}])
 
 
 def configure(model: Path, **changes: Any) -> None:

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from engine.chat_template import ChatTemplate
 from engine.errors import ModelError, UsageError
-from engine.text import Detokenizer, Text
+from engine.text import Detokenizer, StopStrings, Text
 
 TEMPLATE = """{%- for message in messages %}
     {%- if message.role == "nobody" %}
@@ -135,3 +135,21 @@ def test_files_that_are_absent_or_damaged(folder: Path, tmp_path: Path) -> None:
         Text.read(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages | length }}"}))
     assert Text.read(tmp_path).chat([]) == Text.read(tmp_path).encode("0")
+
+
+@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), st.data())
+def test_stop_strings_end_a_text_however_it_is_cut(text: str, strings: list[str], data: st.DataObject) -> None:
+    complete = [end for end in range(len(text) + 1) if text[:end].endswith(tuple(strings))]
+    ends = [complete[0] - len(string) for string in strings if complete and text[: complete[0]].endswith(string)]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    stops, out = StopStrings(strings), ""
+    for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
+        out += stops.push(text[begin:end])
+        assert (text[: min(ends)] if ends else text).startswith(out)
+    assert out + stops.finish() == (text[: min(ends)] if ends else text)
+    assert stops.found == bool(ends)
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(UsageError, match="a stop string is empty"):
+        StopStrings(["a", ""])
