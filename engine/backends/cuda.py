@@ -36,7 +36,7 @@ RING: Final = 4
 """Places on the host for tokens on their way, more than are."""
 
 
-REMEMBERED: Final = 8
+REMEMBERED: Final = 32
 """Prefill steps whose launches are kept, so that a prompt of a length that came before is not planned again."""
 
 

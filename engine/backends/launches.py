@@ -59,7 +59,7 @@ class Launches:
         kernel = self._kernel(op)
         arguments: dict[str, Any] = dict(op.scalars)
         values: dict[str, ValueBounds] = {}
-        checked = {check.tensor for check in kernel.manifest.value_checks}
+        checked = [check.tensor for check in kernel.manifest.value_checks]
         for name, view in op.tensors.items():
             buffer = graph.buffers[view.buffer]
             pointer = pointers[view.buffer] + view.offset * ITEM_BYTES[buffer.dtype]

@@ -37,19 +37,18 @@ def plan_memory(graph: StepGraph) -> MemoryPlan:
     Efficient Memory Management for Deep Neural Net Inference, greedy by size); deterministic."""
     alive = lifetimes(graph)
     offsets: dict[str, int] = {}
+    placed: list[list[str]] = [[] for _ in graph.ops]  # those that are alive at each operation
     for name in sorted(alive, key=lambda name: (-graph.buffers[name].bytes, name)):
         size, (first, last) = _rounded(graph.buffers[name].bytes), alive[name]
-        taken = sorted(
-            (offset, offset + _rounded(graph.buffers[other].bytes))
-            for other, offset in offsets.items()
-            if alive[other][0] <= last and first <= alive[other][1]
-        )
+        meets = {other for others in placed[first : last + 1] for other in others}
         place = 0
-        for begin, end in taken:
+        for begin, end in sorted((offsets[other], offsets[other] + _rounded(graph.buffers[other].bytes)) for other in meets):
             if begin - place >= size:
                 break
             place = max(place, end)
         offsets[name] = place
+        for others in placed[first : last + 1]:
+            others.append(name)
     size = max((offset + _rounded(graph.buffers[name].bytes) for name, offset in offsets.items()), default=0)
     return MemoryPlan(offsets, size)
 

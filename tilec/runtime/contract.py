@@ -9,7 +9,7 @@ checked once for equal shapes, strides and integers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tilec.artifact import Manifest, TensorSpec
@@ -35,20 +35,26 @@ class Launch:
     grid: tuple[int, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What follows from shapes, strides and integers that satisfy a contract: `env` as in `Launch`, the grid, and for each
+    tensor its first byte and one past its last, from its pointer on."""
+
+    env: dict[str, int]
+    grid: tuple[int, int, int]
+    spans: dict[str, tuple[int, int]]
+
+
 class Checked:
-    """Shapes, strides and integers that satisfied a kernel's contract, with the dims and the grid that follow from them."""
+    """The shapes that satisfied a kernel's contract before."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, tuple[dict[str, int], tuple[int, int, int]]] = {}
+        self._found: dict[Any, Shapes] = {}
 
     def get(
-        self,
-        manifest: Manifest,
-        views: dict[str, TensorView],
-        scalars: dict[str, int | float],
-        dims: Mapping[str, int],
-    ) -> tuple[dict[str, int], tuple[int, int, int]]:
-        """Dims, strides and integer scalars by name, and the grid; checked where these shapes are new."""
+        self, manifest: Manifest, views: dict[str, TensorView], scalars: dict[str, int | float], dims: Mapping[str, int]
+    ) -> Shapes:
+        """What follows from these shapes; checked where they are new."""
         shapes = tuple((view.shape, view.strides) for view in views.values())
         key = (shapes, tuple(value for value in scalars.values() if isinstance(value, int)), tuple(sorted(dims.items())))
         found = self._found.get(key)
@@ -74,7 +80,7 @@ def check_launch(
     _check_names(manifest, arguments)
     scalars = {spec.name: check_scalar(spec, arguments[spec.name], kernel) for spec in manifest.scalars}
     views = {spec.name: _view(spec, arguments[spec.name], kernel, device) for spec in manifest.tensors}
-    env, grid = (Checked() if checked is None else checked).get(manifest, views, scalars, dims or {})
+    shapes = (Checked() if checked is None else checked).get(manifest, views, scalars, dims or {})
     for spec in manifest.tensors:
         view = views[spec.name]
         if view.pointer % spec.align:
@@ -84,13 +90,13 @@ def check_launch(
                 given=f"address {view.pointer:#x}, {offset} bytes past a {spec.align}-byte boundary",
                 required=f"a multiple of {spec.align} bytes",
             )  # fmt: skip
-    _check_aliasing(manifest, views)
-    return Launch(views, scalars, env, grid)
+    _check_aliasing(manifest, views, shapes.spans)
+    return Launch(views, scalars, shapes.env, shapes.grid)
 
 
 def _check_shapes(
     manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int | float], dims: Mapping[str, int]
-) -> tuple[dict[str, int], tuple[int, int, int]]:
+) -> Shapes:
     kernel = manifest.kernel
     env = solve_dims(manifest, views, scalars, dims)
     for spec in manifest.tensors:
@@ -99,11 +105,14 @@ def _check_shapes(
         if not evaluate(check.condition, env, kernel, "launch check"):
             known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(check.condition.symbols()))
             raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
-    return env, _grid(manifest, env)
+    spans = {name: replace(view, pointer=0).byte_range() for name, view in views.items()}
+    return Shapes(env, _grid(manifest, env), spans)
 
 
 def _check_names(manifest: Manifest, arguments: Mapping[str, Any]) -> None:
     names = [spec.name for spec in (*manifest.tensors, *manifest.scalars)]
+    if len(names) == len(arguments) and all(name in arguments for name in names):
+        return
     wanted = ", ".join(f"`{name}`" for name in names)
     for name in names:
         if name not in arguments:
@@ -158,10 +167,10 @@ def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], k
         reach = stride * (extent - 1) + reach
 
 
-def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView]) -> None:
-    ranges = {name: view.byte_range() for name, view in views.items()}
+def _check_aliasing(manifest: Manifest, views: Mapping[str, TensorView], spans: Mapping[str, tuple[int, int]]) -> None:
     for left, right in manifest.no_alias:
-        a, b = ranges[left], ranges[right]
+        first, second = views[left].pointer, views[right].pointer
+        a, b = (first + spans[left][0], first + spans[left][1]), (second + spans[right][0], second + spans[right][1])
         if a[0] < b[1] and b[0] < a[1]:
             raise LaunchError(
                 "E0909", f"overlaps `{right}` in memory", kernel=manifest.kernel, argument=left,

@@ -221,7 +221,7 @@ class CudaDriver:
         self._call("cuMemFreeAsync", pointer, stream)
 
     def copy_to_device(self, pointer: int, host: int, size: int, stream: int) -> None:
-        """Copy from host memory. Page-locked bytes must stay as they are until the copy is done, others may change on return."""
+        """Copy from host memory. Page-locked bytes must stay until the copy is done, others may change on return."""
         self._call("cuMemcpyHtoDAsync", pointer, host, size, stream)
 
     def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:

@@ -25,6 +25,9 @@ from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
 """Dynamic shared memory that a launch may use without opting in, bytes."""
 
+ARGUMENT_FORMATS: Final = {"pointer": "Q", "dim": "i4x", "stride": "q"}
+"""How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes."""
+
 
 class Plan:
     """One checked launch. `launch` enqueues it; `trusted` names the tensors whose values the caller vouched for."""
@@ -35,14 +38,14 @@ class Plan:
         self.env = launch.env
         self.trusted = trusted
         self._keep = keep
-        packed = [_pack(kernel.manifest, launch, slot.kind, slot.name) for slot in kernel.manifest.abi]
         # Eight bytes for each argument, then the array of their addresses that the driver takes.
-        room = 8 * max(1, len(packed))
-        self._storage = ctypes.create_string_buffer(
-            b"".join(item.ljust(8, b"\0") for item in packed).ljust(room, b"\0"), 2 * room
-        )
+        abi = kernel.manifest.abi
+        values = [_argument(kernel.manifest, launch, slot.kind, slot.name) for slot in abi]
+        room = 8 * max(1, len(abi))
+        self._storage = ctypes.create_string_buffer(2 * room)
         base = ctypes.addressof(self._storage)
-        struct.pack_into(f"{len(packed)}Q", self._storage, room, *range(base, base + 8 * len(packed), 8))
+        struct.pack_into(kernel.argument_format, self._storage, 0, *values)
+        struct.pack_into(f"<{len(abi)}Q", self._storage, room, *range(base, base + 8 * len(abi), 8))
         self.parameters = base + room
         self._driver: Driver = kernel.device.driver
 
@@ -76,6 +79,7 @@ class Kernel:
                 given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
             )  # fmt: skip
         self._checked = Checked()
+        self.argument_format = "<" + "".join(ARGUMENT_FORMATS.get(slot.kind, "8s") for slot in manifest.abi)
         self._module = device.driver.load_module(cubin)
         self.function = device.driver.function(self._module, manifest.entry)
         if self.shared > DEFAULT_DYNAMIC_SHARED:
@@ -170,13 +174,12 @@ def _check_architecture(manifest: Manifest, device: Device) -> None:
         raise LaunchError("E0916", "cluster launches are not supported", kernel=manifest.kernel, given=str(manifest.cluster))
 
 
-def _pack(manifest: Manifest, launch: Launch, kind: str, name: str) -> bytes:
+def _argument(manifest: Manifest, launch: Launch, kind: str, name: str) -> int | bytes:
+    """An argument as `argument_format` takes it."""
     if kind == "pointer":
-        return launch.views[name].pointer.to_bytes(8, "little")
-    if kind == "dim":
-        return launch.env[name].to_bytes(4, "little", signed=True)
-    if kind == "stride":
-        return launch.env[name].to_bytes(8, "little", signed=True)
+        return launch.views[name].pointer
+    if kind in ("dim", "stride"):
+        return launch.env[name]
     if kind == "scalar":
         dtype = next(spec.dtype for spec in manifest.scalars if spec.name == name)
         return pack_scalar(dtype, launch.scalars[name])

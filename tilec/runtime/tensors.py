@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from tilec.ir.types import DTYPES
@@ -57,6 +58,7 @@ class TensorView:
         return all(e == 1 or s == w for e, s, w in zip(self.shape, self.strides, expected, strict=True))
 
 
+@lru_cache(maxsize=4096)
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements."""
     strides: list[int] = []
