@@ -26,7 +26,7 @@ from tilec.lowering import lower
 from tilec.passes.canonicalize import canonicalize
 from tilec.passes.staging import stage
 from tilec.passes.versioning import version
-from tilec.target import SM_90A, Target
+from tilec.target import SM_90A, SM_120A, Target
 
 SECONDS = 2.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
 
@@ -64,8 +64,11 @@ def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
 
 
 def test_the_texts_show_staging_layouts_and_buffers() -> None:
+    text = print_function(shipped.prepared("matmul", SM_120A))
+    for word in ("shared_alloc", "async_copy", "wait_copies", "shared_load", "shared<bf16, [64, 64], stages", "<2@1*1 2@0*8"):
+        assert word in text
     text = print_function(shipped.prepared("matmul", SM_90A))
-    for word in ("shared_alloc", "async_copy", "wait_copies", "shared_load", "shared<bf16, [128, 64], stages", "<2@1*1 2@0*8"):
+    for word in ("group_mma", "wait_mma", "matrices = true", "alignment = 1024", "shared<bf16, [64, 64], stages"):
         assert word in text
 
 

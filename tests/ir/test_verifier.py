@@ -66,6 +66,10 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   wait_copies {pending = 1}
   block_barrier
   %25 = shared_load %24, %3 {row = 0, column = 0, transposed = false} : f32[16, 16]
+  %26 = shared_alloc {offset = 2048, alignment = 1024} : shared<bf16, [64, 64], stages 3>
+  %27 = constant {value = 0x0.0p+0} : f32[64, 64]
+  %28 = group_mma %26, %3, %26, %0, %27 : f32[64, 64]
+  %29 = wait_mma %28 {pending = 0} : f32[64, 64]
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }
 """
@@ -186,6 +190,16 @@ BROKEN = [
     ("transposed = false} : f32[16, 16]", "transposed = false} : f32[256]", "the result is a matrix of the dtype"),
     ("  wait_prior", "  wait_prior %0", "wait_prior: 1 operands instead of 0"),
     ("wait_copies {pending = 1}", "wait_copies {pending = -1}", "wait_copies: -1 groups cannot be pending"),
+    ("offset = 2048, alignment = 1024", "offset = 1152, alignment = 1024", "the offset is a multiple of 1024 bytes"),
+    ("offset = 2048, alignment = 1024", "offset = 2048, alignment = 64", "buffers are aligned to 128 or 1024 bytes"),
+    ("group_mma %26, %3, %26", "group_mma %24, %3, %26", "matrices of one 16-bit dtype"),
+    ("group_mma %26, %3, %26", "group_mma %27, %3, %26", "group_mma: operand 0 is f32[64, 64]"),
+    ("%26, %3, %26, %0, %27 :", "%26, %3, %26, %0 :", "group_mma: 4 operands instead of 5"),
+    ("%26, %3, %26, %0, %27 :", "%26, %e, %26, %0, %27 :", "the stages are i32 scalars"),
+    ("%26, %3, %26, %0, %27 :", "%26, %3, %26, %0, %5 :", "the accumulator has the result's type"),
+    ("%27 : f32[64, 64]", "%27 : f32[64, 32]", "the result is the product's"),
+    ("wait_mma %28 {pending = 0}", "wait_mma %28 {pending = -1}", "-1 products cannot be pending"),
+    ("wait_mma %28 {pending = 0}", "wait_mma %5 {pending = 0}", "the result has the operand's type"),
 ]
 
 

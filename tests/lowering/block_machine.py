@@ -26,6 +26,7 @@ from mlir_steps import (
     parse,
 )
 from numpy.typing import NDArray
+from warpgroup_machine import Warpgroups
 
 from tilec.ir.core import Function
 from tilec.lowering import Lowered
@@ -76,6 +77,8 @@ class BlockMachine:
             self.flying = np.zeros(self.shared_bytes, bool)
             self.group: list[tuple[Array, Array, Array]] = []
             self.groups: list[list[tuple[Array, Array, Array]]] = []
+            self.unfenced = np.zeros(self.shared_bytes, bool)
+            self.warpgroups = Warpgroups(self.threads, self.matrix_bytes)
             with np.errstate(all="ignore"):
                 self.execute(self.steps, np.ones(self.threads, bool))
 
@@ -171,6 +174,21 @@ class BlockMachine:
                 return [self.atomic(step, of[0], of[1], active)]
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
+                return []
+            case "inline_asm" if "wgmma.mma_async" in step.text:
+                assert active.all()
+                return [self.warpgroups.start(step.text.split('"')[1], of)]  # pyright: ignore[reportReturnType]
+            case "inline_asm" if "wgmma.wait_group" in step.text:
+                assert active.all()
+                self.warpgroups.wait(int(step.text.split('"')[1].rstrip(";").split()[-1]))
+                return [of]  # pyright: ignore[reportReturnType]
+            case "inline_asm" if "fence.proxy.async" in step.text:
+                assert active.all()
+                self.unfenced[:] = False
+                return []
+            case "inline_asm" if "cp.async" in step.text:
+                vector = int(step.text.split("[$1], ")[1].split(",")[0])
+                self.copy(vector, [*of[:2], np.where(of[2], vector, 0)], active)
                 return []
             case "inline_asm" if "ld.global.nc" in step.text:
                 return self.load_words(step.text, of[0], active)
@@ -275,6 +293,8 @@ class BlockMachine:
         self.memory[buffer][places] = data
         # Replicas of an element may write it together, if they agree.
         assert (self.memory[buffer][places] == data).all(), "two threads write different values"
+        if buffer == SHARED:
+            self.unfenced[places] = True
 
     def atomic(self, step: Step, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
         kind = step.text.split()[1]
@@ -338,6 +358,15 @@ class BlockMachine:
                 pairs = rows[lanes[:, None] // 4, lanes[:, None] % 4 * 2 + np.arange(2)]
                 results[matrix][first : first + 32] = np.ascontiguousarray(pairs).view(np.int32)[:, 0]
         return results
+
+    def matrix_bytes(self, places: NDArray[np.int64]) -> Array:
+        """What the tensor cores read by themselves: only what a fence and a barrier have let them see."""
+        assert places.max() < self.shared_bytes, "an access outside of shared memory"
+        assert not self.flying[places].any(), "a product of bytes that are still on their way"
+        assert not self.unfenced[places].any(), "a product without a fence"
+        assert (self.writer[SHARED][places] == -1).all(), "a product without a barrier"
+        self.reader[SHARED][places] = MANY
+        return self.memory[SHARED][places]
 
     def multiply(self, of: list[Array], dtype: np.dtype) -> list[Array]:
         """`mma.m16n8k16`, with fragments as in the PTX ISA."""

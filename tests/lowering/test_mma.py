@@ -97,16 +97,17 @@ def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: p
     assert context.registers(op.result) == context.registers(values[2])
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["any", "whole"])
 @pytest.mark.parametrize("wide", [False, True], ids=["i32", "i64"])
 @pytest.mark.parametrize(("batch", "row", "column"), [(0, 0, 0), (2, 8, 16), (1, 20, 32), (3, 0, 0), (-1, 0, 0)])
-def test_copy_of_a_box_reads_these_elements(batch: int, row: int, column: int, wide: bool) -> None:
+def test_copy_of_a_box_reads_these_elements(batch: int, row: int, column: int, wide: bool, whole: bool) -> None:
     extents, strides, threads = (3, 30, 40), (1200 + 80, 40, 1), 64
     type = SharedType(bf16, (16, 32), 3)
     tensor = Value(TensorType(bf16, (sym("B"), sym("M"), sym("K"))))
     offset_type = TileType(i64 if wide else i32)
     offsets = [Value(offset_type) for _ in range(3)]
     buffer, stage = Value(type, owner=Block()), Value(TileType(i32))
-    op = AsyncCopy(operands=[tensor, buffer, stage, *offsets], vector=16, pad=True)
+    op = AsyncCopy(operands=[tensor, buffer, stage, *offsets], vector=16, pad=True, whole=whole)
     op.verify()
     memory: dict[int, int] = {}
     for index in range(threads):

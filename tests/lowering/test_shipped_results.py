@@ -42,26 +42,47 @@ def test_every_shipped_kernel_is_run() -> None:
     assert SIZES.keys() == set(shipped.NAMES)
 
 
-def damaged(name: str, size: dict[str, float | str], old: str, new: str) -> None:
+def damaged(name: str, target: Target, size: dict[str, float | str], old: str, new: str) -> None:
     """Run a kernel whose code has `old` replaced by `new`."""
-    lowered = lower(shipped.prepared(name, SM_90A, size), SM_90A)
+    lowered = lower(shipped.prepared(name, target, size), target)
     assert old in lowered.mlir
     function = shipped.load(name, size)
     env = launch_values(function, size)
     launch(function, replace(lowered, mlir=lowered.mlir.replace(old, new)), make_arrays(function, env), env)
 
 
+CUBE: dict[str, float | str] = {"M": 128, "N": 128, "K": 128}
+DEEP: dict[str, float | str] = {"M": 16, "N": 24, "K": 648, "BM": 128, "BN": 192}
+PROXY = 'llvm.inline_asm has_side_effects "fence.proxy.async.shared::cta;", "~{memory}" : () -> ()\n'
+
+
 @pytest.mark.parametrize(
-    ("name", "size", "old", "new", "said"),
+    ("name", "target", "size", "old", "new", "said"),
     [
-        ("rms_norm", {"T": 1, "eps": 0.0}, "nvvm.barrier\n", "", "without a barrier"),
-        ("matmul", {"M": 128, "N": 128, "K": 128}, "nvvm.barrier\n", "", "a read without a barrier"),
-        ("matmul", {"M": 128, "N": 128, "K": 128}, "nvvm.cp.async.wait.group 1", "nvvm.cp.async.wait.group 9", "on their way"),
-        ("add", {"N": 5}, "griddepcontrol.wait", "griddepcontrol.other", "a read before earlier kernels are complete"),
-        ("add", {"N": 5}, '"ult"', '"uge"', "an access outside of its tensor"),
-        ("add", {"N": 2048}, "alignment = 16", "alignment = 32", "a misaligned access"),
+        ("rms_norm", SM_90A, {"T": 1, "eps": 0.0}, "nvvm.barrier\n", "", "without a barrier"),
+        ("matmul", SM_120A, CUBE, "nvvm.barrier\n", "", "a read without a barrier"),
+        ("matmul", SM_120A, CUBE, "nvvm.cp.async.wait.group 1", "nvvm.cp.async.wait.group 9", "on their way"),
+        ("matmul", SM_90A, CUBE, "nvvm.barrier\n", "", "a product without a barrier"),
+        ("matmul", SM_90A, CUBE, PROXY, "", "a product without a fence"),
+        ("matmul", SM_90A, CUBE, "nvvm.cp.async.wait.group 4", "nvvm.cp.async.wait.group 9", "on their way"),
+        ("matmul", SM_90A, DEEP, "wgmma.wait_group.sync.aligned 1", "wgmma.wait_group.sync.aligned 9", "on their way"),
+        ("matmul", SM_90A, CUBE, "wgmma.fence.sync.aligned;", "", "wgmma.mma_async"),
+        ("add", SM_90A, {"N": 5}, "griddepcontrol.wait", "griddepcontrol.other", "a read before earlier kernels are complete"),
+        ("add", SM_90A, {"N": 5}, '"ult"', '"uge"', "an access outside of its tensor"),
+        ("add", SM_90A, {"N": 2048}, "alignment = 16", "alignment = 32", "a misaligned access"),
     ],
 )
-def test_the_machine_notices(name: str, size: dict[str, float | str], old: str, new: str, said: str) -> None:
+def test_the_machine_notices(name: str, target: Target, size: dict[str, float | str], old: str, new: str, said: str) -> None:
     with pytest.raises(AssertionError, match=said):
-        damaged(name, size, old, new)
+        damaged(name, target, size, old, new)
+
+
+def test_an_accumulator_is_not_used_before_its_product_is_done() -> None:
+    """Left to the first barrier after it, the last product has not begun on this machine."""
+    lowered = lower(shipped.prepared("matmul", SM_90A, CUBE), SM_90A)
+    function = shipped.load("matmul", CUBE)
+    env = launch_values(function, CUBE)
+    arrays = make_arrays(function, env)
+    unfinished = lowered.mlir.replace("wgmma.wait_group.sync.aligned 0", "wgmma.wait_group.sync.aligned 1")
+    launch(function, replace(lowered, mlir=unfinished), arrays, env)
+    assert np.isnan(arrays["out"].astype(np.float32)).any()

@@ -73,8 +73,9 @@ class Thread:
             self.guards.pop()
         elif "cp.async" in text:
             of = [self.values[n] for n in re.findall(r"%\d+", text)]
-            vector = int(re.search(r"global\.(\d+)", text)[1])
+            vector = int(re.search(r"global\.(\d+)|\], (\d+)", text).expand(r"\1\2"))
+            size = vector if len(of) == 2 else vector * of[2] if "inline_asm" in text else of[2]
             if all(self.guards):
-                self.copies.append((of[0], of[1], of[2] if len(of) == 3 else vector))
+                self.copies.append((of[0], of[1], size))
         else:
             raise AssertionError(text)

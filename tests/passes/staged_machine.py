@@ -8,7 +8,7 @@ import numpy as np
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Value
-from tilec.ir.ops_staging import AsyncCopy, CommitCopies, SharedAlloc, SharedLoad, WaitCopies
+from tilec.ir.ops_staging import AsyncCopy, CommitCopies, GroupMma, SharedAlloc, SharedLoad, WaitCopies, WaitMma
 
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
@@ -28,6 +28,7 @@ class Machine:
         self.open: list[Callable[[], None]] = []
         self.groups: list[list[Callable[[], None]]] = []
         self.reads = 0
+        self.products: list[Callable[[], None]] = []  # under way; each runs as late as it may
         self.run(function.body)
 
     def run(self, block: Block) -> list[object]:
@@ -101,6 +102,15 @@ class Machine:
                 matrix = matrix.T if op.transposed else matrix
                 rows, columns = op.result.tile.shape
                 v[op.result] = matrix[op.row : op.row + rows, op.column : op.column + columns].copy()
+            case GroupMma():
+                left, left_stage, right, right_stage, total = (v[value] for value in op.operands)
+                made = np.full(op.result.tile.shape, np.nan)
+                v[op.result] = made
+                self.products.append(lambda: np.copyto(made, left[left_stage] @ right[right_stage].T + total))
+            case WaitMma():
+                while len(self.products) > op.pending:
+                    self.products.pop(0)()
+                v[op.result] = v[op.operands[0]]
             case _:
                 raise AssertionError(op)
 

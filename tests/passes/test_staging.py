@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from builder import Kernel
@@ -11,11 +13,11 @@ from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import Access, Function
 from tilec.ir.expr import binary, cdiv, const, sym
-from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad
+from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import DType, TileType, bf16, f16, f32
 from tilec.passes.staging import stage
-from tilec.target import SM_90A, SM_120A, TARGETS
+from tilec.target import SM_90A, SM_120A, TARGETS, Target
 
 BM, BN, BK = 32, 32, 32
 
@@ -162,3 +164,32 @@ def test_warps_suit_every_product_of_the_kernel() -> None:
     shapes = {op.result.tile.shape for op in function.body.walk() if isinstance(op, ops.Mma)}
     assert shapes == {(32, 8), (128, 8)}
     assert stage(function, SM_90A).num_warps == 2
+
+
+@pytest.mark.parametrize("depth", [8, 64, 72, 128, 320, 648])
+@pytest.mark.parametrize("tile", [(64, 64, 64), (128, 32, 64), (128, 192, 64)], ids=str)
+def test_products_of_warpgroups_compute_the_product(tile: tuple[int, int, int], depth: int) -> None:
+    function = stage(matmul(transposed=True, tile=tile), SM_90A)
+    for op in function.body.walk():
+        op.verify()
+    assert count(function, GroupMma) == 1 and count(function, SharedLoad) == 0
+    random = np.random.default_rng(depth)
+    a, b = random.normal(size=(40, depth)), random.normal(size=(48, depth))
+    c = np.full((40, 48), np.nan)
+    machine = Machine(function, {"a": a, "b": b, "c": c}, {"M": 40, "N": 48, "K": depth}, (0, 0))
+    assert not machine.products and not machine.open
+    np.testing.assert_allclose(c[: tile[0], : tile[1]], (a @ b.T)[: tile[0], : tile[1]])
+
+
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [
+        ({"tile": (64, 64, 64)}, SM_90A),  # the right operand's rows are those of memory
+        ({"transposed": True, "tile": (64, 64, 32)}, SM_90A),  # rows of 64 bytes
+        ({"transposed": True, "tile": (32, 64, 64)}, SM_90A),  # half a tile of rows
+        ({"transposed": True, "tile": (64, 64, 64)}, SM_120A),  # no such instruction
+    ],
+    ids=str,
+)
+def test_other_products_are_of_warps(options: dict[str, Any], target: Target) -> None:
+    assert count(stage(matmul(**options), target), GroupMma) == 0

@@ -18,6 +18,14 @@ from tilec.ir.ops import Mma
 M: Final = 16
 N: Final = 8
 K: Final = 16
+GROUP_M: Final = 64
+"""Rows of a product that a group of four warps makes at once."""
+
+GROUP_N_LIMIT: Final = 256
+"""Columns that it makes at most."""
+
+GROUP_ROW_BYTES: Final = 128
+"""Bytes of a row of its operands in shared memory, the span of the widest swizzle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,16 @@ def accumulator(rows: int, columns: int, warps: WarpGrid) -> Layout:
     registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(column_tiles, 1, N), Digit(row_tiles, 0, M))
     lanes = (Digit(4, 1, 2), Digit(8, 0, 1))
     return Layout(2, registers, lanes, (Digit(warps.rows, 0, M * row_tiles), Digit(warps.columns, 1, N * column_tiles)))
+
+
+def group_accumulator(rows: int, columns: int, warps: int) -> Layout:
+    """Layout of a (rows, columns) accumulator of `wgmma` on `warps` warps, in groups of four that each take whole tiles of 64
+    rows (PTX ISA, "Matrix fragments for wgmma.mma_async.m64nNk16"): a warp holds 16 rows of a tile as in C above."""
+    groups = warps // 4
+    tiles = rows // (GROUP_M * groups)
+    registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(columns // N, 1, N), Digit(tiles, 0, GROUP_M))
+    lanes = (Digit(4, 1, 2), Digit(8, 0, 1))
+    return Layout(2, registers, lanes, (Digit(4, 0, M), Digit(groups, 0, GROUP_M * tiles)))
 
 
 def choose_warps(rows: int, columns: int, count: int) -> WarpGrid | None:

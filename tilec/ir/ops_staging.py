@@ -20,13 +20,15 @@ def _require(condition: bool, op: Op, rule: str) -> None:
 @dataclass(eq=False, kw_only=True)
 class SharedAlloc(Op, opcode="shared_alloc"):
     """A ring of matrices in dynamic shared memory, `offset` bytes from its start. No operands. Lives to the end of the kernel
-    unless the memory plan gives the same bytes to something later."""
+    unless the memory plan gives the same bytes to something later. `alignment` (bytes) is 1024 where `group_mma` reads it."""
 
     offset: int = 0
+    alignment: int = 128
 
     def verify(self) -> None:
         _require(isinstance(self.result.type, SharedType), self, "the result is a shared buffer")
-        _require(self.offset % 128 == 0, self, "the offset is a multiple of 128 bytes")
+        _require(self.alignment in (128, 1024), self, "buffers are aligned to 128 or 1024 bytes")
+        _require(self.offset % self.alignment == 0, self, f"the offset is a multiple of {self.alignment} bytes")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -35,11 +37,12 @@ class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
 
     The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end, -2 or less), and
     one element on the others. Each thread copies `vector` bytes at a time (4, 8 or 16), to which addresses are aligned. With
-    `pad`, elements outside the tensor read as zero.
+    `pad`, elements outside the tensor read as zero; with `whole`, the tensor's rows end where a copy does.
     """
 
     vector: int
     pad: bool = False
+    whole: bool = False
     row_axis: int = -2
     unsafe: int | None = None
 
@@ -77,9 +80,11 @@ class CommitCopies(Op, opcode="commit_copies", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class WaitCopies(Op, opcode="wait_copies", effect=Effect.SHARED):
-    """Wait until at most `pending` groups are unfinished, then a block barrier. No operands."""
+    """Wait until at most `pending` groups are unfinished, then a block barrier. No operands. With `matrices`, what arrived is
+    there for `group_mma` too, which reads shared memory through a proxy of its own (PTX ISA, "Async proxy")."""
 
     pending: int
+    matrices: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -109,6 +114,32 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
         rows, columns = (shape[1], shape[0]) if self.transposed else shape
         _require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, self, "the result is a matrix of the dtype")
         _require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, self, "the box lies inside")
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupMma(Op, opcode="group_mma", effect=Effect.SHARED):
+    """Start `acc + a @ b.T` on the tensor cores, both matrices whole and in shared memory (PTX ISA, `wgmma.mma_async`).
+    Operands: buffer of a, stage (i32), buffer of b, stage (i32), acc. Neither stage may change, and nothing but another product
+    may use the result, until a `wait_mma` has let it through."""
+
+    def verify(self) -> None:
+        left, right, tile = self.operands[0].shared, self.operands[2].shared, self.result.tile
+        _require(left.dtype == right.dtype and left.dtype.bits == 16, self, "matrices of one 16-bit dtype")
+        _require(left.shape[1] == right.shape[1], self, "matrices of one depth")
+        _require(tile.shape == (left.shape[0], right.shape[0]), self, "the result is the product's")
+        _require(self.operands[4].type == self.result.type, self, "the accumulator has the result's type")
+        _require(self.operands[1].type == self.operands[3].type == TileType(i32), self, "the stages are i32 scalars")
+
+
+@dataclass(eq=False, kw_only=True)
+class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
+    """The operand, once at most `pending` products are unfinished."""
+
+    pending: int
+
+    def verify(self) -> None:
+        _require(self.pending >= 0, self, f"{self.pending} products cannot be pending")
+        _require(self.operands[0].type == self.result.type, self, "the result has the operand's type")
 
 
 @dataclass(eq=False, kw_only=True)

@@ -36,15 +36,27 @@ from tilec.ir.ops import (
     Yield,
 )
 from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, CommitCopies, Part, Relayout, SharedAlloc, SharedLoad, WaitCopies
+from tilec.ir.ops_staging import (
+    AsyncCopy,
+    BlockBarrier,
+    CommitCopies,
+    GroupMma,
+    Part,
+    Relayout,
+    SharedAlloc,
+    SharedLoad,
+    WaitCopies,
+    WaitMma,
+)
 from tilec.ir.types import SharedType, TensorType, TileType, i32
 
 _NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)
 _ARITY: Final[tuple[tuple[int, tuple[type[Op], ...]], ...]] = (
     (0, (Constant, Iota, BlockId, NumBlocks, DimValue, SharedAlloc, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)),
-    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Part)),
+    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Part, WaitMma)),
     (2, (Binary, Compare, SharedLoad)),
     (3, (Select, Mma)),
+    (5, (GroupMma,)),
 )
 _OPERANDS: Final[dict[type[Op], int]] = {kind: count for count, kinds in _ARITY for kind in kinds}
 """How many operands an operation takes; those left out say so in their own rules."""
@@ -54,6 +66,7 @@ _LEADING: Final[dict[type[Op], tuple[type, ...]]] = {
     **dict.fromkeys(_ACCESSES, (TensorType,)),
     AsyncCopy: (TensorType, SharedType),
     SharedLoad: (SharedType,),
+    GroupMma: (SharedType, TileType, SharedType),
 }
 """What the first operands are; all others are tiles."""
 

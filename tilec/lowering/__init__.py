@@ -51,6 +51,8 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops_staging.WaitCopies: mma.lower_wait_copies,
     ops_staging.BlockBarrier: lambda context, _: context.barrier(),
     ops_staging.SharedLoad: mma.lower_shared_load,
+    ops_staging.GroupMma: mma.lower_group_mma,
+    ops_staging.WaitMma: mma.lower_wait_mma,
     ops_staging.Relayout: arithmetic.lower_relayout,
     ops_staging.Part: arithmetic.lower_part,
 }
@@ -121,9 +123,11 @@ def _module(function: Function, context: Context, min_blocks: int | None) -> str
             arguments.append(f"%{parameter.name}: !llvm.ptr<1> {{{attributes}}}")
     arguments += [f"%{name}: {'i64' if name in function.strides else 'i32'}" for name in function.dims]
     arguments += [f"%{p.name}: {storage(p.value.tile.dtype)}" for p in function.parameters if p.access is None]
+    alignment = max((op.alignment for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)), default=128)
     lines = [
         "module {",
-        "llvm.mlir.global external @dynamic_shared() {addr_space = 3 : i32, alignment = 128 : i64} : !llvm.array<0 x i8>",
+        "llvm.mlir.global external @dynamic_shared() "
+        f"{{addr_space = 3 : i32, alignment = {alignment} : i64}} : !llvm.array<0 x i8>",
         f"llvm.func @{function.name}({', '.join(arguments)}) attributes "
         f"{{nvvm.kernel, nvvm.reqntid = array<i32: {context.threads}>{occupancy}}} {{",
         *context.lines,

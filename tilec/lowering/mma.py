@@ -10,8 +10,8 @@ from typing import Protocol
 from tilec.ir import mma_layouts
 from tilec.ir.core import Value
 from tilec.ir.ops import Mma
-from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, WaitCopies
-from tilec.lowering import tensor_core
+from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitCopies, WaitMma
+from tilec.lowering import tensor_core, warpgroup
 from tilec.lowering.tensor_core import Box, Writer, arith, compare, number, offset_pointer
 
 
@@ -56,7 +56,7 @@ def lower_shared_alloc(context: TileContext, op: SharedAlloc) -> None:
 
 def lower_wait_copies(context: TileContext, op: WaitCopies) -> None:
     """Wait for this thread's groups, then for the block."""
-    tensor_core.wait_copies(context, op.pending)
+    tensor_core.wait_copies(context, op.pending, op.matrices)
 
 
 def _stage_pointer(context: TileContext, buffer: Value, stage: Value) -> str:
@@ -88,7 +88,7 @@ def lower_async_copy(context: TileContext, op: AsyncCopy) -> None:
         ]
         inside = _inside_others(context, tensor, {axis: narrow[axis] for axis in range(rank - 1) if axis != row_axis})
         extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
-        box = Box(pointer, row_stride, True, narrow[row_axis], narrow[-1], *extents, inside)
+        box = Box(pointer, row_stride, True, op.whole, narrow[row_axis], narrow[-1], *extents, inside)
     stage = _stage_pointer(context, op.buffer, op.stage)
     tensor_core.async_copy(context, box, op.buffer.shared, stage, context.thread(), context.threads, op.vector)
 
@@ -134,3 +134,21 @@ def lower_mma(context: TileContext, op: Mma) -> None:
                 fragments = left[first_a : first_a + 4], right[first_b : first_b + 2], result[first_c : first_c + 4]
                 result[first_c : first_c + 4] = tensor_core.multiply(context, *fragments, dtype)
     context.assign(op.result, result)
+
+
+def lower_group_mma(context: TileContext, op: GroupMma) -> None:
+    """One `wgmma` per tile of 64 rows and 16 of depth; a group of warps takes neighbouring tiles."""
+    left, right = op.operands[0].shared, op.operands[2].shared
+    tiles = left.shape[0] // mma_layouts.GROUP_M // (context.threads // 128)
+    a, b = (
+        warpgroup.descriptor(context, _stage_pointer(context, op.operands[place], op.operands[place + 1])) for place in (0, 2)
+    )
+    group = arith(context, "lshr", context.thread(), 7)
+    a = warpgroup.rows_below(context, a, arith(context, "mul", group, mma_layouts.GROUP_M * tiles))
+    total = context.registers(op.operands[4])
+    context.assign(op.result, warpgroup.start(context, a, b, total, tiles, right.shape[0], left.dtype))
+
+
+def lower_wait_mma(context: TileContext, op: WaitMma) -> None:
+    """Pass the accumulators through, so that nothing that uses them comes before."""
+    context.assign(op.result, warpgroup.wait(context, context.registers(op.operands[0]), op.pending))

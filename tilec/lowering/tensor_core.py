@@ -64,9 +64,12 @@ def commit_copies(out: Writer) -> None:
     out.effect("nvvm.cp.async.commit.group")
 
 
-def wait_copies(out: Writer, pending: int) -> None:
-    """Wait for all but `pending` groups of this thread, then for all threads of the block."""
+def wait_copies(out: Writer, pending: int, matrices: bool) -> None:
+    """Wait for all but `pending` groups of this thread, then for all threads of the block; with `matrices`, let the tensor
+    cores see what arrived (PTX ISA, `fence.proxy.async`)."""
     out.effect(f"nvvm.cp.async.wait.group {pending}")
+    if matrices:
+        out.effect('llvm.inline_asm has_side_effects "fence.proxy.async.shared::cta;", "~{memory}" : () -> ()')
     out.effect("nvvm.barrier")
 
 
@@ -74,11 +77,13 @@ def wait_copies(out: Writer, pending: int) -> None:
 class Box:
     """The part of a tensor that a copy reads, in SSA names: `pointer` is its first element; `row_stride` (i64, bytes).
     With padding, rows `0 .. rows_below` before the box and so on are outside: `row`, `column` (i32) are the box's position on
-    the last two axes, `row_extent`, `column_extent` (i32) the tensor's, `inside` (i1 or "") whether the other axes are."""
+    the last two axes, `row_extent`, `column_extent` (i32) the tensor's, `inside` (i1 or "") whether the other axes are. Where
+    rows are `whole` copies, each copy is inside or outside as a whole."""
 
     pointer: str
     row_stride: str
     padded: bool = False
+    whole: bool = False
     row: str = ""
     column: str = ""
     row_extent: str = ""
@@ -107,13 +112,17 @@ def async_copy(out: Writer, box: Box, type: SharedType, stage: str, thread: str,
         target = offset_pointer(out, stage, shared_offset(out, type, row, byte), SHARED)
         own_row = arith(out, "udiv", thread, per_row) if aligned else row
         source = _source(out, box, own_row, fixed_row, byte)
-        size = _copied_bytes(out, box, type.dtype, row, byte, vector)
-        if first + threads <= total:
-            _copy(out, target, source, vector, size)
+        column = arith(out, "add", box.column, arith(out, "udiv", byte, type.dtype.bytes)) if box.padded else ""
+        inside = _inside(out, box, row, column)
+        last = first + threads <= total
+        if not last:
+            out.effect(f"scf.if {compare(out, 'ult', thread, number(out, total - first))} {{")
+        if inside and box.whole:
+            _copy_or_zero(out, target, source, vector, inside)
         else:
-            guard = compare(out, "ult", thread, number(out, total - first))
-            out.effect(f"scf.if {guard} {{")
+            size = _copied_bytes(out, box, type.dtype, column, inside, vector) if inside else None
             _copy(out, target, source, vector, size)
+        if not last:
             out.effect("}")
 
 
@@ -137,30 +146,34 @@ def _source(out: Writer, box: Box, row: str, fixed_row: int, byte: str) -> str:
     return pointer
 
 
-def _copied_bytes(out: Writer, box: Box, dtype: DType, row: str, byte: str, vector: int) -> str | None:
-    """How many of the `vector` bytes lie inside the tensor; None where all are known to."""
+def _inside(out: Writer, box: Box, row: str, column: str) -> str:
+    """Whether row `row` of the box and column `column` of the tensor (i32) lie inside the tensor; "" where all are known to.
+    Columns are multiples of the vector, so a copy that begins before column 0 lies outside as a whole."""
     if not box.padded:
-        return None
-    zero = number(out, 0)
-    at_row = arith(out, "add", box.row, row)
-    size = dtype.bytes
-    at_column = arith(out, "add", box.column, arith(out, "udiv", byte, size))
-    left = arith(out, "sub", box.column_extent, at_column)
-    # Positions are multiples of the vector, so a copy that begins before column 0 lies outside as a whole.
-    inside = [
-        compare(out, "sge", at_row, zero),
-        compare(out, "slt", at_row, box.row_extent),
-        compare(out, "sge", at_column, zero),
-        compare(out, "sgt", left, zero),
-    ]
+        return ""
+    # Unsigned: a negative position is larger than any extent.
+    at_row = compare(out, "ult", arith(out, "add", box.row, row), box.row_extent)
+    at_column = compare(out, "ult", column, box.column_extent)
     if box.inside:
-        inside.append(box.inside)
-    condition = inside[0]
-    for other in inside[1:]:
-        condition = out.value(f"llvm.and {condition}, {other} : i1")
-    whole = number(out, vector // size)
+        at_column = out.value(f"llvm.and {at_column}, {box.inside} : i1")
+    return out.value(f"llvm.and {at_row}, {at_column} : i1")
+
+
+def _copied_bytes(out: Writer, box: Box, dtype: DType, column: str, inside: str, vector: int) -> str:
+    """How many of the `vector` bytes lie inside the tensor."""
+    left = arith(out, "sub", box.column_extent, column)
+    whole = number(out, vector // dtype.bytes)
     elements = select(out, compare(out, "slt", left, whole), left, whole)
-    return select(out, condition, arith(out, "mul", elements, size), zero)
+    return select(out, inside, arith(out, "mul", elements, dtype.bytes), number(out, 0))
+
+
+def _copy_or_zero(out: Writer, target: str, source: str, vector: int, inside: str) -> None:
+    """A copy that writes zeros, and reads nothing, where `inside` is false (PTX ISA, `cp.async`, "ignore-src"). As text: the
+    intrinsic takes a size of any value, for which addresses are corrected at run time."""
+    cache = "cg" if vector == 16 else "ca"
+    text = f"{{ .reg .pred q; not.pred q, $2; cp.async.{cache}.shared.global [$0], [$1], {vector}, q; }}"
+    types = f"({SHARED}, {GLOBAL}, i1) -> ()"
+    out.effect(f'llvm.inline_asm has_side_effects "{text}", "l,l,b,~{{memory}}" {target}, {source}, {inside} : {types}')
 
 
 def _copy(out: Writer, target: str, source: str, vector: int, size: str | None) -> None:

@@ -15,13 +15,14 @@ from tilec.ir.blocked_layouts import hidden, reshaped, with_axes, without_axis
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, For, Iota, Mma, Permute, Reduce, Reshape, Select, Unary
+from tilec.ir.ops_staging import GroupMma
 
 ELEMENTWISE = (Unary, Binary, Compare, Select, Cast)
 
 
 def spread(function: Function) -> None:
     """Set layouts that follow from those set already, in place. Kernels without `mma` stay as they are."""
-    if any(isinstance(op, Mma) for op in function.body.walk()):
+    if any(isinstance(op, Mma | GroupMma) for op in function.body.walk()):
         state = _State(function)
         while state.changed:
             state.changed = False

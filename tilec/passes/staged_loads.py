@@ -17,6 +17,7 @@ class Operand:
     load: Load
     transposed: bool
     vector: int
+    whole: bool  # the tensor's rows are whole copies
     chain: list[Op]  # what computes the load's offsets from the loop variable, in program order
     buffer: Value | None = None
 
@@ -78,7 +79,8 @@ def staged_operand(
     vector = _copy_vector(function, op, facts)
     if chain is None or vector == 0 or not _feeds_mma_only(op.result, users):
         return None
-    known[op] = Operand(op, transposed, vector, chain)
+    row_bytes = expr_divisor(op.source.tensor.dims[-1], promised_symbols(function)) * op.source.tensor.dtype.bytes
+    known[op] = Operand(op, transposed, vector, row_bytes % vector == 0, chain)
     return known[op]
 
 

@@ -32,15 +32,18 @@ from tilec.passes.divisibility import aligned_ranges
 from tilec.passes.ranges import Range
 from tilec.passes.staged_loads import Operand, staged_operand, users_of
 from tilec.passes.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
+from tilec.passes.warpgroups import LEAST_STAGES, guarded, multiply, suits
 from tilec.target import Target
 
 MAX_STAGES: Final = 4
+MAX_GROUP_STAGES: Final = 8
+"""Where warpgroups read the stages: they need fewer registers for a tile, so that tiles may be small and wait for memory."""
 
 
-def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES, min_blocks: int | None = None) -> Function:
+def stage(function: Function, target: Target, *, max_stages: int | None = None, min_blocks: int | None = None) -> Function:
     """Pipeline every loop of `function` that qualifies, in place, and set `num_warps` where it is still open.
 
-    Stages are as many as let `min_blocks` blocks share a multiprocessor, but two at least.
+    Stages are as many as let `min_blocks` blocks share a multiprocessor, but two at least and `max_stages` at most.
     Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them and converts where other
     operations want something else.
     """
@@ -57,7 +60,7 @@ def stage(function: Function, target: Target, *, max_stages: int = MAX_STAGES, m
             if products:
                 if block is not function.body or _may_use_scratch(block, loop):
                     block.ops.insert(block.ops.index(loop), _barrier())
-                _pipeline(block, loop, products, known, target, (max_stages, min_blocks))
+                _pipeline(block, loop, products, known, target, warps, (max_stages, min_blocks))
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)
     return function
@@ -161,27 +164,35 @@ def _pipeline(
     products: list[Product],
     known: dict[tuple[Value, Layout], Value],
     target: Target,
-    limits: tuple[int, int | None],
+    warps: int,
+    limits: tuple[int | None, int | None],
 ) -> None:
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
-    stages = _stage_count(target, used + held_bytes(products), stage_bytes, *limits)
+    grouped = not used and suits(loop, products, target, warps)
+    most = limits[0] or (MAX_GROUP_STAGES if grouped else MAX_STAGES)
+    stages = _stage_count(target, used + held_bytes(products), stage_bytes, most, limits[1])
+    grouped = grouped and stages >= LEAST_STAGES
     if stages < 2:
         return
     before, after = Emitter(), Emitter()
     for operand in operands:
         type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
-        operand.buffer = before.add(SharedAlloc(offset=used), type)
+        operand.buffer = before.add(SharedAlloc(offset=used, alignment=1024 if grouped else 128), type)
         used += type.bytes
-    _prologue(before, loop, operands, stages)
+    ahead = stages - 2 if grouped else stages - 1
+    _prologue(before, loop, operands, ahead)
     # After the first copies, which then run while the other operands change their layout.
     hold_constant_operands(before, loop, products, known)
-    _rewrite_body(before, loop, operands, products, stages)
+    _rewrite_body(before, loop, operands, products, stages, ahead, warps if grouped else 0)
     after.add(WaitCopies(pending=0))
     position = block.ops.index(loop)
-    block.ops[position : position + 1] = [*before.ops, loop, *after.ops]
+    whole: Op = loop
+    if grouped:
+        whole = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps)
+    block.ops[position : position + 1] = [*before.ops, whole, *after.ops]
 
 
 def _allocations(loop: For) -> list[SharedAlloc]:
@@ -199,8 +210,8 @@ def _stage_count(target: Target, taken: int, stage_bytes: int, most: int, min_bl
     return min(most, shared_by_two if shared_by_two >= 3 else alone)
 
 
-def _prologue(out: Emitter, loop: For, operands: list[Operand], stages: int) -> None:
-    for ahead in range(stages - 1):
+def _prologue(out: Emitter, loop: For, operands: list[Operand], count: int) -> None:
+    for ahead in range(count):
         _copies_if_in_range(out, loop, operands, loop.lower, ahead, out.number(ahead))
         out.add(CommitCopies())
 
@@ -237,22 +248,32 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
                 vector=operand.vector,
                 row_axis=operand.row_axis,
                 pad=operand.load.pad is not None,
+                whole=operand.whole,
                 unsafe=operand.load.unsafe,
                 loc=operand.load.loc,
             )
         )
 
 
-def _rewrite_body(before: Emitter, loop: For, operands: list[Operand], products: list[Product], stages: int) -> None:
+def _rewrite_body(
+    before: Emitter, loop: For, operands: list[Operand], products: list[Product], stages: int, ahead: int, group_warps: int
+) -> None:
+    """`ahead` is how many iterations copies run ahead; with `group_warps`, the product is one of warpgroups."""
     body = loop.regions[0]
     loop.operands.append(before.number(0))
     current = body.add_argument(TileType(i32), "stage")
     head = Emitter()
-    head.add(WaitCopies(pending=stages - 2))
+    head.add(WaitCopies(pending=ahead - 1, matrices=group_warps > 0))
     zero, one, last = head.number(0), head.number(1), head.number(stages - 1)
-    freed = head.select(head.compare("eq", current, zero), last, head.binary("sub", current, one))
-    _copies_if_in_range(head, loop, operands, body.arguments[0], stages - 1, freed)
-    head.add(CommitCopies())
+    copies = Emitter() if group_warps else head
+    # The stage of iteration + ahead: the ring's next place but stages - ahead.
+    back = stages - ahead
+    wraps = copies.compare("lt", current, copies.number(back))
+    freed = copies.select(
+        wraps, copies.binary("add", current, copies.number(ahead)), copies.binary("sub", current, copies.number(back))
+    )
+    _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, freed)
+    copies.add(CommitCopies())
 
     by_mma = {product.mma: product for product in products}
     rewritten: list[Op] = head.ops
@@ -260,6 +281,8 @@ def _rewrite_body(before: Emitter, loop: For, operands: list[Operand], products:
         product = by_mma.get(op) if isinstance(op, Mma) else None
         if product is None:
             rewritten.append(op)
+        elif group_warps:
+            rewritten.extend(multiply(product, current, copies.ops, group_warps))
         else:
             rewritten.extend(sliced(product, current))
     tail = Emitter()

@@ -1,0 +1,92 @@
+"""Executes the inline PTX of warpgroup products on a block's shared memory. A product runs as late as it may: when it is waited
+for, so that a stage that is overwritten before, or an accumulator that is used before, shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+from mlir_steps import Array
+from numpy.typing import NDArray
+
+ELEMENTS = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+Read = Callable[[NDArray[np.int64]], Array]
+"""Bytes of shared memory at these places, checked for hazards."""
+
+
+@dataclass
+class Warpgroups:
+    """Products under way, in groups; `read` is the block machine's."""
+
+    threads: int
+    read: Read
+    group: list[Callable[[], None]] = field(default_factory=list)
+    groups: list[list[Callable[[], None]]] = field(default_factory=list)
+    fenced: bool = False
+
+    def start(self, text: str, operands: list[Array]) -> list[Array]:
+        """Run the statements of one text; accumulators come first among the operands. The results are NaN until waited for."""
+        count = len(operands) - 2
+        results = [np.full(self.threads, np.nan, np.float32) for _ in range(count)]
+        registers: dict[str, Array] = {f"${2 * count + i}": operands[count + i].astype(np.int64) for i in range(2)}
+        state: dict[int, Array] = {}
+        self.group.append(lambda: state.update({i: operands[i].copy() for i in range(count)}))
+        for statement in (part.strip() for part in text.strip("{} ").split(";")):
+            name, _, rest = statement.partition(" ")
+            words = [word.strip() for word in rest.split(",")]
+            if name in ("", ".reg", "mov.u32", "setp.ne.u32"):
+                assert name != "setp.ne.u32" or words == ["p", "t", "0"]
+            elif name == "mov.b64":
+                registers[words[0]] = registers[words[1]]
+            elif name == "add.s64":
+                registers[words[0]] = registers[words[1]] + int(words[2])
+            elif name == "wgmma.fence.sync.aligned":
+                self.fenced = True
+            elif name == "wgmma.commit_group.sync.aligned":
+                self.groups.append(self.group)
+                self.group = []
+            else:
+                found = re.fullmatch(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.f32\.(\w+)\.(\w+)", name)
+                assert found and self.fenced, statement
+                match = re.fullmatch(r"\{(.*)\}, (\w+), (\w+), p, 1, 1, 0, 0", rest)
+                assert match and found[2] == found[3], statement
+                places = [int(word.strip(" $")) for word in match[1].split(",")]
+                assert len(places) == int(found[1]) // 2
+                self.group.append(self._product(state, places, registers[match[2]], registers[match[3]], ELEMENTS[found[2]]))
+        self.groups[-1].append(lambda: [results[i].__setitem__(slice(None), state[i]) for i in range(count)] and None)
+        return results
+
+    def wait(self, pending: int) -> None:
+        """Finish all groups but the newest."""
+        while len(self.groups) > pending:
+            for run in self.groups.pop(0):
+                run()
+
+    def _product(self, state: dict[int, Array], places: list[int], a: Array, b: Array, element: np.dtype) -> Callable[[], None]:
+        columns = 2 * len(places)
+        lane, warp = np.arange(128) % 32, np.arange(128) // 32
+
+        def run() -> None:
+            for first in range(0, self.threads, 128):
+                mine = slice(first, first + 128)
+                left, right = self._matrix(a[mine], 64, element), self._matrix(b[mine], columns, element)
+                product = left.astype(np.float64) @ right.astype(np.float64).T
+                for i, place in enumerate(places):
+                    row = 16 * warp + lane // 4 + (8 if i % 4 >= 2 else 0)
+                    column = 8 * (i // 4) + 2 * (lane % 4) + i % 2
+                    state[place][mine] += product[row, column].astype(np.float32)
+
+        return run
+
+    def _matrix(self, described: Array, rows: int, element: np.dtype) -> Array:
+        """Rows of 16 elements at a descriptor that all threads of the group share (PTX ISA, "Matrix Descriptor Format")."""
+        (text,) = {int(value) & (1 << 64) - 1 for value in described}
+        assert text >> 62 == 1 and not text >> 49 & 7, "the 128-byte swizzle from a multiple of 1024 bytes"
+        start, stride = (text & 0x3FFF) << 4, (text >> 32 & 0x3FFF) << 4
+        row = np.arange(rows)[:, None]
+        places = start + row // 8 * stride + row % 8 * 128 + np.arange(32)
+        swizzled = places ^ (places >> 7 & 7) << 4
+        return np.ascontiguousarray(self.read(swizzled)).view(element)
