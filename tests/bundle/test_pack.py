@@ -58,7 +58,7 @@ def test_bundle_holds_what_the_plan_says(bundle: Path, capsys: pytest.CaptureFix
             name: {use["op"] for use in uses if use["artifact"] == name} for name in {use["artifact"] for use in uses}
         }
         assert opened.config["hidden_size"] == 1024
-        assert opened.find("rms_norm", H=1024).manifest.obligations
+        assert opened.find("rms_norm", E="f16", H=1024).manifest.obligations
         assert all(not kernel.manifest.unsafe for kernel in opened.kernels)
 
 
@@ -72,11 +72,11 @@ def test_list_verify_and_show(bundle: Path, capsys: pytest.CaptureFixture[str]) 
     assert all(one["name"] in table and one["proofs"] for one in data["kernels"])
     assert commands.run(["bundle", "verify", "--arch", "sm_90", "--sha256", data["sha256"], str(bundle)]) == 0
     assert f"sha256 {data['sha256']}" in capsys.readouterr().out
-    assert commands.run(["bundle", "show", str(bundle), "rms_norm"]) == 0
+    assert commands.run(["bundle", "show", str(bundle), "rms_norm-E=bf16-H=1024"]) == 0
     shown = capsys.readouterr().out
     assert "in x: bf16 [T, 1024], aligned to 16 bytes" in shown
     assert "kernels_src/rms_norm.py" in shown
-    assert commands.run(["bundle", "show", "--json", str(bundle), "rms_norm"]) == 0
+    assert commands.run(["bundle", "show", "--json", str(bundle), "rms_norm-E=bf16-H=1024"]) == 0
     assert json.loads(capsys.readouterr().out)["manifest"]["kernel"] == "rms_norm"
 
 
