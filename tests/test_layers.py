@@ -29,6 +29,8 @@ def test_tree_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
         (("tilec", "cli", "main"), "engine.loader"),
         (("engine", "loader"), "tilec.passes"),
         (("engine", "loader"), "islpy"),
+        (("engine", "backends", "interpreter"), "tilec.passes"),
+        (("engine", "backends", "interpreter"), "torch_mlir.ir"),
         (("tilec", "frontend", "syntax"), "<relative>"),
     ],
 )
@@ -44,7 +46,16 @@ def test_violation_is_found(importer: tuple[str, ...], imported: str) -> None:
         (("tilec", "pipeline"), "tilec.passes"),
         (("engine", "loader"), "tilec.runtime.load"),
         (("tilec", "artifact"), "tilec.ir.expr"),
+        (("engine", "backends", "interpreter"), "tilec.interpreter.run"),
+        (("engine", "backends", "interpreter"), "tilec.frontend"),
     ],
 )
 def test_allowed_edge(importer: tuple[str, ...], imported: str) -> None:
     assert not check_layers.complaint(importer, imported)
+
+
+@pytest.mark.parametrize("imported", ["tilec.interpreter.run", "tilec.frontend", "tilec.diagnostics.CompileError"])
+def test_no_other_file_of_the_engine_runs_kernels_from_their_sources(imported: str) -> None:
+    files = [path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "engine").rglob("*.py")]
+    allowed = [parts for parts in files if not check_layers.complaint(parts, imported)]
+    assert allowed == [("engine", "backends", "interpreter")]

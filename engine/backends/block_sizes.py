@@ -1,0 +1,77 @@
+"""Block sizes for kernels that run on the tile interpreter: valid for every shape, few blocks, no tile above `TILE` elements.
+
+The interpreter pays for each block and each operation, hardly for elements; so a block is as large as the language's limit on
+tiles lets it be. Constants that an operation names itself are not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from engine.graph.step import Constant, Op
+
+TILE: Final = 1 << 18
+"""Elements of a tile at most: a quarter of what the language allows, a megabyte of f32."""
+
+MATMUL_TILE: Final = 256
+"""Rows, columns and depth of a product's tile at most."""
+
+SLOTS: Final = 64
+"""Slots of a tile of the cache, which holds a multiple of so many."""
+
+
+def block_sizes(op: Op) -> dict[str, Constant]:
+    """All constants of an operation: those that it names, and what its kernel's specialisation needs beyond them."""
+    chosen = CHOICES.get(op.kernel)
+    shapes = {name: view.shape for name, view in op.tensors.items()}
+    return {**(chosen(shapes) if chosen is not None else {}), **op.constants}
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a positive number that is at most `limit`."""
+    return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
+
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+def _whole_row(shapes: Shapes) -> dict[str, Constant]:
+    return {"BLOCK": min(shapes["out"][-1], TILE)}
+
+
+def _rows_of_weight(outputs: int, inputs: int, *, exact: bool = False) -> dict[str, Constant]:
+    """`matvec` and its kind: ROWS outputs of BLOCK inputs; `exact` where ROWS must divide the outputs."""
+    block = largest_divisor(inputs, TILE)
+    rows = max(1, TILE // block)
+    return {"BLOCK": block, "ROWS": largest_divisor(outputs, rows) if exact else min(outputs, rows)}
+
+
+def _matmul(shapes: Shapes) -> dict[str, Constant]:
+    rows, inner = shapes["a"]
+    columns = shapes["b"][0]
+    # The number of tokens is another in every prompt: powers of two keep specialisations few.
+    sizes = {"BM": 1 << (rows - 1).bit_length(), "BN": columns, "BK": inner}
+    return {**{name: min(size, MATMUL_TILE) for name, size in sizes.items()}, "GROUP": 1}
+
+
+def _silu_mul_rows(shapes: Shapes) -> dict[str, Constant]:
+    rows, columns = shapes["out"]
+    block = largest_divisor(columns, TILE)
+    return {"BLOCK": block, "ROWS": max(1, min(1 << (rows - 1).bit_length(), TILE // block))}
+
+
+CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
+    "embedding": _whole_row,
+    "gather_row": _whole_row,
+    "matvec": lambda shapes: _rows_of_weight(*shapes["w"]),
+    "matvec_add": lambda shapes: _rows_of_weight(*shapes["w"]),
+    "matvec_argmax": lambda shapes: _rows_of_weight(*shapes["w"]),
+    "matvec_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1], exact=True),
+    "matmul": _matmul,
+    "silu_mul_rows": _silu_mul_rows,
+    "flash_attention": lambda _: {"BN": SLOTS},
+    "decode_attention": lambda _: {"BN": SLOTS},
+    "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
+}
+"""What is chosen per kernel, by the shapes of its tensors."""
