@@ -2,7 +2,7 @@
 
 | status | exception     | what went wrong                                                                    |
 |--------|---------------|------------------------------------------------------------------------------------|
-| 1      | EngineError   | the answer cannot be written                                                       |
+| 1      | EngineError   | the answer cannot be written, or a step breaks a rule (`engine.graph.verify`)       |
 | 2      | UsageError    | an option, a prompt, a token id or a sampling value that cannot be served           |
 | 3      | ModelError    | a file of the model folder is absent, damaged, or of a model the engine has not     |
 | 4      | BundleRefused | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs |

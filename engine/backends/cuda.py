@@ -23,6 +23,7 @@ from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
 from engine.graph.step import Buffer, Kind, StepGraph
+from engine.graph.verify import verify, verify_captured
 from engine.sampling import SamplingParams, settings
 from tilec.runtime import Bundle, Device, LaunchError, Plan
 
@@ -89,7 +90,7 @@ class CudaBackend:
         for destination in weights.destinations:
             memory.add(destination.name, destination.bytes)
         driver.synchronize(self.stream)  # memory is there for other streams once this one has passed its allocation
-        upload = Upload(driver, weights, memory.pointers, progress)
+        upload = Upload(driver, weights, {name: pointer for name, (pointer, _) in memory.places.items()}, progress)
         try:
             for buffer in decode.of_kind(Kind.CACHE):
                 memory.add_zeroed(buffer)
@@ -130,7 +131,7 @@ class CudaBackend:
 
     def token(self) -> int:
         """The token that the last step chose; waits for it."""
-        self.driver.copy_to_host(self._host, self.memory.pointers["token"], 4, self.stream)
+        self.driver.copy_to_host(self._host, self.memory.places["token"][0], 4, self.stream)
         self.driver.synchronize(self.stream)
         return self._received(0)
 
@@ -152,7 +153,7 @@ class CudaBackend:
                         self._room(1)
                     self.driver.launch_graph(executable, self.stream)
                     slot = launched % RING
-                    self.driver.copy_to_host(self._host + 4 * slot, self.memory.pointers["token"], 4, self.stream)
+                    self.driver.copy_to_host(self._host + 4 * slot, self.memory.places["token"][0], 4, self.stream)
                     self.driver.record_event(self._events[slot], self.stream)
                     waiting.append(slot)
                     launched += 1
@@ -191,6 +192,7 @@ class CudaBackend:
         if head not in self._captured:
             graph = self._step(1, head)
             plans = tuple(self._planned(graph))
+            verify_captured(graph, self._places(graph), self._arena)
             self._captured[head] = CapturedStep(graph, plans, self._capture(plans))
         return self._captured[head]
 
@@ -290,14 +292,18 @@ class CudaBackend:
         return step(self.config, tokens, self.max_seq_len, self.dtype, past=past, head=head, decode=decode)
 
     def _planned(self, graph: StepGraph) -> Iterator[Plan]:
-        """Every launch of a step, its contract checked."""
+        """Every launch of a step that the verifier let through, its contract checked."""
         memory = plan_memory(graph)
+        verify(graph, memory, lambda op: self.launches.described(op).manifest)
         if memory.size > self._arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {self._arena[1]}")
-        pointers = dict(self.memory.pointers)
+        pointers = {name: pointer for name, (pointer, _) in self._places(graph).items()}
         pointers |= {name: self._arena[0] + offset for name, offset in memory.offsets.items()}
-        pointers |= self._inputs[graph.name].pointers | self._inputs["settings"].pointers
         return self.launches.plans(graph, pointers)
+
+    def _places(self, graph: StepGraph) -> dict[str, tuple[int, int]]:
+        """Pointer and bytes of every buffer that outlives a step."""
+        return self.memory.places | self._inputs[graph.name].places | self._inputs["settings"].places
 
     def _received(self, slot: int) -> int:
         """The token in a place on the host."""
@@ -309,7 +315,7 @@ class CudaBackend:
     def _read_logits(self) -> NDArray[np.float32]:
         count = self.config.vocab_size
         held = np.empty(count, np.uint16)
-        self.driver.copy_to_host(held.ctypes.data, self.memory.pointers["logits"], held.nbytes, self.stream)
+        self.driver.copy_to_host(held.ctypes.data, self.memory.places["logits"][0], held.nbytes, self.stream)
         self.driver.synchronize(self.stream)
         if self.dtype == "f16":
             return held.view(np.float16).astype(np.float32)

@@ -23,7 +23,8 @@ class DeviceMemory:
 
     def __init__(self, driver: Driver, stream: int) -> None:
         self.driver, self.stream = driver, stream
-        self.pointers: dict[str, int] = {}
+        self.places: dict[str, tuple[int, int]] = {}
+        """Pointer and bytes of each buffer."""
         self._owned: list[int] = []
 
     def allocate(self, size: int) -> int:
@@ -45,25 +46,25 @@ class DeviceMemory:
 
     def add(self, name: str, size: int) -> None:
         """Allocate a buffer of so many bytes, filled later."""
-        self.pointers[name] = self.allocate(size)
+        self.places[name] = (self.allocate(size), size)
 
     def add_zeroed(self, buffer: Buffer) -> None:
         """Allocate a cache. Attention multiplies slots that no token filled by zero, so they must hold finite numbers."""
-        pointer = self.pointers[buffer.name] = self.allocate(buffer.bytes)
-        self.driver.fill(pointer, 0, buffer.bytes, self.stream)
+        self.add(buffer.name, buffer.bytes)
+        self.driver.fill(self.places[buffer.name][0], 0, buffer.bytes, self.stream)
 
     def add_array(self, name: str, array: NDArray[Any]) -> None:
         """Allocate and fill a table computed on the host."""
         held = np.ascontiguousarray(array)
-        pointer = self.pointers[name] = self.allocate(held.nbytes)
-        self.driver.copy_to_device(pointer, held.ctypes.data, held.nbytes, self.stream)
+        self.add(name, held.nbytes)
+        self.driver.copy_to_device(self.places[name][0], held.ctypes.data, held.nbytes, self.stream)
         self.driver.synchronize(self.stream)
 
     def close(self) -> None:
         """Free everything; idempotent."""
         while self._owned:
             self.driver.free(self._owned.pop(), self.stream)
-        self.pointers.clear()
+        self.places.clear()
 
 
 class InputBlock:
@@ -71,25 +72,22 @@ class InputBlock:
 
     def __init__(self, memory: DeviceMemory, buffers: Iterable[Buffer]) -> None:
         self.driver, self.stream = memory.driver, memory.stream
-        self._offsets: dict[str, int] = {}
+        offsets: dict[str, tuple[int, int]] = {}
         self.size = 0
         made = list(buffers)
         for buffer in made:
-            self._offsets[buffer.name] = self.size
+            offsets[buffer.name] = (self.size, buffer.bytes)
             self.size += -(-buffer.bytes // ALIGNMENT) * ALIGNMENT
         self._device = memory.allocate(self.size)
+        self.places = {name: (self._device + offset, size) for name, (offset, size) in offsets.items()}
+        """Pointer and bytes of each input on the device."""
         self._host = self.driver.allocate_host(self.size)
         self._copied, self._sent = self.driver.create_event(), False
         ctypes.memset(self._host, 0, self.size)
         self._arrays: dict[str, NDArray[Any]] = {}
         for buffer in made:
-            raw = (ctypes.c_uint8 * buffer.bytes).from_address(self._host + self._offsets[buffer.name])
+            raw = (ctypes.c_uint8 * buffer.bytes).from_address(self._host + offsets[buffer.name][0])
             self._arrays[buffer.name] = np.ctypeslib.as_array(raw).view(np.float32 if buffer.dtype == "f32" else np.int32)
-
-    @property
-    def pointers(self) -> dict[str, int]:
-        """Where each input lies on the device."""
-        return {name: self._device + offset for name, offset in self._offsets.items()}
 
     def send(self, **inputs: NDArray[Any] | Sequence[float] | float) -> None:
         """Set inputs, each from its first element on, and enqueue the copy of all."""

@@ -262,6 +262,9 @@ class _Step:
         for layer in range(config.num_hidden_layers):
             prefix, here = f"model.layers.{layer}", f"layers.{layer}"
             q = self.rotate(layer, self.linear(f"{here}.qkv_proj", normed, self.qkv_weight(layer), f"{here}.qkv"))
+            last = layer == config.num_hidden_layers - 1
+            if last and head == "none":
+                return  # the cache is filled
             mixed = self.made(f"{here}.mixed", self.tokens, kv, group, d)
             caches = {f"{which}_cache": graph.view(f"{which}_cache.{layer}") for which in ("k", "v")}
             self.run(
@@ -279,7 +282,6 @@ class _Step:
             x = self.linear(
                 f"{here}.down_proj", act, self.weight(f"{prefix}.mlp.down_proj.weight", hidden_size, inner), f"{here}.down"
             )
-            last = layer == config.num_hidden_layers - 1
             following = "model.norm.weight" if last else f"model.layers.{layer + 1}.input_layernorm.weight"
             made = "norm" if last else f"layers.{layer + 1}.input_layernorm"
             normed = self.add_norm(made, x, hidden, following, f"layers.{layer + 1}.normed")

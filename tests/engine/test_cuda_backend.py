@@ -56,11 +56,11 @@ def test_weights_arrive_and_caches_are_zero(backend: tuple[CudaBackend, FakeDriv
     weights = dummy_weights(SMALLEST, "bf16")
     for name in ("model.norm.weight", "model.layers.1.self_attn.qkv_proj.weight"):
         wanted = weights.array(name)
-        pointer = made.memory.pointers[name]
+        pointer = made.memory.places[name][0]
         block = next(block for start, block in driver.buffers.items() if start == pointer)
         start = pointer - block.ctypes.data
         assert (block[start : start + wanted.nbytes] == wanted.reshape(-1).view(np.uint8)).all()
-    assert "k_cache.1" in made.memory.pointers
+    assert "k_cache.1" in made.memory.places
 
 
 def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[CudaBackend, FakeDriver]) -> None:
@@ -94,7 +94,9 @@ def test_a_prompt_goes_in_chunks(backend: tuple[CudaBackend, FakeDriver]) -> Non
     made.prefill([1] * (2 * CHUNK_TOKENS + 1))
     assert made.position == 2 * CHUNK_TOKENS + 1
     layers = SMALLEST.num_hidden_layers
-    assert len(driver.launches) - before == 3 * (2 + 9 * layers) + 3
+    assert (
+        len(driver.launches) - before == 3 * (2 + 9 * layers) - 2 * 7 + 3
+    )  # the last layer of the first two only fills the cache
     made.reset()
     assert made.prompt_logits([1, 2]).shape == (SMALLEST.vocab_size,)
 
@@ -102,8 +104,8 @@ def test_a_prompt_goes_in_chunks(backend: tuple[CudaBackend, FakeDriver]) -> Non
 def test_a_sampled_answer_is_drawn_in_the_graph(backend: tuple[CudaBackend, FakeDriver]) -> None:
     made, driver = backend
     made.prefill([1, 2, 3], SamplingParams(0.5, 7, 0.25, seed=9))
-    block = made._inputs["settings"].pointers
-    settings = {name: np.ctypeslib.as_array((ctypes.c_float * 64).from_address(block[name])) for name in block}
+    block = made._inputs["settings"].places
+    settings = {name: np.ctypeslib.as_array((ctypes.c_float * 64).from_address(block[name][0])) for name in block}
     assert settings["top_k"].view(np.int32)[0] == 7
     assert (settings["temperature"][0], settings["top_p"][0]) == (0.5, 0.25)
     assert (settings["uniforms"][2:64] == uniforms(9, 62)).all()
@@ -134,7 +136,7 @@ def test_a_prompt_of_a_length_that_came_before_is_not_planned_again(
 def test_a_token_outside_the_vocabulary_is_told(backend: tuple[CudaBackend, FakeDriver]) -> None:
     made, _ = backend
     made.prefill([1])
-    ctypes.c_int32.from_address(made.memory.pointers["token"]).value = 2147483647
+    ctypes.c_int32.from_address(made.memory.places["token"][0]).value = 2147483647
     with pytest.raises(ModelError, match="the logits are not finite"):
         made.token()
 

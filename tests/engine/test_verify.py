@@ -1,0 +1,260 @@
+"""The whole-graph verifier: real steps pass; steps that were tampered with are refused with the operation and the buffer."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.graph.plan import MemoryPlan, plan_memory
+from engine.graph.qwen3 import Shape, step
+from engine.graph.step import Kind, Op, StepGraph, View
+from engine.graph.verify import GraphError, verify, verify_captured
+from tests import shipped
+from tilec.artifact import Manifest, ScalarSpec, TensorSpec, ValueCheck
+from tilec.ir.core import Access
+
+TINY: Any = SimpleNamespace(
+    hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
+    vocab_size=2048, rms_norm_eps=1e-6, tie_word_embeddings=True,
+)  # fmt: skip
+MODELS = {model["name"]: model["config"] for model in tomllib.loads((shipped.ROOT / "build.toml").read_text())["model"]}
+CASES = [
+    *[(1, head, True, 0) for head in ("argmax", "sample", "logits")],
+    *[(tokens, head, False, past) for tokens, past in ((1, 0), (17, 64), (1024, 64))
+      for head in ("argmax", "sample", "logits", "none")],
+]  # fmt: skip
+
+_MADE: dict[str, Any] = {}
+
+
+def contract(op: Op) -> Manifest:
+    """What the manifest of an operation's kernel says, from the kernel itself; dims and access do not depend on constants."""
+    if op.kernel not in _MADE:
+        function = shipped.load(op.kernel)
+        names = {Access.IN: "in", Access.OUT: "out", Access.INOUT: "inout"}
+        tensors = tuple(
+            TensorSpec(p.name, names[p.access], str(p.value.tensor.dtype), p.value.tensor.dims, None, 16)
+            for p in function.parameters
+            if p.access is not None
+        )
+        scalars = tuple(ScalarSpec(p.name, str(p.value.tile.dtype)) for p in function.parameters if p.access is None)
+        checks = tuple(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values)
+        _MADE[op.kernel] = SimpleNamespace(tensors=tensors, scalars=scalars, value_checks=checks)
+    return _MADE[op.kernel]
+
+
+def made(
+    shape: Shape, tokens: int, head: Any, decode: bool, past: int, max_seq_len: int = 2048
+) -> tuple[StepGraph, MemoryPlan]:
+    graph = step(shape, tokens, max_seq_len, past=past, head=head, decode=decode)
+    return graph, plan_memory(graph)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_real_steps_hold_together(name: str, case: tuple[int, str, bool, int]) -> None:
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings="b" in name[-2:] and name < "qwen3-5")
+    verify(*made(shape, *case), contract)
+
+
+Mutation = Callable[[StepGraph, MemoryPlan], tuple[StepGraph, MemoryPlan]]
+
+
+def with_op(name: str, change: Callable[[Op], Op]) -> Mutation:
+    def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
+        graph.ops = [change(op) if op.name == name else op for op in graph.ops]
+        return graph, memory
+
+    return mutate
+
+
+def with_view(name: str, parameter: str, view: Callable[[View], View]) -> Mutation:
+    return with_op(name, lambda op: replace(op, tensors={**op.tensors, parameter: view(op.tensors[parameter])}))
+
+
+def with_buffer(name: str, **changes: Any) -> Mutation:
+    def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
+        graph.buffers[name] = replace(graph.buffers[name], **changes)
+        return graph, memory
+
+    return mutate
+
+
+def without(name: str) -> Mutation:
+    def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
+        graph.ops = [op for op in graph.ops if op.name != name]
+        return graph, memory
+
+    return mutate
+
+
+def swapped(first: str, second: str) -> Mutation:
+    def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
+        places = {op.name: position for position, op in enumerate(graph.ops)}
+        a, b = places[first], places[second]
+        graph.ops[a], graph.ops[b] = graph.ops[b], graph.ops[a]
+        return graph, memory
+
+    return mutate
+
+
+def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
+    def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
+        offset = change(memory)
+        others = {key: value for key, value in memory.offsets.items() if key != name}
+        return graph, MemoryPlan(others if offset is None else {**others, name: offset}, memory.size)
+
+    return mutate
+
+
+@pytest.mark.parametrize(
+    ("mutate", "said"),
+    [
+        (without("layers.1.qkv_proj"), "operation `layers.1.qk_norm_rope_kv`: buffer `layers.1.qkv` is read before"),
+        (without("embed_tokens"), "operation `layers.0.input_layernorm`: buffer `hidden` is read before"),
+        (without("argmax"), "operation `advance`: buffer `token` is read before"),
+        (swapped("layers.0.attention", "layers.0.merge"), "`layers.0.merge`: buffer `layers.0.partial` is read before"),
+        (swapped("layers.1.o_proj", "layers.1.merge"), "operation `layers.1.o_proj`: buffer `layers.1.mixed` is read before"),
+        (without("layers.1.down_proj"), "operation `layers.1.gate_up_proj`: buffer `layers.1.act` is written for nothing"),
+        (with_view("layers.1.qkv_proj", "x", lambda view: replace(view, buffer="layers.0.normed")),
+         "operation `layers.1.input_layernorm`: buffer `layers.1.normed` is written for nothing"),
+        (with_view("lm_head", "x", lambda view: replace(view, offset=8)), "`lm_head`: buffer `normed` has 1024 elements"),
+        (with_view("lm_head", "x", lambda view: replace(view, offset=-8)), "`lm_head`: buffer `normed` has 1024 elements"),
+        (with_view("lm_head", "x", lambda view: replace(view, buffer="nobody")), "buffer `nobody` is not one of the step"),
+        (with_view("lm_head", "x", lambda view: replace(view, shape=(1024,))), "bf16 of rank 1, and `x` takes bf16 of rank 2"),
+        (with_view("norm", "x", lambda view: replace(view, buffer="head.maxima")), "buffer `head.maxima` is f32 of rank 2"),
+        (with_view("norm", "out", lambda view: replace(view, buffer="model.norm.weight")), "`model.norm.weight` is a weight"),
+        (with_view("embed_tokens", "out", lambda view: replace(view, buffer="model.embed_tokens.weight")),
+         "operation `embed_tokens`: buffer `model.embed_tokens.weight` is a weight, and is written"),
+        (with_view("norm", "out", lambda view: replace(view, buffer="hidden")), "`hidden` is written as `out`, and is `x` too"),
+        (with_view("layers.1.o_proj", "x", lambda view: replace(view, buffer="hidden", shape=(1, 1024))),
+         "operation `layers.1.o_proj`: buffer `hidden` is written as `residual`, and is `x` too"),
+        (with_view("argmax", "out", lambda view: replace(view, buffer="positions")),
+         "operation `argmax`: buffer `positions` is an input that a later operation uses"),
+        (with_op("lm_head", lambda op: replace(op, tensors={k: v for k, v in op.tensors.items() if k != "x"})),
+         "operation `lm_head`: parameter `x` of `matvec_argmax` is not given"),
+        (with_op("norm", lambda op: replace(op, scalars={})), "operation `norm`: parameter `eps` of `rms_norm` is not given"),
+        (with_op("norm", lambda op: replace(op, tensors={**op.tensors, "more": op.tensors["x"]})),
+         "operation `norm`: parameter `more` of `rms_norm` is unknown to the kernel"),
+        (with_buffer("ids", high=None), "operation `embed_tokens`: buffer `ids` must have known bounds"),
+        (with_buffer("positions", low=None), "buffer `positions` must have known bounds"),
+        (with_buffer("slots", distinct=False), "operation `layers.0.qk_norm_rope_kv`: buffer `slots` must have known bounds"),
+        (with_buffer("lengths", high=None), "operation `layers.0.attention`: buffer `lengths` must have known bounds"),
+        (with_buffer("layers.0.q", kind=Kind.OUTPUT, shape=(2, 16, 128)), "`layers.0.q` is an output that no"),
+        (placed("hidden", lambda _: None), "operation `embed_tokens`: buffer `hidden` has no place in the arena"),
+        (placed("hidden", lambda memory: memory.size), "buffer `hidden` lies at"),
+        (placed("hidden", lambda memory: memory.offsets["hidden"] + 8), "buffer `hidden` lies at"),
+        (placed("hidden", lambda _: -256), "buffer `hidden` lies at [-256"),
+        (placed("layers.1.act", lambda memory: memory.offsets["hidden"]), "`layers.1.act` shares bytes with `hidden`"),
+        (placed("layers.0.maxima", lambda memory: memory.offsets["layers.0.sums"]), "shares bytes with"),
+    ],
+)  # fmt: skip
+def test_a_defect_is_named(mutate: Mutation, said: str) -> None:
+    graph, memory = mutate(*made(TINY, 1, "argmax", True, 0))
+    with pytest.raises(GraphError) as caught:
+        verify(graph, memory, contract)
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_no_operation_can_be_left_out() -> None:
+    """Of a decode step every operation is needed; of what is left, something is missing or was made for nothing. `advance`
+    alone is for the step to come."""
+    for name in [op.name for op in made(TINY, 1, "sample", True, 0)[0].ops if op.name != "advance"]:
+        with pytest.raises(GraphError):
+            verify(*without(name)(*made(TINY, 1, "sample", True, 0)), contract)
+
+
+def captured() -> tuple[StepGraph, dict[str, tuple[int, int]]]:
+    graph, _ = made(TINY, 1, "sample", True, 0)
+    places: dict[str, tuple[int, int]] = {}
+    pointer = 1 << 20
+    for buffer in graph.buffers.values():
+        if buffer.kind is not Kind.ACTIVATION:
+            places[buffer.name] = (pointer, buffer.bytes)
+            pointer += -(-buffer.bytes // 256) * 256
+    return graph, places
+
+
+def test_memory_of_a_captured_step() -> None:
+    graph, places = captured()
+    arena = (0, 1 << 20)
+    verify_captured(graph, places, arena)
+    for name, (pointer, size) in places.items():
+        with pytest.raises(GraphError, match=f"buffer `{name}` has no memory that outlives the graph"):
+            verify_captured(graph, {key: place for key, place in places.items() if key != name}, arena)
+        with pytest.raises(GraphError, match=f"buffer `{name}` has {size - 1} bytes of memory"):
+            verify_captured(graph, places | {name: (pointer, size - 1)}, arena)
+        with pytest.raises(GraphError, match="shares memory with"):
+            verify_captured(graph, places | {name: (arena[1] - 1, size)}, arena)
+
+
+@dataclass
+class Tagged:
+    """A step on memory whose bytes remember which buffer's which version was written to them."""
+
+    graph: StepGraph
+    memory: MemoryPlan
+
+    def holds(self) -> bool:
+        """Whether every read finds what was last written to its buffer, and all of it."""
+        arena: dict[int, object] = {}
+        version: dict[str, int] = {}
+        for op in self.graph.ops:
+            accesses = {spec.name: spec.access for spec in contract(op).tensors}
+            activations = {
+                name: view.buffer
+                for name, view in op.tensors.items()
+                if self.graph.buffers[view.buffer].kind is Kind.ACTIVATION
+            }
+            for name, buffer in activations.items():
+                if accesses[name] != "out" and any(arena.get(i) != (buffer, version.get(buffer)) for i in self.pages(buffer)):
+                    return False
+            written = [buffer for name, buffer in activations.items() if accesses[name] != "in"]
+            for buffer in written:
+                version[buffer] = version.get(buffer, 0) + 1
+            for buffer in written:
+                for i in self.pages(buffer):
+                    arena[i] = (buffer, version[buffer])
+            if any(arena[i] != (buffer, version[buffer]) for buffer in written for i in self.pages(buffer)):
+                return False
+        return True
+
+    def pages(self, buffer: str) -> range:
+        first = self.memory.offsets[buffer] // 256
+        return range(first, first + -(-self.graph.buffers[buffer].bytes // 256))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_what_is_accepted_holds_on_tagged_memory(seed: int) -> None:
+    """Random plans and orders: where the verifier accepts, a simulation of the bytes finds no stale or foreign data."""
+    chance = random.Random(seed)
+    graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
+    offsets = dict(memory.offsets)
+    for _ in range(chance.randrange(3)):
+        offsets[chance.choice(list(offsets))] = 256 * chance.randrange(memory.size // 256)
+    size = max(offset + -(-graph.buffers[name].bytes // 256) * 256 for name, offset in offsets.items())
+    if chance.random() < 0.5:
+        i = chance.randrange(len(graph.ops) - 1)
+        graph.ops[i], graph.ops[i + 1] = graph.ops[i + 1], graph.ops[i]
+    plan = MemoryPlan(offsets, max(size, memory.size))
+    try:
+        verify(graph, plan, contract)
+    except GraphError:
+        return
+    assert Tagged(graph, plan).holds()
+
+
+def test_the_simulation_finds_what_is_wrong() -> None:
+    graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
+    assert Tagged(graph, memory).holds()
+    assert not Tagged(graph, MemoryPlan({**memory.offsets, "layers.1.gate_up": memory.offsets["hidden"]}, memory.size)).holds()
