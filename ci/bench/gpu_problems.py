@@ -116,7 +116,13 @@ def problems(kernel: str) -> list[Problem]:
         dims = {"P": 149, "B": 1, "S": 4096}
         return [Problem(kernel, f"{k} of 149 parts", {**dims, "K": k}, None, "same") for k in (20, 64)]
     if kernel == "matmul":
-        return [Problem(kernel, f"{s}^3", {"M": s, "N": s, "K": s}, None, "same", 2.0 * s**3) for s in (1024, 2048, 4096, 8192)]
+        cubes = [(f"{s}^3", s, s, s) for s in (1024, 2048, 4096, 8192)]
+        layers = ("4B qkv", "4B o", "4B gate_up", "4B down")
+        prompts = [(f"{name}, {t} tokens", t, *QWEN3[name]) for t in (18, 128, 512, 1024) for name in layers]
+        return [
+            Problem(kernel, name, {"M": m, "N": n, "K": k}, None, "same", 2.0 * m * n * k)
+            for name, m, n, k in (*cubes, *prompts)
+        ]
     return []
 
 
