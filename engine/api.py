@@ -1,4 +1,5 @@
-"""The engine for programs: a model folder and a bundle go in, text comes out.
+"""The engine for programs: a model folder and a bundle go in, text comes out. With `backend="interpreter"` no bundle is needed,
+and no GPU.
 
 with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engine:
     for piece in engine.generate([{"role": "user", "content": "Why is the sky blue?"}]):
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends import Backend
 from engine.backends.cuda import CudaBackend
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
@@ -23,11 +25,14 @@ from engine.graph.qwen3 import Head
 from engine.profile import StepProfile, profile_decode
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text import Detokenizer, StopStrings, Text
-from engine.weights import WeightPlan
-from tilec.runtime import BundleError, Device, LaunchError, open_bundle
+from engine.weights import WeightPlan, Weights
+from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
 
 DEFAULT_SEQUENCE: Final = 4096
 """Tokens that a cache has room for unless another number is given."""
+
+BackendName = Literal["cuda", "interpreter"]
+"""A GPU with the CUBINs of a bundle, or the kernels' sources in NumPy: for tiny models, and slow."""
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A raw text, or a conversation for the chat template."""
@@ -43,29 +48,38 @@ def device_errors() -> Generator[None]:
 
 
 class Engine:
-    """A model on a device. Batch 1, greedy unless sampling is asked for; not for several threads at once."""
+    """A model on a device. Batch 1, greedy unless sampling is asked for; not for several threads at once. Closing it closes
+    the backend, and the bundle that the backend's kernels come from."""
 
-    def __init__(self, backend: CudaBackend, config: ModelConfig, generation: GenerationConfig, text: Text) -> None:
-        self.backend, self.config, self.generation, self.text = backend, config, generation, text
+    def __init__(
+        self, backend: Backend, config: ModelConfig, generation: GenerationConfig, text: Text, bundle: Bundle | None = None
+    ) -> None:
+        self.backend, self.config, self.generation, self.text, self._bundle = backend, config, generation, text, bundle
 
     @classmethod
     def from_pretrained(
         cls,
         path: str | PathLike[str],
         *,
-        bundle: str | PathLike[str],
+        bundle: str | PathLike[str] | None = None,
+        backend: BackendName = "cuda",
         max_seq_len: int = DEFAULT_SEQUENCE,
         dtype: str | None = None,
         dummy: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         device: Device | None = None,
     ) -> Engine:
-        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`.
+        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`, which only the interpreter does
+        without.
 
         `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes
         random weights of that seed instead of the files'; `progress` is called with the bytes of weights loaded so far and in
         all. Raises an `EngineError`: see `engine.errors`.
         """
+        if backend == "cuda" and bundle is None:
+            raise UsageError("a bundle is needed to run on a GPU", fix="give one, or take the backend `interpreter`")
+        if backend == "interpreter" and (bundle is not None or device is not None):
+            raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
         config = ModelConfig.read(path)
         generation = GenerationConfig.read(path, config)
         text = Text.read(path)
@@ -74,23 +88,42 @@ class Engine:
             raise UsageError(what, fix="the model knows no more positions")
         dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
         weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
+        if bundle is None:
+            from engine.backends.interpreter import InterpreterBackend  # so that a GPU does not wait for the frontend's import
+
+            interpreter = InterpreterBackend()
+            interpreter.load(config, weights, max_seq_len, dtype, progress)
+            return cls(interpreter, config, generation, text)
         try:
             opened = open_bundle(str(bundle))
         except BundleError as error:
             raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
         try:
-            with device_errors():
-                backend = CudaBackend(opened, device)
-                try:
-                    backend.load(config, weights, max_seq_len, dtype, progress)
-                except BaseException:
-                    with suppress(LaunchError):  # what went wrong first is what is told
-                        backend.close()
-                    raise
+            loaded = cls._on_gpu(opened, device, config, weights, max_seq_len, dtype, progress)
         except BaseException:
             opened.close()
             raise
-        return cls(backend, config, generation, text)
+        return cls(loaded, config, generation, text, opened)
+
+    @staticmethod
+    def _on_gpu(
+        bundle: Bundle,
+        device: Device | None,
+        config: ModelConfig,
+        weights: Weights,
+        max_seq_len: int,
+        dtype: str,
+        progress: Callable[[int, int], None] | None,
+    ) -> CudaBackend:
+        with device_errors():
+            backend = CudaBackend(bundle, device)
+            try:
+                backend.load(config, weights, max_seq_len, dtype, progress)
+            except BaseException:
+                with suppress(LaunchError):  # what went wrong first is what is told
+                    backend.close()
+                raise
+        return backend
 
     def tokens(self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Token ids of a prompt; UsageError where it is empty. `tools` are JSON schemas of functions, for the chat template."""
@@ -169,7 +202,7 @@ class Engine:
 
     def profile(self, head: Head = "argmax") -> StepProfile:
         """Where the time of a decode step goes at the present length of the cache. Overwrites the cache's last slot, so that
-        the next thing to do is another answer."""
+        the next thing to do is another answer. UsageError where no GPU runs the model."""
         with device_errors():
             return profile_decode(self.backend, head)
 
@@ -179,7 +212,8 @@ class Engine:
             with device_errors():
                 self.backend.close()
         finally:
-            self.backend.bundle.close()
+            if self._bundle is not None:
+                self._bundle.close()
 
     def __enter__(self) -> Engine:
         return self

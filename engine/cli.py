@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from engine.api import DEFAULT_SEQUENCE, Engine, Prompt
+from engine.api import DEFAULT_SEQUENCE, BackendName, Engine, Prompt
 from engine.errors import DeviceError, EngineError, Interrupted, UsageError
 from engine.graph_command import graph_command
 from engine.profile import table as profile_table
@@ -29,7 +29,11 @@ bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 inter
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--model", required=True, metavar="FOLDER", help="Model folder: config.json, tokenizer, safetensors.")
-@click.option("--bundle", required=True, metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`.")
+@click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`; always with cuda.")
+@click.option(
+    "--backend", type=click.Choice(["cuda", "interpreter"]), default="cuda", show_default=True,
+    help="A GPU, or NumPy on the kernels' sources: no GPU, no bundle, and tiny models only.",
+)  # fmt: skip
 @click.option("--prompt", required=True, help="What to answer; `-` reads it from stdin.")
 @click.option("--raw-prompt", is_flag=True, help="Continue the prompt as it is, without the chat template.")
 @click.option("--thinking/--no-thinking", default=True, help="Let the model think first (chat template). Default: yes.")
@@ -48,19 +52,20 @@ bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 inter
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
 def command(
-    model: str, bundle: str, prompt: str, raw_prompt: bool, thinking: bool, max_new_tokens: int, max_seq_len: int,
-    sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, device_argmax: bool, profile: bool,
-    stream: bool | None,
-    dummy_weights: bool, seed: int, as_json: bool,
+    model: str, bundle: str | None, backend: BackendName, prompt: str, raw_prompt: bool, thinking: bool, max_new_tokens: int,
+    max_seq_len: int, sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, device_argmax: bool,
+    profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
 ) -> None:  # fmt: skip
-    """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle."""
+    """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
+    sources."""
+    _check_backend(backend, bundle, profile)
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     chosen = {name: value for name, value in values.items() if value is not None}
     _check_sampling(sample, device_argmax, chosen, seed)
     text = _read_stdin() if prompt == "-" else prompt
     given: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     began = time.perf_counter()
-    with _load(model, bundle, max_seq_len, seed if dummy_weights else None) as engine:
+    with _load(model, bundle, backend, max_seq_len, seed if dummy_weights else None) as engine:
         loaded = time.perf_counter()
         ids = engine.tokens(given, thinking=thinking)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
@@ -93,6 +98,16 @@ def _print(pieces: Iterator[str], stream: bool | None) -> None:
         click.echo("".join(pieces))
 
 
+def _check_backend(backend: BackendName, bundle: str | None, profile: bool) -> None:
+    """Refuse options that do not go with the backend."""
+    if backend == "cuda" and bundle is None:
+        raise UsageError("--bundle is missing", fix="give the model's bundle, or --backend interpreter to run without a GPU")
+    if backend == "interpreter" and bundle is not None:
+        raise UsageError("--bundle changes nothing with --backend interpreter", fix="leave it out")
+    if backend == "interpreter" and profile:
+        raise UsageError("--profile times kernels on a GPU, and --backend interpreter has none", fix="leave it out")
+
+
 def _check_sampling(sample: bool, device_argmax: bool, chosen: dict[str, Any], seed: int) -> None:
     """Refuse bad values before the weights are loaded."""
     if sample and device_argmax:
@@ -114,7 +129,7 @@ def _read_stdin() -> str:
         raise UsageError(f"stdin cannot be read: {error.strerror}", fix="give the prompt after --prompt") from None
 
 
-def _load(model: str, bundle: str, max_seq_len: int, dummy: int | None) -> Engine:
+def _load(model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None) -> Engine:
     """Load with a bar at a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -124,7 +139,9 @@ def _load(model: str, bundle: str, max_seq_len: int, dummy: int | None) -> Engin
         def progress(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
 
-        return Engine.from_pretrained(Path(model), bundle=Path(bundle), max_seq_len=max_seq_len, dummy=dummy, progress=progress)
+        return Engine.from_pretrained(
+            Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress
+        )
 
 
 def run(arguments: list[str] | None = None) -> int:

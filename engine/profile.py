@@ -14,8 +14,10 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
+from engine.backends import Backend
 from engine.backends.cuda import CudaBackend
 from engine.backends.head_read import HeadRead
+from engine.errors import UsageError
 from engine.graph.qwen3 import Head
 from engine.graph.step import StepGraph
 from engine.graph.traffic import traffic
@@ -63,8 +65,11 @@ def kinds(graph: StepGraph) -> dict[str, list[int]]:
     return found
 
 
-def profile_decode(backend: CudaBackend, head: Head = "argmax") -> StepProfile:
-    """Time a decode step of a loaded model at its present position. The cache's last filled slot is written anew."""
+def profile_decode(backend: Backend, head: Head = "argmax") -> StepProfile:
+    """Time a decode step of a loaded model at its present position. The cache's last filled slot is written anew. UsageError
+    for another backend than CUDA's."""
+    if not isinstance(backend, CudaBackend):
+        raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
     step, filled = backend.captured_step(head), max(1, backend.position)
     found: list[OpProfile] = []
     for name, positions in kinds(step.graph).items():

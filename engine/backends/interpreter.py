@@ -22,7 +22,7 @@ from engine.backends.block_sizes import block_sizes
 from engine.backends.cuda import CHUNK_TOKENS, rope_table
 from engine.backends.upload import Progress
 from engine.config import ModelConfig
-from engine.errors import EngineError, ModelError, UsageError
+from engine.errors import ModelError, UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
 from engine.graph.step import Constant, Kind, Op, StepGraph, View
@@ -66,12 +66,12 @@ class PlannedStep:
 
 
 class InterpreterBackend:
-    """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources."""
+    """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources; UsageError where it is absent."""
 
     def __init__(self, kernels: Path = KERNELS) -> None:
         if not kernels.is_dir():
             what = "the kernels' sources are missing, and the interpreter runs nothing else"
-            raise EngineError(what, where=kernels, fix="run from a checkout of the project, or use --backend cuda")
+            raise UsageError(what, where=kernels, fix="run from a checkout of the project, or use --backend cuda")
         self.position = 0
         self.max_seq_len = 0
         self._kernels = kernels
