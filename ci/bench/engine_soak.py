@@ -2,11 +2,11 @@
 
     python3 ci/bench/engine_soak.py artifacts/bundles [--model qwen3-0.6b] [--steps 10000] [--cycles 200] [--long 40960]
 
-Three checks with random weights. (1) `--steps` greedy decode steps as a CUDA graph that is captured anew every 1000 steps, and
-the same steps by launches from the host without a graph: every token equal, and the logits at the end bit for bit. (2) A cache
-of `--long` tokens: a prompt that fills it but for 64 tokens, decode to the last slot, one more refused; the logits after the
-prompt against those of the prompt but its last token and one decode step. (3) `--cycles` times load, one prompt, four tokens,
-close. Free device memory is read in all of them. Writes `engine_soak.json` and `.md`; exit code 1 where a check fails.
+Three checks with random weights. (1) `--steps` decode steps that draw tokens, as a CUDA graph that is captured anew every 1000
+steps, and the same steps by launches from the host without a graph: every token equal, and the logits at the end bit for bit.
+(2) A cache of `--long` tokens: a prompt that fills it but for 64 tokens, decode to the last slot, one more refused; the logits
+after the prompt against those of the prompt but its last token and one decode step. (3) `--cycles` times load, one prompt, four
+tokens, close. Free device memory is read in all of them. Writes `engine_soak.json` and `.md`; exit code 1 where a check fails.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from engine_check import BlockWeights, config_of  # noqa: E402
 from engine.backends.cuda import CudaBackend  # noqa: E402
 from engine.config import ModelConfig  # noqa: E402
 from engine.errors import UsageError  # noqa: E402
+from engine.sampling import SamplingParams  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 
 RECAPTURE: Final = 1000
@@ -61,9 +62,10 @@ def main() -> int:
 
 
 def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, Any]:
-    """The same greedy steps with and without a graph."""
+    """The same steps with and without a graph; tokens are drawn, so that they do not settle into a loop."""
     ids = [int(i) for i in np.random.default_rng(1).integers(0, config.vocab_size, 100)]
-    backend.prefill(ids)
+    sampling = SamplingParams(temperature=1.0, top_k=64)
+    backend.prefill(ids, sampling)
     first = backend.token()
     backend.forget_steps()
     captured, free = [first], list[int]()
@@ -75,7 +77,7 @@ def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, An
     took = time.perf_counter() - began
     ends = backend.decode_logits(captured[-1])
     backend.reset()
-    backend.prefill(ids)
+    backend.prefill(ids, sampling)
     eager = [backend.token()]
     while len(eager) <= steps:
         eager.append(backend.run_uncaptured(eager[-1]))
