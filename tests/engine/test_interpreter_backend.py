@@ -1,0 +1,392 @@
+"""The engine without a GPU: logits of a tiny random model against float64, and everything around them, on the interpreter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import qwen3_reference
+
+from engine.api import Engine
+from engine.backends import interpreter
+from engine.backends.block_sizes import largest_divisor
+from engine.backends.interpreter import InterpreterBackend
+from engine.cli import run
+from engine.config import ModelConfig
+from engine.dummy_weights import dummy_weights
+from engine.errors import ModelError, UsageError
+from engine.graph.plan import MemoryPlan, plan_memory
+from engine.graph.qwen3 import SLOTS, step
+from engine.graph.step import StepGraph
+from engine.sampling import SamplingParams, sample_logits
+from engine.text import Text
+from engine.tiny import write_tiny_model
+from engine.weights import WeightPlan, destinations
+from tests import shipped
+
+MAX_SEQ_LEN = 128
+IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
+"""Tokens of the tiny model's vocabulary."""
+
+FAR = {"bf16": 0.02, "f16": 0.004}
+"""Root mean square of errors over the deviation of the logits, at most: twice what was found (0.0125 and 0.0021)."""
+
+CASES = [(tied, dtype) for tied in (False, True) for dtype in ("bf16", "f16")]
+
+
+class Model:
+    """A tiny model on the interpreter, and what float64 says of `IDS`."""
+
+    def __init__(self, folder: Path, tied: bool, dtype: str) -> None:
+        self.config = ModelConfig.read(folder)
+        assert self.config.tie_word_embeddings == tied
+        self.weights = WeightPlan.for_model(self.config, folder, dtype, convert=True)
+        self.dtype = dtype
+        self.backend = InterpreterBackend()
+        self.backend.load(self.config, self.weights, MAX_SEQ_LEN, dtype)
+        tensors = {name: self.weights.tensor(name) for name in self.weights.tensor_names}
+        self.wanted = qwen3_reference.logits(self.config, tensors, IDS)
+
+    def far(self, found: Any, position: int) -> float:
+        """How far logits are from those after the token at a position, in units of `FAR`."""
+        wanted = self.wanted[position]
+        return float(np.sqrt(np.mean((found - wanted) ** 2)) / wanted.std() / FAR[self.dtype])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """Tiny models, by whether their embeddings are tied."""
+    made = {tied: tmp_path_factory.mktemp("tiny") / "model" for tied in (False, True)}
+    for tied, folder in made.items():
+        write_tiny_model(folder, tied=tied)
+    return made
+
+
+@pytest.fixture(scope="module")
+def models(folders: dict[bool, Path]) -> Callable[[bool, str], Model]:
+    held: dict[tuple[bool, str], Model] = {}
+
+    def model(tied: bool, dtype: str) -> Model:
+        if (tied, dtype) not in held:
+            held[tied, dtype] = Model(folders[tied], tied, dtype)
+        held[tied, dtype].backend.reset()
+        return held[tied, dtype]
+
+    return model
+
+
+@pytest.mark.parametrize(("tied", "dtype"), CASES)
+@pytest.mark.parametrize("tokens", [1, 5, 17, 70])
+def test_logits_of_a_prompt(models: Callable[..., Model], tied: bool, dtype: str, tokens: int) -> None:
+    model = models(tied, dtype)
+    assert model.far(model.backend.prompt_logits(IDS[:tokens]), tokens - 1) < 1
+    assert model.backend.position == tokens
+
+
+@pytest.mark.parametrize(("tied", "dtype"), CASES)
+def test_logits_of_decode_steps_across_the_end_of_a_tile(models: Callable[..., Model], tied: bool, dtype: str) -> None:
+    model = models(tied, dtype)
+    model.backend.prompt_logits(IDS[: SLOTS - 3])
+    assert max(model.far(model.backend.decode_logits(IDS[place]), place) for place in range(SLOTS - 3, SLOTS + 3)) < 1
+
+
+def test_decode_and_prefill_agree(models: Callable[..., Model]) -> None:
+    """All tokens one by one, and all at once: nearer to each other than to what one token less gives."""
+    backend = models(False, "f16").backend
+    backend.prompt_logits(IDS[:1])
+    single = [backend.decode_logits(token) for token in IDS[1:12]][-1]
+    backend.reset()
+    whole = backend.prompt_logits(IDS[:12])
+    assert np.abs(single - whole).max() < 0.02 * whole.std()
+    backend.reset()
+    assert np.abs(backend.prompt_logits(IDS[:11]) - whole).max() > 0.5 * whole.std()
+
+
+@pytest.mark.parametrize("chunk", [8, 5])
+def test_a_prompt_in_chunks(models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    model = models(False, "f16")
+    monkeypatch.setattr(interpreter, "CHUNK_TOKENS", chunk)  # the last chunk is one token, and two
+    assert model.far(model.backend.prompt_logits(IDS[:17]), 16) < 1
+    assert model.backend.position == 17
+
+
+def test_prompts_that_follow_each_other(models: Callable[..., Model]) -> None:
+    model = models(True, "f16")
+    model.backend.prefill(IDS[:60])
+    model.backend.prefill(IDS[60:63])
+    assert model.far(model.backend.prompt_logits(IDS[63:70]), 69) < 1
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_greedy_tokens_are_those_of_float64_where_it_is_sure(models: Callable[..., Model], tied: bool) -> None:
+    model = models(tied, "bf16")
+    found: list[int] = []
+    for tokens in range(1, 13):  # each prompt's next token, then the one after the true next
+        model.backend.reset()
+        model.backend.prefill(IDS[:tokens])
+        found.append(model.backend.token())
+        found += model.backend.stream_tokens(IDS[tokens], 1)
+    sure = 0
+    for position, tokens in zip(np.repeat(np.arange(12), 2) + np.tile([0, 1], 12), found, strict=True):
+        best, second = np.sort(model.wanted[position])[:-3:-1]
+        if best - second > 0.2 * model.wanted[position].std():
+            assert tokens == model.wanted[position].argmax()
+            sure += 1
+    assert sure > 8
+
+
+def test_streamed_tokens_are_those_of_single_steps(models: Callable[..., Model]) -> None:
+    backend = models(False, "bf16").backend
+    backend.prefill(IDS[:5])
+    first = backend.token()
+    streamed = list(backend.stream_tokens(first, 4))
+    assert backend.position == 9
+    backend.reset()
+    backend.prompt_logits(IDS[:5])
+    single = [first]
+    for _ in range(4):
+        single.append(int(backend.decode_logits(single[-1]).argmax()))
+    assert [first, *streamed] == single
+    assert len(set(single)) > 2
+
+
+def drawn(backend: InterpreterBackend, params: SamplingParams, count: int) -> list[int]:
+    backend.reset()
+    backend.prefill(IDS[:7], params)
+    token = backend.token()
+    return [token, *backend.stream_tokens(token, count - 1)]
+
+
+@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 50, 1.0), (3.0, 64, 0.9), (0.6, 3, 0.8)])
+def test_drawn_tokens(models: Callable[..., Model], temperature: float, top_k: int, top_p: float) -> None:
+    """The same by the same seed, and those that the sampler in NumPy draws from the logits."""
+    backend = models(False, "bf16").backend
+    params = SamplingParams(temperature, top_k, top_p, seed=11)
+    found = drawn(backend, params, 6)
+    assert drawn(backend, params, 6) == found
+    backend.reset()
+    logits = backend.prompt_logits(IDS[:7])
+    for number, token in enumerate(found):
+        assert token == sample_logits(logits, params, number)
+        logits = backend.decode_logits(token)
+
+
+def test_another_seed_draws_others_and_greed_draws_none(models: Callable[..., Model]) -> None:
+    backend = models(False, "bf16").backend
+    assert len({tuple(drawn(backend, SamplingParams(3.0, 64, 1.0, seed=seed), 4)) for seed in range(3)}) == 3
+    backend.reset()
+    backend.prefill(IDS[:7])
+    greedy = backend.token()
+    backend.reset()
+    assert greedy == backend.prompt_logits(IDS[:7]).argmax()
+
+
+def test_activations_lie_where_the_memory_plan_says(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(folders[False], False, "bf16")  # its cache is spoiled here
+    good = model.backend.prompt_logits(IDS[:5])
+
+    def crowded(graph: StepGraph) -> MemoryPlan:
+        return MemoryPlan(dict.fromkeys(plan_memory(graph).offsets, 0), plan_memory(graph).size)
+
+    monkeypatch.setattr(interpreter, "plan_memory", crowded)
+    model.backend.reset()
+    assert not np.allclose(model.backend.prompt_logits(IDS[:5]), good, equal_nan=True)
+
+
+def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Model(folders[False], False, "bf16").backend  # its cache is spoiled here
+    backend.prefill(IDS[:5])
+    assert backend.token() >= 0
+
+    def without_embedding(*arguments: Any, **options: Any) -> StepGraph:
+        graph = step(*arguments, **options)
+        graph.ops = [op for op in graph.ops if op.name != "embed_tokens"]
+        return graph
+
+    monkeypatch.setattr(interpreter, "step", without_embedding)
+    backend.reset()
+    backend.prefill(IDS[:5])
+    with pytest.raises(ModelError, match="the logits are not finite"):
+        backend.token()
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (lambda b: b.prefill([]), "the prompt is empty"),
+        (lambda b: b.prompt_logits([1] * 129), "0 tokens and 129 more do not fit max-seq-len 128"),
+        (lambda b: b.prefill([1, 403]), "token 403 is not in the vocabulary of 403"),
+        (lambda b: b.decode_logits(-1), "token -1 is not in the vocabulary"),
+    ],
+)
+def test_refused_tokens(models: Callable[..., Model], act: Callable[[InterpreterBackend], object], said: str) -> None:
+    backend = models(False, "bf16").backend
+    with pytest.raises(UsageError, match=said):
+        act(backend)
+
+
+def test_a_stream_ends_at_the_cache(models: Callable[..., Model]) -> None:
+    backend = models(False, "bf16").backend
+    backend.position = MAX_SEQ_LEN - 2  # slots before hold zeros or older tokens
+    tokens = backend.stream_tokens(1, 5)
+    assert [0 <= next(tokens) < 403, 0 <= next(tokens) < 403] == [True, True]
+    with pytest.raises(UsageError, match="128 tokens and 1 more do not fit"):
+        next(tokens)
+
+
+class Untouched:
+    """Weights of a real size whose memory is never written, so that none is taken."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.destinations = destinations(config, "bf16")
+        self.bytes = sum(item.bytes for item in self.destinations)
+        self._shapes = {item.name: item.shape for item in self.destinations}
+
+    def array(self, name: str) -> Any:
+        return np.empty(self._shapes[name], ml_dtypes.bfloat16)
+
+
+MODELS: list[dict[str, Any]] = tomllib.loads((shipped.ROOT / "build.toml").read_text(encoding="utf-8"))["model"]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=[model["name"] for model in MODELS])
+def test_block_sizes_are_within_every_kernels_contract(model: dict[str, Any]) -> None:
+    """Loading specialises every kernel of both kinds of steps and checks each launch's contract, here at real sizes."""
+    tied = model["name"] in {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"}
+    rest = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": tied, "max_position_embeddings": 40960}
+    config = replace(ModelConfig(**model["config"], **rest, torch_dtype="bfloat16"), num_hidden_layers=1)
+    backend = InterpreterBackend()
+    weights: Any = Untouched(config)
+    backend.load(config, weights, 300)
+    assert backend.kernel_seconds > 0
+    backend.close()
+
+
+def test_the_largest_divisor() -> None:
+    assert [largest_divisor(number, limit) for number, limit in [(12, 100), (12, 5), (25600, 4096), (7, 6)]] == [12, 4, 3200, 1]
+
+
+def test_a_model_that_the_kernels_do_not_take(folders: dict[bool, Path]) -> None:
+    config = replace(ModelConfig.read(folders[False]), num_key_value_heads=4)
+    with pytest.raises(ModelError, match=r"operation `layers.0.qk_norm_rope_kv`: .*`requires\(.*is broken.*HKV = 4"):
+        InterpreterBackend().load(config, dummy_weights(config, "bf16"), 64)
+
+
+def test_missing_sources_of_kernels(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"kernels_src: the kernels' sources are missing, .*--backend cuda"):
+        try:
+            InterpreterBackend(tmp_path / "kernels_src")
+        except UsageError as error:
+            raise UsageError(str(error)) from None
+
+
+def call(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    status = run(["--model", str(folder), "--prompt", "Why is the sky blue?", *arguments])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_command_answers(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--backend", "interpreter", "--json", "--max-new-tokens", "4"]
+    status, out, err = call(folders[False], capsys, *options)
+    assert (status, err) == (0, "")
+    record = json.loads(out)
+    with Engine.from_pretrained(folders[False], backend="interpreter", max_seq_len=100) as engine:
+        ids = engine.tokens([{"role": "user", "content": "Why is the sky blue?"}])
+        assert record["ids"] == list(engine.generate_ids(ids, 4))
+        assert record["prompt_tokens"] == len(ids)
+        assert record["text"] == engine.text.decode(record["ids"])
+        assert record["ids"][0] == engine.logits(ids).argmax()
+        with pytest.raises(UsageError, match="no GPU runs the model"):
+            engine.profile()
+    engine.close()
+    sampled = [json.loads(call(folders[False], capsys, *options, "--sample", "--seed", seed)[1])["ids"] for seed in "343"]
+    assert sampled[0] == sampled[2] != sampled[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "error: --bundle is missing; give the model's bundle, or --backend interpreter to run without a GPU\n"),
+        (["--backend", "interpreter", "--profile"], "error: --profile times kernels on a GPU"),
+        (["--backend", "interpreter", "--bundle", "x"], "error: --bundle changes nothing with --backend interpreter"),
+        (["--backend", "abacus"], "error: Invalid value for '--backend': 'abacus' is not one of"),
+    ],
+)
+def test_wrong_usage(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
+    status, out, err = call(folders[False], capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(said)
+
+
+def test_wrong_usage_of_the_api(folders: dict[bool, Path]) -> None:
+    with pytest.raises(UsageError, match="a bundle is needed to run on a GPU"):
+        Engine.from_pretrained(folders[False])
+    with pytest.raises(UsageError, match="takes neither a bundle nor a device"):
+        Engine.from_pretrained(folders[False], backend="interpreter", bundle="x")
+
+
+BLOCKER = """
+import importlib.abc, sys
+BLOCKED = {"torch_mlir", "mlir", "llvmlite", "islpy", "cuda", "torch", "networkx", "diskcache", "grandalf"}
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{name} is blocked")
+sys.meta_path.insert(0, Blocker())
+from engine.tiny import write_tiny_model
+from engine.cli import run
+write_tiny_model(sys.argv[1])
+status = run(["--model", sys.argv[1], "--backend", "interpreter", "--prompt", "the sky", "--max-new-tokens", "2"])
+assert not BLOCKED & sys.modules.keys()
+sys.exit(status)
+"""
+
+
+def test_it_runs_where_no_compiler_and_no_driver_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BLOCKER, str(tmp_path / "model")]
+    found = subprocess.run(command, capture_output=True, timeout=100, check=False, cwd=shipped.ROOT)
+    assert (found.returncode, found.stderr) == (0, b"")
+    assert found.stdout.endswith(b"\n")
+    assert len(found.stdout) > 1
+
+
+def test_a_tiny_model_is_whole_and_the_same_every_time(folders: dict[bool, Path], tmp_path: Path) -> None:
+    words, config = Text.read(folders[False]), ModelConfig.read(folders[False])
+    assert words.size == config.vocab_size
+    assert words.decode(words.encode("Why is the sky blue? Ä 🦊")) == "Why is the sky blue? Ä 🦊"
+    assert words.decode(words.chat([{"role": "user", "content": "the sky"}])) == "user\nthe sky\nassistant\n"
+    write_tiny_model(tmp_path / "again")
+    write_tiny_model(tmp_path / "other", seed=1)
+    files = sorted(path.name for path in folders[False].iterdir())
+    assert files == [
+        "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+    ]  # fmt: skip
+    same = [name for name in files if (tmp_path / "again" / name).read_bytes() == (folders[False] / name).read_bytes()]
+    assert same == files
+    other = [name for name in files if (tmp_path / "other" / name).read_bytes() != (folders[False] / name).read_bytes()]
+    assert other == ["model.safetensors"]
+
+
+def tiny(*arguments: str) -> tuple[int, str]:
+    command: Sequence[str] = [sys.executable, "-m", "engine.tiny", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=shipped.ROOT)
+    assert found.stdout == ""
+    return found.returncode, found.stderr
+
+
+def test_a_tiny_model_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    assert tiny(str(tmp_path)) == (2, f"error: {tmp_path}: the folder is not empty; name a new one\n")
+    status, said = tiny(str(tmp_path / "notes"))
+    assert (status, said.split(": ")[2]) == (2, "no model can be written there")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("notes", "mine")]
