@@ -102,7 +102,7 @@ def lower_reshape(context: Context, op: Reshape) -> None:
         context.assign(op.result, moved(context, held, tile, same, layout))
         return
     linear = (source.layout, row_major(source.tile.shape)), (layout, row_major(tile.shape))
-    context.assign(op.result, through_shared(context, held, tile, *linear))
+    context.assign(op.result, through_shared(context, held, tile, *linear, tile.size))
 
 
 def lower_relayout(context: Context, op: Relayout) -> None:

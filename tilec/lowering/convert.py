@@ -3,6 +3,8 @@ memory, row-major, with a barrier on either side."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from tilec.ir.blocked_layouts import row_major
 from tilec.ir.core import Value
 from tilec.ir.layout import Layout, register_map
@@ -12,6 +14,11 @@ from tilec.lowering.context import Context, storage
 from tilec.lowering.tensor_core import SHARED, arith, offset_pointer
 
 Steps = tuple[int, ...]
+
+BANKS_BYTES: Final = 128
+"""Bytes after which shared memory's banks repeat."""
+
+PADDING_BYTES: Final = 16
 
 
 def registers_in(context: Context, value: Value, layout: Layout) -> list[str]:
@@ -31,8 +38,18 @@ def moved(context: Context, held: list[str], tile: TileType, source: Layout, tar
     renamed = register_map(source, target)
     if renamed is not None:
         return [held[register] for register in renamed]
-    steps = row_major(tile.shape)
-    return through_shared(context, held, tile, (source, steps), (target, steps))
+    steps = _steps(tile, source, target)
+    return through_shared(context, held, tile, (source, steps), (target, steps), tile.shape[0] * steps[0])
+
+
+def _steps(tile: TileType, *layouts: Layout) -> Steps:
+    """Elements between neighbours on each axis. Where lanes lie on several rows of a matrix, and rows would begin in the same
+    bank, each row begins 16 bytes after the end of the one before."""
+    pitch = tile.shape[-1]
+    rows = tile.rank == 2 and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes)
+    if rows and pitch * tile.dtype.bytes % BANKS_BYTES == 0:
+        return (pitch + PADDING_BYTES // tile.dtype.bytes, 1)
+    return row_major(tile.shape)
 
 
 def _uniform(value: Value) -> bool:
@@ -41,16 +58,22 @@ def _uniform(value: Value) -> bool:
 
 
 def through_shared(
-    context: Context, held: list[str], tile: TileType, source: tuple[Layout, Steps], target: tuple[Layout, Steps]
+    context: Context,
+    held: list[str],
+    tile: TileType,
+    source: tuple[Layout, Steps],
+    target: tuple[Layout, Steps],
+    elements: int,
 ) -> list[str]:
-    """Store by one layout, load by the other; each comes with the elements between neighbours on each of its axes."""
+    """Store by one layout, load by the other; each comes with the elements between neighbours on each of its axes, which all
+    lie within `elements`."""
     dtype = tile.dtype
     is_bool = dtype.kind == "b"
     type_ = "i8" if is_bool else storage(dtype)
     if is_bool:
         held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
     size = dtype.bytes
-    scratch = context.scratch(tile.size * size)
+    scratch = context.scratch(elements * size)
     for register, pointer in enumerate(_pointers(context, scratch, *source, size)):
         context.effect(f"llvm.store {held[register]}, {pointer} : {type_}, {SHARED}")
     context.barrier()
