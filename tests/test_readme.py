@@ -1,9 +1,12 @@
 """The README says what is true: its first kernel is proven, its refused kernel is refused in the words shown, its test
-command is the one the gate runs."""
+command is the one the gate runs, its engine answers where there is no GPU."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,18 @@ def test_right_twin_is_proven(tmp_path: Path) -> None:
 def test_commands_are_one_line_each() -> None:
     for marker in ("build command", "test command"):
         assert fenced(marker).count("\n") == 1
+
+
+def test_commands_for_machines_without_a_gpu_answer(tmp_path: Path) -> None:
+    answers: list[str] = []
+    for line in fenced("no GPU").replace("/tmp/tiny", str(tmp_path / "tiny")).splitlines():
+        python, *arguments = shlex.split(line)
+        assert python == "python"
+        found = subprocess.run([sys.executable, *arguments], capture_output=True, check=False, timeout=100, cwd=ROOT)
+        assert (found.returncode, found.stderr) == (0, b"")
+        answers.append(found.stdout.decode())
+    assert answers[0] == ""
+    assert len(answers[1].strip()) > 10
 
 
 def test_pictures_exist() -> None:
