@@ -167,8 +167,11 @@ def drawn(backend: InterpreterBackend, params: SamplingParams, count: int) -> li
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 50, 1.0), (3.0, 64, 0.9), (0.6, 3, 0.8)])
-def test_drawn_tokens(models: Callable[..., Model], temperature: float, top_k: int, top_p: float) -> None:
+def test_drawn_tokens(
+    models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, temperature: float, top_k: int, top_p: float
+) -> None:
     """The same by the same seed, and those that the sampler in NumPy draws from the logits."""
+    monkeypatch.setattr(interpreter, "CHUNK_TOKENS", 4)
     backend = models(False, "bf16").backend
     params = SamplingParams(temperature, top_k, top_p, seed=11)
     found = drawn(backend, params, 6)
