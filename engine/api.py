@@ -8,8 +8,7 @@ with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal
 
@@ -17,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends import Backend
-from engine.backends.cuda import CudaBackend
+from engine.backends.load import device_errors, load_on_gpu
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
-from engine.errors import BundleRefused, DeviceError, UsageError
+from engine.errors import UsageError
 from engine.graph.qwen3 import Head
 from engine.profile import StepProfile, profile_decode
 from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text import Detokenizer, StopStrings, Text
-from engine.weights import WeightPlan, Weights
-from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
+from engine.weights import WeightPlan
+from tilec.runtime import Bundle, Device
 
 DEFAULT_SEQUENCE: Final = 4096
 """Tokens that a cache has room for unless another number is given."""
@@ -36,15 +35,6 @@ BackendName = Literal["cuda", "interpreter"]
 
 Prompt = str | Sequence[Mapping[str, Any]]
 """A raw text, or a conversation for the chat template."""
-
-
-@contextmanager
-def device_errors() -> Generator[None]:
-    """A call that the driver refused, or a launch that the loader did, as a DeviceError."""
-    try:
-        yield
-    except LaunchError as error:
-        raise DeviceError(f"{error.message} ({error.code})") from None
 
 
 class Engine:
@@ -94,36 +84,8 @@ class Engine:
             interpreter = InterpreterBackend()
             interpreter.load(config, weights, max_seq_len, dtype, progress)
             return cls(interpreter, config, generation, text)
-        try:
-            opened = open_bundle(str(bundle))
-        except BundleError as error:
-            raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
-        try:
-            loaded = cls._on_gpu(opened, device, config, weights, max_seq_len, dtype, progress)
-        except BaseException:
-            opened.close()
-            raise
-        return cls(loaded, config, generation, text, opened)
-
-    @staticmethod
-    def _on_gpu(
-        bundle: Bundle,
-        device: Device | None,
-        config: ModelConfig,
-        weights: Weights,
-        max_seq_len: int,
-        dtype: str,
-        progress: Callable[[int, int], None] | None,
-    ) -> CudaBackend:
-        with device_errors():
-            backend = CudaBackend(bundle, device)
-            try:
-                backend.load(config, weights, max_seq_len, dtype, progress)
-            except BaseException:
-                with suppress(LaunchError):  # what went wrong first is what is told
-                    backend.close()
-                raise
-        return backend
+        loaded = load_on_gpu(bundle, config, weights, max_seq_len, dtype, progress=progress, device=device)
+        return cls(loaded, config, generation, text, loaded.bundle)
 
     def tokens(self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
         """Token ids of a prompt; UsageError where it is empty. `tools` are JSON schemas of functions, for the chat template."""
@@ -151,7 +113,6 @@ class Engine:
         seed. UsageError for ids outside the vocabulary or a prompt longer than the cache."""
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
-        self._check_vocabulary(ids)
         room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
         self.backend.reset()
         with device_errors():
@@ -163,11 +124,6 @@ class Engine:
                 token = next(following, None)
                 if token is None:
                     return
-
-    def _check_vocabulary(self, ids: Sequence[int]) -> None:
-        outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
-        if outside is not None:
-            raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
 
     def generate(
         self,
@@ -195,7 +151,6 @@ class Engine:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after a prompt, (vocab,); UsageError as in `generate_ids`."""
-        self._check_vocabulary(ids)
         self.backend.reset()
         with device_errors():
             return self.backend.prompt_logits(ids)

@@ -18,17 +18,16 @@ from numpy.typing import NDArray
 
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches
+from engine.backends.prompts import CHUNK_TOKENS, check_room, check_vocabulary, chunks
 from engine.backends.upload import Progress, Upload, WeightSource
-from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
+from engine.errors import BundleRefused, DeviceError, ModelError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
+from engine.graph.rope import rope_table
 from engine.graph.step import Buffer, Kind, StepGraph
 from engine.graph.verify import verify, verify_captured
 from engine.sampling import SamplingParams, settings
 from tilec.runtime import Bundle, Device, LaunchError, Plan
-
-CHUNK_TOKENS: Final = 1024
-"""Tokens of a prefill step: enough for matrix products to be bound by arithmetic, few enough for small activations."""
 
 AHEAD: Final = 1
 """Decode steps enqueued beyond the one whose token is waited for."""
@@ -113,7 +112,7 @@ class CudaBackend:
     def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
         """Take in a prompt behind what the cache holds, in chunks; only the last chunk has a head."""
         self._chooses = "argmax" if sampling is None else "sample"
-        self._room(len(ids))
+        check_room(self.position, len(ids), self.max_seq_len)
         if sampling is not None:
             last = self.position + len(ids) - 1
             self._inputs["settings"].send(**settings(sampling, last, cache_slots(self.max_seq_len)))
@@ -150,7 +149,7 @@ class CudaBackend:
             for given in range(limit):
                 while launched < min(given + 1 + AHEAD, limit) and (launched <= given or start + launched < self.max_seq_len):
                     if launched:
-                        self._room(1)
+                        check_room(self.position, 1, self.max_seq_len)
                     self.driver.launch_graph(executable, self.stream)
                     slot = launched % RING
                     self.driver.copy_to_host(self._host + 4 * slot, self.memory.places["token"][0], 4, self.stream)
@@ -237,27 +236,19 @@ class CudaBackend:
         self.driver.destroy_stream(self.stream)
         self.stream = 0
 
-    def _room(self, count: int) -> None:
-        if count == 0:
-            raise UsageError("the prompt is empty", fix="give at least one token")
-        if self.position + count > self.max_seq_len:
-            what = f"{self.position} tokens and {count} more do not fit max-seq-len {self.max_seq_len}"
-            raise UsageError(what, fix="raise --max-seq-len or shorten the prompt")
-
     def _send(self, token: int) -> None:
         """Set the inputs of a decode step."""
-        self._room(1)
-        if not 0 <= token < self.config.vocab_size:
-            raise UsageError(f"token {token} is not in the vocabulary of {self.config.vocab_size}")
+        check_room(self.position, 1, self.max_seq_len)
+        check_vocabulary([token], self.config.vocab_size)
         place = self.position
         self._inputs["decode"].send(ids=token, positions=place, slots=place, lengths=place + 1)
 
     def _take_in(self, ids: Sequence[int], head: Head) -> None:
         """All of a prompt, chunk by chunk."""
-        self._room(len(ids))
-        for begin in range(0, len(ids), CHUNK_TOKENS):
-            chunk = list(ids[begin : begin + CHUNK_TOKENS])
-            self._chunk(chunk, head if begin + len(chunk) == len(ids) else "none")
+        check_room(self.position, len(ids), self.max_seq_len)
+        check_vocabulary(ids, self.config.vocab_size)
+        for chunk, ends in chunks(ids, head):
+            self._chunk(chunk, ends)
 
     def _chunk(self, ids: list[int], head: Head) -> None:
         past, last = self.position, len(ids) - 1
@@ -327,12 +318,3 @@ def _for_any_chunk(graph: StepGraph) -> Iterator[Buffer]:
     for buffer in graph.of_kind(Kind.INPUT):
         per_token = buffer.shape == (graph.tokens,)
         yield Buffer(buffer.name, buffer.dtype, (CHUNK_TOKENS,), Kind.INPUT) if per_token else buffer
-
-
-def rope_table(positions: int, head_dim: int, theta: float) -> NDArray[np.float32]:
-    """Cosines, then sines, of each position's `head_dim / 2` angles, (positions, head_dim), as transformers computes them: the
-    frequencies and their products with positions in f32."""
-    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-    frequencies = (1.0 / np.power(np.float32(theta), exponents, dtype=np.float32)).astype(np.float32)
-    angles = np.arange(positions, dtype=np.float32)[:, None] * frequencies[None, :]
-    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

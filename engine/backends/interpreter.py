@@ -19,16 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.block_sizes import block_sizes
-from engine.backends.cuda import CHUNK_TOKENS, rope_table
+from engine.backends.prompts import CHUNK_TOKENS, check_room, check_vocabulary, chunks
 from engine.backends.upload import Progress
 from engine.config import ModelConfig
 from engine.errors import ModelError, UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
+from engine.graph.rope import rope_table
 from engine.graph.step import Constant, Kind, Op, StepGraph, View
+from engine.graph.verify import Contract, verify
 from engine.sampling import SamplingParams, settings
 from engine.weights import Weights
 from tilec import frontend
+from tilec.artifact import ScalarSpec, TensorSpec, ValueCheck
 from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
@@ -114,7 +117,7 @@ class InterpreterBackend:
     def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
         """Take in a prompt behind what the cache holds, in chunks; only the last chunk has a head."""
         self._chooses = "argmax" if sampling is None else "sample"
-        self._room(len(ids))
+        check_room(self.position, len(ids), self.max_seq_len)
         if sampling is not None:
             chosen = settings(sampling, self.position + len(ids) - 1, cache_slots(self.max_seq_len))
             for name, value in chosen.items():
@@ -139,7 +142,7 @@ class InterpreterBackend:
         planned = self._send(self._chooses, token)
         for given in range(limit):
             if given:
-                self._room(1)
+                check_room(self.position, 1, self.max_seq_len)
             self._run(planned)
             self.position += 1
             yield self.token()
@@ -159,22 +162,10 @@ class InterpreterBackend:
         self._decodes.clear()
         self._held.clear()
 
-    def _room(self, count: int) -> None:
-        if count == 0:
-            raise UsageError("the prompt is empty", fix="give at least one token")
-        if self.position + count > self.max_seq_len:
-            what = f"{self.position} tokens and {count} more do not fit max-seq-len {self.max_seq_len}"
-            raise UsageError(what, fix="raise --max-seq-len or shorten the prompt")
-
-    def _known(self, ids: Sequence[int]) -> None:
-        outside = next((token for token in ids if not 0 <= token < self.config.vocab_size), None)
-        if outside is not None:
-            raise UsageError(f"token {outside} is not in the vocabulary of {self.config.vocab_size}")
-
     def _send(self, head: Head, token: int) -> PlannedStep:
         """The decode step with this head, its inputs set."""
-        self._room(1)
-        self._known([token])
+        check_room(self.position, 1, self.max_seq_len)
+        check_vocabulary([token], self.config.vocab_size)
         planned, place = self._decode_step(head), self.position
         for name, value in {"ids": token, "positions": place, "slots": place, "lengths": place + 1}.items():
             planned.inputs[name][...] = value
@@ -182,12 +173,10 @@ class InterpreterBackend:
 
     def _take_in(self, ids: Sequence[int], head: Head) -> None:
         """All of a prompt, chunk by chunk."""
-        self._room(len(ids))
-        self._known(ids)
-        for begin in range(0, len(ids), CHUNK_TOKENS):
-            chunk = list(ids[begin : begin + CHUNK_TOKENS])
+        check_room(self.position, len(ids), self.max_seq_len)
+        check_vocabulary(ids, self.config.vocab_size)
+        for chunk, ends in chunks(ids, head):
             past, last = self.position, len(chunk) - 1
-            ends = head if begin + len(chunk) == len(ids) else "none"
             planned = self._planned(self._step(len(chunk), ends, past=past, decode=False))
             places = np.arange(past, past + len(chunk), dtype=np.int32)
             given = {"ids": chunk, "positions": places, "slots": places, "last": last, "draw": past + last}
@@ -207,6 +196,7 @@ class InterpreterBackend:
     def _planned(self, graph: StepGraph) -> PlannedStep:
         """Memory for a step's inputs and activations, and every operation's kernel."""
         memory = plan_memory(graph)
+        verify(graph, memory, lambda op: kernel_contract(self._function(op)))
         arena = np.empty(memory.size, np.uint8)
         inputs = {buffer.name: np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype]) for buffer in graph.of_kind(Kind.INPUT)}
         flat = {name: array.reshape(-1) for name, array in (self._held | inputs).items()}
@@ -245,3 +235,16 @@ class InterpreterBackend:
                 run(one.function, one.arrays, one.op.scalars, block_order=block_order)
             except InterpreterError as error:
                 raise ModelError(f"operation `{one.op.name}`: {error}", fix="take a model that the kernels allow") from None
+
+
+def kernel_contract(function: Function) -> Contract:
+    """What a kernel says of its parameters, as its artifact's manifest would."""
+    return Contract(
+        tuple(
+            TensorSpec(p.name, p.access.value, p.value.tensor.dtype.name, p.value.tensor.dims, None, p.value.tensor.align)
+            for p in function.parameters
+            if p.access is not None
+        ),
+        tuple(ScalarSpec(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None),
+        tuple(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values),
+    )

@@ -17,16 +17,19 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from engine.backends.head_read import HeadRead
+from engine.backends.load import load_on_gpu
 from engine.bench.files import check_writable, write_whole
-from engine.bench.load import load_backend, machine_facts
+from engine.bench.machine import machine_facts
 from engine.bench.measure import measure
 from engine.bench.plot import check_plot, draw
 from engine.bench.policy import ANSWERS, PROMPTS, Policy
 from engine.bench.result import Bandwidth, Report
 from engine.bench.table import print_table
 from engine.config import ModelConfig
+from engine.dummy_weights import dummy_weights
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
 from engine.json_file import read_object
+from engine.weights import WeightPlan
 from tilec.runtime import BundleError, LaunchError
 
 EPILOG: Final = """The roofline is the bandwidth over the bytes that a decode step has to move: all weights, one row of the
@@ -120,7 +123,8 @@ def _measured(
     config: ModelConfig, folder: str, bundle: str, policy: Policy, room: int, dtype: str, dummy: int | None, nominal: float
 ) -> Report:
     with _bar("loading") as (_, count):
-        backend = load_backend(config, folder, bundle, max_seq_len=room, dtype=dtype, dummy=dummy, progress=count)
+        weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, folder, dtype)
+        backend = load_on_gpu(bundle, config, weights, room, dtype, progress=count)
     try:
         read = HeadRead(backend)
         with _bar("measuring") as (tell, _):

@@ -20,13 +20,14 @@ when a launch is planned (`tilec.runtime.Kernel.plan`). Lifetimes are found here
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from engine.errors import EngineError
 from engine.graph.plan import ALIGNMENT, MemoryPlan
 from engine.graph.step import Buffer, Kind, Op, StepGraph, View
-from tilec.artifact import Manifest, TensorSpec
+from tilec.artifact import Manifest, ScalarSpec, TensorSpec, ValueCheck
 
 MADE: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 """Kinds that hold nothing when a step begins."""
@@ -37,15 +38,21 @@ FIXED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.SETTING})
 READS: Final = frozenset({"in", "inout"})
 WRITES: Final = frozenset({"out", "inout"})
 
-Contract = Callable[[Op], Manifest]
-"""What an operation's artifact says of itself."""
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What an operation's kernel says of itself; an artifact's manifest has these too."""
+
+    tensors: tuple[TensorSpec, ...]
+    scalars: tuple[ScalarSpec, ...]
+    value_checks: tuple[ValueCheck, ...]
 
 
 class GraphError(EngineError):
     """A step that breaks a rule: a defect of the engine or a bundle of another engine, so nothing a user could have avoided."""
 
 
-def verify(graph: StepGraph, memory: MemoryPlan, contract: Contract) -> None:
+def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contract | Manifest]) -> None:
     """Raise GraphError at the first broken rule; it names the operation and the buffer."""
     state = _Step(graph)
     for position, op in enumerate(graph.ops):
@@ -83,7 +90,8 @@ class _Step:
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
-        self.specs: dict[int, dict[str, TensorSpec]] = {}
+        # By identity, which is that of a manifest only while it is held.
+        self.specs: dict[int, tuple[Contract | Manifest, dict[str, TensorSpec]]] = {}
         self.elements = {name: View(name, buffer.shape).elements for name, buffer in graph.buffers.items()}
         self.alive: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
@@ -91,10 +99,11 @@ class _Step:
         self.last_read: dict[str, int] = {}
         self.made: list[list[str]] = []  # buffers that each operation writes
 
-    def operation(self, position: int, op: Op, manifest: Manifest) -> None:
-        specs = self.specs.get(id(manifest))
-        if specs is None:
-            specs = self.specs[id(manifest)] = {spec.name: spec for spec in manifest.tensors}
+    def operation(self, position: int, op: Op, manifest: Contract | Manifest) -> None:
+        known = self.specs.get(id(manifest))
+        if known is None:
+            known = self.specs[id(manifest)] = (manifest, {spec.name: spec for spec in manifest.tensors})
+        specs = known[1]
         if op.tensors.keys() != specs.keys() or len(op.scalars) != len(manifest.scalars):
             raise self._wrong_parameters(op, manifest)
         for name, view in op.tensors.items():
@@ -133,7 +142,7 @@ class _Step:
     def _refuse(self, op: Op, buffer: Buffer, what: str) -> GraphError:
         return _refuse(self.graph, buffer.name, what, op.name)
 
-    def _wrong_parameters(self, op: Op, manifest: Manifest) -> GraphError:
+    def _wrong_parameters(self, op: Op, manifest: Contract | Manifest) -> GraphError:
         wanted = {spec.name for spec in (*manifest.tensors, *manifest.scalars)}
         name = min(wanted ^ (op.tensors.keys() | op.scalars.keys()), default="")
         what = "is not given" if name in wanted else "is unknown to the kernel"

@@ -16,12 +16,12 @@ import pytest
 from test_cuda_backend import SMALLEST, FakeDriver, bundle
 from test_engine_cli import CONFIG
 
-from engine.backends import cuda
+from engine.backends import cuda, load
 from engine.backends.cuda import CudaBackend
 from engine.backends.head_read import HeadRead
-from engine.bench import command, files, load
+from engine.bench import command, files
 from engine.bench.command import run
-from engine.bench.load import driver_version
+from engine.bench.machine import driver_version
 from engine.bench.measure import answer, measure, step_bytes
 from engine.bench.policy import Cell, Policy
 from engine.bench.result import Bandwidth, CellResult, Report, Statistic
@@ -253,7 +253,7 @@ def bench(
     bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Runs the command on a fake device; (status, stdout, stderr)."""
-    monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(FakeDriver())))
+    monkeypatch.setattr(load, "CudaBackend", lambda opened, _: CudaBackend(opened, Device(FakeDriver())))
 
     def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
         given = {"--model": str(model), "--bundle": str(bundle.path), "--pp": "3,5", "--tg": "2,4"} | options
@@ -381,7 +381,7 @@ def test_a_gpu_that_fails_and_a_user_who_stops(
     bench: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = FakeDriver()
-    monkeypatch.setattr(load, "CudaBackend", lambda opened: CudaBackend(opened, Device(driver)))
+    monkeypatch.setattr(load, "CudaBackend", lambda opened, _: CudaBackend(opened, Device(driver)))
     driver.fail["cuGraphLaunch"] = "CUDA_ERROR_LAUNCH_FAILED"
     status, out, err = bench()
     assert (status, out) == (5, "")

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.backends.cuda import CHUNK_TOKENS, CudaBackend, rope_table
+from engine.backends.cuda import CudaBackend
+from engine.backends.prompts import CHUNK_TOKENS
 from engine.config import ModelConfig
 from engine.dummy_weights import dummy_weights
 from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
+from engine.graph.rope import rope_table
 from engine.sampling import SamplingParams, uniforms
 from tests import shipped
 from tilec.runtime import Bundle, Device, open_bundle

@@ -14,6 +14,7 @@ from test_cuda_backend import SMALLEST, FakeDriver, bundle
 from test_text import folder
 
 from engine import api
+from engine.backends import load
 from engine.cli import run
 from engine.errors import UsageError
 from tilec.runtime import Bundle, Device
@@ -46,7 +47,7 @@ def answer(
     bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Any]:
     """Runs the command on a fake device whose every token is 0; (status, stdout, stderr)."""
-    monkeypatch.setattr(api, "CudaBackend", lambda opened, device: original(opened, Device(FakeDriver())))
+    monkeypatch.setattr(load, "CudaBackend", lambda opened, device: original(opened, Device(FakeDriver())))
 
     def call(*arguments: str, **options: Any) -> tuple[int, str, str]:
         given = {"--model": str(model), "--bundle": str(bundle.path), "--prompt": "hello"} | options
@@ -58,7 +59,7 @@ def answer(
     return call
 
 
-original = api.CudaBackend
+original = load.CudaBackend
 
 
 def test_an_answer(answer: Callable[..., Any]) -> None:

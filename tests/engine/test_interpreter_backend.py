@@ -27,6 +27,7 @@ from engine.errors import ModelError, UsageError
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.qwen3 import SLOTS, step
 from engine.graph.step import StepGraph
+from engine.graph.verify import GraphError
 from engine.sampling import SamplingParams, sample_logits
 from engine.text import Text
 from engine.tiny import write_tiny_model
@@ -202,6 +203,9 @@ def test_activations_lie_where_the_memory_plan_says(folders: dict[bool, Path], m
 
     monkeypatch.setattr(interpreter, "plan_memory", crowded)
     model.backend.reset()
+    with pytest.raises(GraphError, match="shares bytes with"):
+        model.backend.prompt_logits(IDS[:5])
+    monkeypatch.setattr(interpreter, "verify", lambda *_: None)
     assert not np.allclose(model.backend.prompt_logits(IDS[:5]), good, equal_nan=True)
 
 
@@ -217,6 +221,9 @@ def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeyp
 
     monkeypatch.setattr(interpreter, "step", without_embedding)
     backend.reset()
+    with pytest.raises(GraphError, match="`hidden` is read before it is written"):
+        backend.prefill(IDS[:5])
+    monkeypatch.setattr(interpreter, "verify", lambda *_: None)
     backend.prefill(IDS[:5])
     with pytest.raises(ModelError, match="the logits are not finite"):
         backend.token()
@@ -285,11 +292,9 @@ def test_a_model_that_the_kernels_do_not_take(folders: dict[bool, Path]) -> None
 
 
 def test_missing_sources_of_kernels(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"kernels_src: the kernels' sources are missing, .*--backend cuda"):
-        try:
-            InterpreterBackend(tmp_path / "kernels_src")
-        except UsageError as error:
-            raise UsageError(str(error)) from None
+    with pytest.raises(UsageError) as caught:
+        InterpreterBackend(tmp_path / "kernels_src")
+    assert str(caught.value).startswith(f"{tmp_path / 'kernels_src'}: the kernels' sources are missing")
 
 
 def call(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

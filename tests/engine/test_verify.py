@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.backends.interpreter import kernel_contract
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.qwen3 import Shape, step
 from engine.graph.step import Kind, Op, StepGraph, View
-from engine.graph.verify import GraphError, verify, verify_captured
+from engine.graph.verify import Contract, GraphError, verify, verify_captured
 from tests import shipped
-from tilec.artifact import Manifest, ScalarSpec, TensorSpec, ValueCheck
-from tilec.ir.core import Access
 
 TINY: Any = SimpleNamespace(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
@@ -32,22 +31,13 @@ CASES = [
       for head in ("argmax", "sample", "logits", "none")],
 ]  # fmt: skip
 
-_MADE: dict[str, Any] = {}
+_MADE: dict[str, Contract] = {}
 
 
-def contract(op: Op) -> Manifest:
-    """What the manifest of an operation's kernel says, from the kernel itself; dims and access do not depend on constants."""
+def contract(op: Op) -> Contract:
+    """What an operation's kernel says of itself; dims and access do not depend on constants."""
     if op.kernel not in _MADE:
-        function = shipped.load(op.kernel)
-        names = {Access.IN: "in", Access.OUT: "out", Access.INOUT: "inout"}
-        tensors = tuple(
-            TensorSpec(p.name, names[p.access], str(p.value.tensor.dtype), p.value.tensor.dims, None, 16)
-            for p in function.parameters
-            if p.access is not None
-        )
-        scalars = tuple(ScalarSpec(p.name, str(p.value.tile.dtype)) for p in function.parameters if p.access is None)
-        checks = tuple(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values)
-        _MADE[op.kernel] = SimpleNamespace(tensors=tensors, scalars=scalars, value_checks=checks)
+        _MADE[op.kernel] = kernel_contract(shipped.load(op.kernel))
     return _MADE[op.kernel]
 
 

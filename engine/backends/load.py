@@ -1,0 +1,53 @@
+"""A model onto a GPU: a bundle is opened, a backend made and filled; whatever fails, everything is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from os import PathLike, fspath
+from typing import Any
+
+from engine.backends.cuda import CudaBackend
+from engine.backends.upload import Progress, WeightSource
+from engine.errors import BundleRefused, DeviceError
+from tilec.runtime import BundleError, Device, LaunchError, open_bundle
+
+
+@contextmanager
+def device_errors() -> Generator[None]:
+    """A call that the driver refused, or a launch that the loader did, as a DeviceError."""
+    try:
+        yield
+    except LaunchError as error:
+        raise DeviceError(f"{error.message} ({error.code})") from None
+
+
+def load_on_gpu(
+    bundle: str | PathLike[str],
+    config: Any,
+    weights: WeightSource,
+    max_seq_len: int,
+    dtype: str,
+    *,
+    progress: Progress | None = None,
+    device: Device | None = None,
+) -> CudaBackend:
+    """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`). BundleRefused or
+    DeviceError where that cannot be."""
+    try:
+        opened = open_bundle(fspath(bundle))
+    except BundleError as error:
+        raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
+    try:
+        with device_errors():
+            backend = CudaBackend(opened, device)
+            try:
+                backend.load(config, weights, max_seq_len, dtype, progress)
+            except BaseException:
+                with suppress(LaunchError):  # what went wrong first is what is told
+                    backend.close()
+                raise
+    except BaseException:
+        opened.close()
+        raise
+    return backend
