@@ -71,12 +71,18 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return []
 
 
+VOCABULARY: Final = 100
+"""Less than the random tokens of `advance`, so that some are refused."""
+
+
 def scalar_value(name: str, env: Mapping[str, int], constants: Mapping[str, Any]) -> int | float:
     """The value each scalar parameter is run with."""
     if "eps" in name:
         return EPSILON
     if name == "scale":
         return float(constants["D"]) ** -0.5
+    if name == "vocab_size":
+        return VOCABULARY
     if name == "past":
         return past(env["T"], env["S"])
     return 1

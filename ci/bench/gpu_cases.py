@@ -253,10 +253,17 @@ def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
     return {_out(manifest): torch.where(best, indices, 2147483647).amin(1)}
 
 
+def _advance(manifest: Manifest, t: Tensors) -> Tensors:
+    """The chosen token, where it is one, and the place after the last."""
+    following = t["positions"] + 1
+    chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
+    return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
+
+
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
     "gather_row": _gather, "matvec": _matmul, "matmul": _matmul,
-    "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, **gpu_attention.MEANING,
+    "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance, **gpu_attention.MEANING,
 }  # fmt: skip
 
 # Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
