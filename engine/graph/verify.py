@@ -6,15 +6,17 @@ writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is 
 | rule    | statement                                                                                                    |
 |---------|--------------------------------------------------------------------------------------------------------------|
 | views   | every parameter has a view inside its buffer, of the dtype and rank that the artifact asks for                  |
-| order   | every element of an activation or output is written before it is read, and no operation works for nothing     |
+| shapes  | extents are those of the artifact's dims, and its launch checks hold (attention: `past + T <= S`)               |
+| order   | every element of an activation or output is written before it is read, and no activation is made for nothing  |
 | owners  | weights, tables and settings are never written; an input only after its last use in the step; an operation     |
 |         | that writes a buffer has no other view of the same elements                                                   |
 | memory  | activations that are alive at the same operation do not share bytes of the arena, and lie inside it            |
 | ends    | every output is written whole                                                                                 |
-| values  | integers that a kernel uses as indices come from buffers whose bounds the step knows                          |
+| values  | integers that a kernel uses as indices come from the host, within bounds that satisfy the kernel for these     |
+|         | shapes (token id < vocab, position < max_seq, distinct slots)                                                 |
 
-Whether those bounds satisfy a kernel (token id < vocab, position < max_seq, distinct slots), the loader checks with the shapes
-when a launch is planned (`tilec.runtime.Kernel.plan`). Lifetimes are found here anew, not taken from the memory plan's maker.
+The loader (`tilec.runtime.Kernel.plan`) checks shapes and values again, launch by launch; here a whole step is refused before
+any of it runs. Lifetimes are found here anew, not taken from the memory plan's maker.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import prod
 from typing import Final
 
 from engine.errors import EngineError
 from engine.graph.plan import ALIGNMENT, MemoryPlan
 from engine.graph.step import Buffer, Kind, Op, StepGraph, View
-from tilec.artifact import Manifest, ScalarSpec, TensorSpec, ValueCheck
+from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
+from tilec.ir.expr import Expr
+from tilec.ir.types import DTYPES
 
 MADE: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 """Kinds that hold nothing when a step begins."""
@@ -46,6 +51,17 @@ class Contract:
     tensors: tuple[TensorSpec, ...]
     scalars: tuple[ScalarSpec, ...]
     value_checks: tuple[ValueCheck, ...]
+    launch_checks: tuple[LaunchCheck, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A contract by parameter; it is kept, because it is found again by its identity."""
+
+    contract: Contract | Manifest
+    specs: dict[str, TensorSpec]
+    scalars: frozenset[str]
+    integers: tuple[str, ...]  # scalars that dims, checks and bounds may name
 
 
 class GraphError(EngineError):
@@ -90,54 +106,70 @@ class _Step:
 
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
-        # By identity, which is that of a manifest only while it is held.
-        self.specs: dict[int, tuple[Contract | Manifest, dict[str, TensorSpec]]] = {}
+        self.known: dict[int, _Known] = {}
+        self.solved: dict[object, dict[str, int]] = {}  # layers are alike: dims and checks once for each shape
         self.elements = {name: View(name, buffer.shape).elements for name, buffer in graph.buffers.items()}
         self.alive: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
         self.written: dict[str, list[tuple[int, int]]] = {}
         self.last_read: dict[str, int] = {}
-        self.made: list[list[str]] = []  # buffers that each operation writes
+        self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and how
 
-    def operation(self, position: int, op: Op, manifest: Contract | Manifest) -> None:
-        known = self.specs.get(id(manifest))
+    def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
+        known = self.known.get(id(contract))
         if known is None:
-            known = self.specs[id(manifest)] = (manifest, {spec.name: spec for spec in manifest.tensors})
-        specs = known[1]
-        if op.tensors.keys() != specs.keys() or len(op.scalars) != len(manifest.scalars):
-            raise self._wrong_parameters(op, manifest)
-        for name, view in op.tensors.items():
-            self._view(op, specs[name], view)
-        for check in manifest.value_checks:
-            buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
-            if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
-                raise self._refuse(op, buffer, f"must have known bounds, as `{check.tensor}` of `{op.kernel}`")
+            known = self.known[id(contract)] = _Known(
+                contract,
+                {spec.name: spec for spec in contract.tensors},
+                frozenset(spec.name for spec in contract.scalars),
+                tuple(spec.name for spec in contract.scalars if not DTYPES[spec.dtype].is_float),
+            )
+        specs, buffers = known.specs, self.graph.buffers
+        if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars:
+            raise self._wrong_parameters(op, contract)
+        spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
+        made: list[tuple[str, str]] = []
         for name, view in op.tensors.items():  # all is read before anything is written
-            if specs[name].access in READS:
-                self._reads(position, op, view)
-        self.made.append([view.buffer for name, view in op.tensors.items() if specs[name].access in WRITES])
+            access = specs[name].access
+            if access not in READS | WRITES:
+                raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
+            if access in READS:
+                self._reads(position, op, view.buffer, spans[name])
+            if access in WRITES:
+                made.append((view.buffer, access))
+        if not made:
+            name = next((view.buffer for view in op.tensors.values()), "")
+            raise _refuse(self.graph, name, f"is read for nothing: `{op.kernel}` writes no buffer", op.name)
+        self.made.append(made)
         for name, view in op.tensors.items():
-            if specs[name].access not in READS | WRITES:
-                raise self._refuse(
-                    op, self.graph.buffers[view.buffer], f"is `{specs[name].access}`, which a step has no rule for"
-                )
             if specs[name].access in WRITES:
-                self._writes(position, op, name, view)
-        for view in op.tensors.values():
-            if self.graph.buffers[view.buffer].kind is Kind.ACTIVATION:
+                self._writes(position, op, name, view.buffer, spans)
+            if buffers[view.buffer].kind is Kind.ACTIVATION:
                 first, _ = self.alive.get(view.buffer, (position, position))
                 self.alive[view.buffer] = (first, position)
+        dims = self._dims(op, known)
+        for check in contract.value_checks:
+            self._values(op, check, dims)
 
     def ends(self) -> None:
         """What must hold after the last operation."""
-        for buffer in self.graph.buffers.values():
-            if buffer.kind is Kind.OUTPUT and not self._covered(View(buffer.name, buffer.shape)):
+        buffers = self.graph.buffers
+        for buffer in buffers.values():
+            if buffer.kind is Kind.OUTPUT and not self._covered(buffer.name, (0, self.elements[buffer.name])):
                 raise _refuse(self.graph, buffer.name, "is an output that no operation writes whole")
         for position, (op, made) in enumerate(zip(self.graph.ops, self.made, strict=True)):
-            if all(
-                self.graph.buffers[name].kind is Kind.ACTIVATION and self.last_read.get(name, 0) <= position for name in made
-            ):
-                raise self._refuse(op, self.graph.buffers[made[0]], "is written for nothing: no later operation reads it")
+            unread = [
+                (name, access)
+                for name, access in made
+                if buffers[name].kind is Kind.ACTIVATION and self.last_read.get(name, 0) <= position
+            ]
+            if len(unread) < len(made):
+                # What was updated in place may have served already. The last operation of a step that only fills the cache
+                # leaves queries behind.
+                last = position == len(self.made) - 1 and any(buffers[name].kind is Kind.CACHE for name, _ in made)
+                unread = [] if last else [(name, access) for name, access in unread if access == "out"]
+            if unread:
+                raise self._refuse(op, buffers[unread[0][0]], "is written for nothing: no later operation reads it")
 
     def _refuse(self, op: Op, buffer: Buffer, what: str) -> GraphError:
         return _refuse(self.graph, buffer.name, what, op.name)
@@ -150,41 +182,104 @@ class _Step:
             f"operation `{op.name}`: parameter `{name}` of `{op.kernel}` {what}", where=f"step `{self.graph.name}`"
         )
 
-    def _view(self, op: Op, spec: TensorSpec, view: View) -> None:
+    def _view(self, op: Op, spec: TensorSpec, view: View) -> tuple[int, int]:
+        """The elements of the buffer that a view is, as first and one past the last."""
         buffer = self.graph.buffers.get(view.buffer)
         if buffer is None:
             raise _refuse(self.graph, view.buffer, "is not one of the step", op.name)
         if buffer.dtype != spec.dtype or len(view.shape) != len(spec.dims):
             wanted = f"{spec.dtype} of rank {len(spec.dims)}"
             raise self._refuse(op, buffer, f"is {buffer.dtype} of rank {len(view.shape)}, and `{spec.name}` takes {wanted}")
-        if view.offset < 0 or view.offset + view.elements > self.elements[view.buffer]:
-            what = (
-                f"has {self.elements[view.buffer]} elements, and `{spec.name}` is {view.elements} from element {view.offset} on"
-            )
+        if min(view.shape, default=1) < 1:
+            raise self._refuse(op, buffer, f"is seen as `{spec.name}` of shape {view.shape}, which has no elements")
+        begin, end = view.offset, view.offset + prod(view.shape)
+        if begin < 0 or end > self.elements[view.buffer]:
+            what = f"has {self.elements[view.buffer]} elements, and `{spec.name}` is {end - begin} from element {begin} on"
             raise self._refuse(op, buffer, what)
+        return begin, end
 
-    def _reads(self, position: int, op: Op, view: View) -> None:
-        buffer = self.graph.buffers[view.buffer]
-        if buffer.kind in MADE and not self._covered(view):
-            raise self._refuse(op, buffer, "is read before it is written")
-        self.last_read[buffer.name] = position
+    def _reads(self, position: int, op: Op, name: str, span: tuple[int, int]) -> None:
+        if self.graph.buffers[name].kind in MADE and not self._covered(name, span):
+            raise self._refuse(op, self.graph.buffers[name], "is read before it is written")
+        self.last_read[name] = position
 
-    def _writes(self, position: int, op: Op, name: str, view: View) -> None:
-        buffer = self.graph.buffers[view.buffer]
+    def _writes(self, position: int, op: Op, parameter: str, name: str, spans: Mapping[str, tuple[int, int]]) -> None:
+        buffer = self.graph.buffers[name]
         if buffer.kind in FIXED:
             raise self._refuse(op, buffer, f"is a {buffer.kind.value}, and is written")
-        if buffer.kind is Kind.INPUT and self.last_use[buffer.name] != position:
+        if buffer.kind is Kind.INPUT and self.last_use[name] != position:
             raise self._refuse(op, buffer, "is an input that a later operation uses, and is written")
-        begin, end = view.offset, view.offset + view.elements
+        begin, end = span = spans[parameter]
         for other, seen in op.tensors.items():
-            if other != name and seen.buffer == view.buffer and seen.offset < end and begin < seen.offset + seen.elements:
-                raise self._refuse(op, buffer, f"is written as `{name}`, and is `{other}` too")
-        if buffer.kind in MADE and not self._covered(view):
-            self.written[buffer.name] = _merged([*self.written.get(buffer.name, []), (begin, end)])
+            if seen.buffer == name and other != parameter and spans[other][0] < end and begin < spans[other][1]:
+                raise self._refuse(op, buffer, f"is written as `{parameter}`, and is `{other}` too")
+        if buffer.kind in MADE and not self._covered(name, span):
+            self.written[name] = _merged([*self.written.get(name, []), span])
 
-    def _covered(self, view: View) -> bool:
-        begin, end = view.offset, view.offset + view.elements
-        return any(first <= begin and end <= last for first, last in self.written.get(view.buffer, []))
+    def _covered(self, name: str, span: tuple[int, int]) -> bool:
+        return any(first <= span[0] and span[1] <= last for first, last in self.written.get(name, ()))
+
+    def _dims(self, op: Op, known: _Known) -> Mapping[str, int]:
+        """The dims and integer scalars of an operation, all extents and launch checks held against them. A dim that no tensor
+        has by itself is left to the loader, as are checks that need it."""
+        integers = tuple(int(op.scalars[name]) for name in known.integers)
+        key = (id(known.contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
+        dims = self.solved.get(key)
+        if dims is not None:
+            return dims
+        dims = dict(zip(known.integers, integers, strict=True))
+        for name, spec in known.specs.items():
+            for dim, extent in zip(spec.dims, op.tensors[name].shape, strict=True):
+                if dim.op == "sym":
+                    dims.setdefault(dim.name, extent)
+        for name, spec in known.specs.items():
+            for axis, (dim, extent) in enumerate(zip(spec.dims, op.tensors[name].shape, strict=True)):
+                wanted = _value(dim, dims)
+                if wanted is not None and wanted != extent:
+                    buffer = self.graph.buffers[op.tensors[name].buffer]
+                    raise self._refuse(op, buffer, f"has {extent} elements on axis {axis} of `{name}`, where {dim} is {wanted}")
+        for check in known.contract.launch_checks:
+            if _value(check.condition, dims) == 0:
+                given = ", ".join(f"{name} = {dims[name]}" for name in dict.fromkeys(check.condition.symbols()))
+                # A condition is about an operation's shapes; the first buffer that has one of them stands for all.
+                name = self._of_dim(op, known, set(check.condition.symbols()))
+                raise _refuse(self.graph, name, f"breaks `{check.text}` of `{op.kernel}`: {given}", op.name)
+        self.solved[key] = dims
+        return dims
+
+    def _of_dim(self, op: Op, known: _Known, symbols: set[str]) -> str:
+        """The buffer that gives an operation the dim that the fewest of its parameters have, as caches do their slots."""
+        users = {
+            symbol: [name for name, spec in known.specs.items() if any(symbol in dim.symbols() for dim in spec.dims)]
+            for symbol in sorted(symbols)
+        }
+        parameters = min((names for names in users.values() if names), key=len, default=list(op.tensors))
+        return op.tensors[parameters[0]].buffer
+
+    def _values(self, op: Op, check: ValueCheck, dims: Mapping[str, int]) -> None:
+        buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
+        if buffer.kind in MADE:
+            raise self._refuse(op, buffer, f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`")
+        if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
+            raise self._refuse(op, buffer, f"must have known bounds, as `{check.tensor}` of `{op.kernel}`")
+        low, high = _value(check.low, dims), _value(check.high, dims)
+        if low is None or high is None:
+            raise self._refuse(
+                op, buffer, f"is `{check.tensor}` from {check.low} to below {check.high}, which no shape of `{op.kernel}` gives"
+            )
+        if buffer.low < low or buffer.high > high:
+            what = f"holds {buffer.low} to {buffer.high - 1}, and `{check.tensor}` of `{op.kernel}` takes {low} to {high - 1}"
+            raise self._refuse(op, buffer, what)
+
+
+def _value(expr: Expr, dims: Mapping[str, int]) -> int | None:
+    """An expression of a manifest, or None where a dim of it is not known; a division by zero holds for nothing, so it is 0."""
+    try:
+        return expr.evaluate(dims)
+    except KeyError:
+        return None
+    except ZeroDivisionError:
+        return 0
 
 
 def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
