@@ -54,13 +54,17 @@ class Contract:
     launch_checks: tuple[LaunchCheck, ...] = ()
 
 
+Bounds = tuple[ValueCheck, int | None, int | None]
+"""A value check, and its bounds for the shapes of an operation where these give them."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A contract by parameter; it is kept, because it is found again by its identity."""
 
     contract: Contract | Manifest
     specs: dict[str, TensorSpec]
-    scalars: frozenset[str]
+    scalars: dict[str, ScalarSpec]
     integers: tuple[str, ...]  # scalars that dims, checks and bounds may name
 
 
@@ -107,7 +111,7 @@ class _Step:
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
         self.known: dict[int, _Known] = {}
-        self.solved: dict[object, dict[str, int]] = {}  # layers are alike: dims and checks once for each shape
+        self.bounds: dict[object, list[Bounds]] = {}  # layers are alike: shapes are looked at once for each kind of launch
         self.elements = {name: View(name, buffer.shape).elements for name, buffer in graph.buffers.items()}
         self.alive: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
@@ -121,11 +125,11 @@ class _Step:
             known = self.known[id(contract)] = _Known(
                 contract,
                 {spec.name: spec for spec in contract.tensors},
-                frozenset(spec.name for spec in contract.scalars),
+                {spec.name: spec for spec in contract.scalars},
                 tuple(spec.name for spec in contract.scalars if not DTYPES[spec.dtype].is_float),
             )
         specs, buffers = known.specs, self.graph.buffers
-        if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars:
+        if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars.keys():
             raise self._wrong_parameters(op, contract)
         spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
         made: list[tuple[str, str]] = []
@@ -147,9 +151,13 @@ class _Step:
             if buffers[view.buffer].kind is Kind.ACTIVATION:
                 first, _ = self.alive.get(view.buffer, (position, position))
                 self.alive[view.buffer] = (first, position)
-        dims = self._dims(op, known)
-        for check in contract.value_checks:
-            self._values(op, check, dims)
+        integers = tuple(int(op.scalars[name]) for name in known.integers)
+        key = (id(contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
+        bounds = self.bounds.get(key)
+        if bounds is None:
+            bounds = self.bounds[key] = self._bounds(op, known, integers)
+        for check, low, high in bounds:
+            self._values(op, check, low, high)
 
     def ends(self) -> None:
         """What must hold after the last operation."""
@@ -217,16 +225,12 @@ class _Step:
             self.written[name] = _merged([*self.written.get(name, []), span])
 
     def _covered(self, name: str, span: tuple[int, int]) -> bool:
-        return any(first <= span[0] and span[1] <= last for first, last in self.written.get(name, ()))
+        begin, end = span
+        return any(first <= begin and end <= last for first, last in self.written.get(name, ()))
 
-    def _dims(self, op: Op, known: _Known) -> Mapping[str, int]:
-        """The dims and integer scalars of an operation, all extents and launch checks held against them. A dim that no tensor
-        has by itself is left to the loader, as are checks that need it."""
-        integers = tuple(int(op.scalars[name]) for name in known.integers)
-        key = (id(known.contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
-        dims = self.solved.get(key)
-        if dims is not None:
-            return dims
+    def _bounds(self, op: Op, known: _Known, integers: tuple[int, ...]) -> list[Bounds]:
+        """What the contract asks of stored integers, all extents and launch checks held against the shapes first. A dim that
+        no tensor has by itself is left to the loader, as are launch checks that need it."""
         dims = dict(zip(known.integers, integers, strict=True))
         for name, spec in known.specs.items():
             for dim, extent in zip(spec.dims, op.tensors[name].shape, strict=True):
@@ -237,32 +241,32 @@ class _Step:
                 wanted = _value(dim, dims)
                 if wanted is not None and wanted != extent:
                     buffer = self.graph.buffers[op.tensors[name].buffer]
-                    raise self._refuse(op, buffer, f"has {extent} elements on axis {axis} of `{name}`, where {dim} is {wanted}")
+                    given = str(wanted) if dim.op == "const" else f"{dim} = {wanted}"
+                    raise self._refuse(
+                        op, buffer, f"has extent {extent} on axis {axis} of `{name}`, and `{op.kernel}` takes {given}"
+                    )
         for check in known.contract.launch_checks:
             if _value(check.condition, dims) == 0:
                 given = ", ".join(f"{name} = {dims[name]}" for name in dict.fromkeys(check.condition.symbols()))
-                # A condition is about an operation's shapes; the first buffer that has one of them stands for all.
-                name = self._of_dim(op, known, set(check.condition.symbols()))
-                raise _refuse(self.graph, name, f"breaks `{check.text}` of `{op.kernel}`: {given}", op.name)
-        self.solved[key] = dims
-        return dims
+                raise _refuse(
+                    self.graph, self._limiting(op, known, check), f"breaks `{check.text}` of `{op.kernel}`: {given}", op.name
+                )
+        return [(check, _value(check.low, dims), _value(check.high, dims)) for check in known.contract.value_checks]
 
-    def _of_dim(self, op: Op, known: _Known, symbols: set[str]) -> str:
-        """The buffer that gives an operation the dim that the fewest of its parameters have, as caches do their slots."""
-        users = {
-            symbol: [name for name, spec in known.specs.items() if any(symbol in dim.symbols() for dim in spec.dims)]
-            for symbol in sorted(symbols)
-        }
-        parameters = min((names for names in users.values() if names), key=len, default=list(op.tensors))
-        return op.tensors[parameters[0]].buffer
+    def _limiting(self, op: Op, known: _Known, check: LaunchCheck) -> str:
+        """The buffer that gives the last dim a condition names, since limits are written on the right."""
+        for symbol in reversed(list(check.condition.symbols())):
+            for name, spec in known.specs.items():
+                if any(dim.op == "sym" and dim.name == symbol for dim in spec.dims):
+                    return op.tensors[name].buffer
+        return next(iter(op.tensors.values())).buffer
 
-    def _values(self, op: Op, check: ValueCheck, dims: Mapping[str, int]) -> None:
+    def _values(self, op: Op, check: ValueCheck, low: int | None, high: int | None) -> None:
         buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
         if buffer.kind in MADE:
             raise self._refuse(op, buffer, f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`")
         if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
             raise self._refuse(op, buffer, f"must have known bounds, as `{check.tensor}` of `{op.kernel}`")
-        low, high = _value(check.low, dims), _value(check.high, dims)
         if low is None or high is None:
             raise self._refuse(
                 op, buffer, f"is `{check.tensor}` from {check.low} to below {check.high}, which no shape of `{op.kernel}` gives"
@@ -273,13 +277,11 @@ class _Step:
 
 
 def _value(expr: Expr, dims: Mapping[str, int]) -> int | None:
-    """An expression of a manifest, or None where a dim of it is not known; a division by zero holds for nothing, so it is 0."""
+    """An expression of a manifest, or None where it names a dim that is not known or divides by zero."""
     try:
         return expr.evaluate(dims)
-    except KeyError:
+    except (KeyError, ZeroDivisionError):
         return None
-    except ZeroDivisionError:
-        return 0
 
 
 def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:

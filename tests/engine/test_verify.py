@@ -19,6 +19,7 @@ from engine.graph.qwen3 import Shape, step
 from engine.graph.step import Kind, Op, StepGraph, View
 from engine.graph.verify import Contract, GraphError, verify, verify_captured
 from tests import shipped
+from tilec.artifact import LaunchCheck
 
 TINY: Any = SimpleNamespace(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
@@ -31,14 +32,17 @@ CASES = [
       for head in ("argmax", "sample", "logits", "none")],
 ]  # fmt: skip
 
-_MADE: dict[str, Contract] = {}
+_CONTRACTS: dict[object, Contract] = {}
 
 
 def contract(op: Op) -> Contract:
-    """What an operation's kernel says of itself; dims and access do not depend on constants."""
-    if op.kernel not in _MADE:
-        _MADE[op.kernel] = kernel_contract(shipped.load(op.kernel))
-    return _MADE[op.kernel]
+    """What an operation's kernel says of itself at its constants."""
+    key = (op.kernel, *sorted(op.constants.items()))
+    if key not in _CONTRACTS:
+        function = shipped.load(op.kernel, op.constants)
+        checks = tuple(LaunchCheck(needed.condition, str(needed.condition)) for needed in function.requires)
+        _CONTRACTS[key] = replace(kernel_contract(function), launch_checks=checks)
+    return _CONTRACTS[key]
 
 
 def made(
