@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,42 @@ def test_too_little_memory_is_one_clear_error(bundle: Bundle) -> None:
         made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 4096)
     made.close()
     assert not driver.buffers
+
+
+class Breaking:
+    """Weights whose files break while they are read."""
+
+    def __init__(self, after: int) -> None:
+        self._good, self._left = dummy_weights(SMALLEST, "bf16"), after
+        self.destinations, self.bytes = self._good.destinations, self._good.bytes
+
+    def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        for chunk in self._good.chunks(name, limit_bytes):
+            self._left -= 1
+            if self._left < 0:
+                raise ModelError("tensor is damaged", where=name)
+            yield chunk
+
+
+@pytest.mark.parametrize("after", [0, 1, 9])
+def test_weights_that_break_on_the_way_end_the_load(bundle: Bundle, after: int) -> None:
+    driver = FakeDriver()
+    made = CudaBackend(bundle, Device(driver))
+    with pytest.raises(ModelError, match="tensor is damaged"):
+        made.load(SMALLEST, Breaking(after), 4096)
+    made.close()
+    assert not driver.buffers
+    assert threading.active_count() == 1
+
+
+def test_progress_counts_every_byte(bundle: Bundle) -> None:
+    seen: list[tuple[int, int]] = []
+    made = CudaBackend(bundle, Device(FakeDriver()))
+    weights = dummy_weights(SMALLEST, "bf16")
+    made.load(SMALLEST, weights, 4096, progress=lambda done, total: seen.append((done, total)))
+    made.close()
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert {total for _, total in seen} == {weights.bytes} and seen[-1][0] == weights.bytes
 
 
 def test_another_architecture_is_refused(bundle: Bundle) -> None:
