@@ -17,6 +17,9 @@ writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is 
 
 The loader (`tilec.runtime.Kernel.plan`) checks shapes and values again, launch by launch; here a whole step is refused before
 any of it runs. Lifetimes are found here anew, not taken from the memory plan's maker.
+
+Contracts do not say what a kernel computes, so two orders can both hold together: a read may come before or after an update in
+place (`InOut`) of a buffer that was whole already. Which of them is the model, the tests of its numbers show.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,16 +21,18 @@ from engine.graph.qwen3 import Shape, step
 from engine.graph.step import Kind, Op, StepGraph, View
 from engine.graph.verify import Contract, GraphError, verify, verify_captured
 from tests import shipped
-from tilec.artifact import LaunchCheck
+from tilec.artifact import LaunchCheck, TensorSpec
+from tilec.ir.expr import sym
 
 TINY: Any = SimpleNamespace(
     hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
     vocab_size=2048, rms_norm_eps=1e-6, tie_word_embeddings=True,
 )  # fmt: skip
 MODELS = {model["name"]: model["config"] for model in tomllib.loads((shipped.ROOT / "build.toml").read_text())["model"]}
+TIED = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 CASES = [
     *[(1, head, True, 0) for head in ("argmax", "sample", "logits")],
-    *[(tokens, head, False, past) for tokens, past in ((1, 0), (17, 64), (1024, 64))
+    *[(tokens, head, False, past) for tokens in (1, 17, 512, 1024) for past in (0, 64)
       for head in ("argmax", "sample", "logits", "none")],
 ]  # fmt: skip
 
@@ -55,7 +59,7 @@ def made(
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_real_steps_hold_together(name: str, case: tuple[int, str, bool, int]) -> None:
-    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings="b" in name[-2:] and name < "qwen3-5")
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
     verify(*made(shape, *case), contract)
 
 
@@ -138,6 +142,19 @@ def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
         (with_op("norm", lambda op: replace(op, scalars={})), "operation `norm`: parameter `eps` of `rms_norm` is not given"),
         (with_op("norm", lambda op: replace(op, tensors={**op.tensors, "more": op.tensors["x"]})),
          "operation `norm`: parameter `more` of `rms_norm` is unknown to the kernel"),
+        (with_op("norm", lambda op: replace(op, scalars={"epsilon": 1e-6})), "parameter `eps` of `rms_norm` is not given"),
+        (with_view("lm_head", "x", lambda view: replace(view, shape=(0, 1024))), "shape (0, 1024), which has no elements"),
+        (with_view("lm_head", "x", lambda view: replace(view, shape=(-1, -1024))), "buffer `normed` is seen as `x` of shape"),
+        (with_view("lm_head", "x", lambda view: replace(view, shape=(1024, 1))),
+         "operation `lm_head`: buffer `normed` has extent 1024 on axis 0 of `x`, and `matvec_argmax` takes 1"),
+        (with_view("argmax", "maxima", lambda view: replace(view, shape=(1, 330))),
+         "operation `argmax`: buffer `head.indices` has extent 660 on axis 1 of `indices`, and `argmax_reduce` takes P = 330"),
+        (with_view("layers.1.attention", "q", lambda view: replace(view, buffer="layers.0.q")),
+         "operation `layers.1.qk_norm_rope_kv`: buffer `layers.1.q` is written for nothing"),
+        (with_view("layers.1.merge", "sums", lambda view: replace(view, buffer="layers.1.maxima")),
+         "operation `layers.1.attention`: buffer `layers.1.sums` is written for nothing"),
+        (with_buffer("ids", kind=Kind.ACTIVATION), "operation `embed_tokens`: buffer `ids` is read before it is written"),
+        (with_buffer("ids", high=2049), "buffer `ids` holds 0 to 2048, and `ids` of `embedding` takes 0 to 2047"),
         (with_buffer("ids", high=None), "operation `embed_tokens`: buffer `ids` must have known bounds"),
         (with_buffer("positions", low=None), "buffer `positions` must have known bounds"),
         (with_buffer("slots", distinct=False), "operation `layers.0.qk_norm_rope_kv`: buffer `slots` must have known bounds"),
@@ -165,6 +182,151 @@ def test_no_operation_can_be_left_out() -> None:
     for name in [op.name for op in made(TINY, 1, "sample", True, 0)[0].ops if op.name != "advance"]:
         with pytest.raises(GraphError):
             verify(*without(name)(*made(TINY, 1, "sample", True, 0)), contract)
+
+
+REAL = [(1, "sample", True, 0), (1, "argmax", True, 0), (17, "sample", False, 64), (17, "argmax", False, 0)]
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_every_view_and_parameter_is_held_to_its_kernel(case: Any) -> None:
+    """Each view of a step moved by one element, and each parameter taken away."""
+    graph, memory = made(TINY, *case)
+    for op in graph.ops:
+        for name, view in op.tensors.items():
+            said = f"operation `{op.name}`: buffer `{view.buffer}` has"
+            for offset in (-1, 1):
+                moved = replace(view, offset=offset)
+                with pytest.raises(GraphError, match=re.escape(said)):
+                    verify(*with_view(op.name, name, lambda _, moved=moved: moved)(*made(TINY, *case)), contract)
+            tensors = {key: value for key, value in op.tensors.items() if key != name}
+            with pytest.raises(GraphError, match=f"operation `{op.name}`: parameter `{name}` of `{op.kernel}` is not given"):
+                verify(
+                    *with_op(op.name, lambda op, tensors=tensors: replace(op, tensors=tensors))(graph_of(graph), memory),
+                    contract,
+                )
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_what_may_not_change_is_never_written(case: Any) -> None:
+    """Each buffer that a step writes, declared a weight, a table or a setting."""
+    graph, memory = made(TINY, *case)
+    seen = 0
+    for op in graph.ops:
+        for spec in contract(op).tensors:
+            if spec.access == "in":
+                continue
+            name = op.tensors[spec.name].buffer
+            writers = [
+                other.name
+                for other in graph.ops
+                for wanted in contract(other).tensors
+                if wanted.access != "in" and other.tensors[wanted.name].buffer == name
+            ]
+            for kind in (Kind.WEIGHT, Kind.TABLE, Kind.SETTING):
+                said = f"operation `{writers[0]}`: buffer `{name}` is a {kind.value}, and is written"
+                with pytest.raises(GraphError, match=re.escape(said)):
+                    verify(*with_buffer(name, kind=kind)(graph_of(graph), memory), contract)
+                seen += 1
+    assert seen > 3 * len(graph.ops)
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_every_bound_is_needed(case: Any) -> None:
+    """Each bound of a buffer whose integers a kernel trusts: forgotten, and wider by one."""
+    graph, memory = made(TINY, *case)
+    checks = [(op, check) for op in graph.ops for check in contract(op).value_checks]
+    for name in {op.tensors[check.tensor].buffer for op, check in checks}:
+        buffer = graph.buffers[name]
+        assert buffer.low is not None
+        assert buffer.high is not None
+        wider = [{"low": None}, {"high": None}, {"low": buffer.low - 1}, {"high": buffer.high + 1}]
+        for change in [*wider, *([{"distinct": False}] if buffer.distinct else [])]:
+            with pytest.raises(GraphError, match=f"operation `.*`: buffer `{name}` (must have known bounds|holds)"):
+                verify(*with_buffer(name, **change)(graph_of(graph), memory), contract)
+
+
+@pytest.mark.parametrize("past", [-1, 2048 - 16, 2**30])
+def test_a_prompt_ends_within_the_cache(past: int) -> None:
+    mutate = with_op("layers.1.attention", lambda op: replace(op, scalars={**op.scalars, "past": past}))
+    with pytest.raises(GraphError, match=r"operation `layers.1.attention`: buffer `k_cache.1` breaks .*past \+ T <= S"):
+        verify(*mutate(*made(TINY, 17, "argmax", False, 64)), contract)
+    mutate = with_op("layers.1.attention", lambda op: replace(op, scalars={**op.scalars, "past": 2048 - 17}))
+    verify(*mutate(*made(TINY, 17, "argmax", False, 64)), contract)
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_places_of_the_arena(case: Any) -> None:
+    """Each activation on top of each other one: refused where both are needed at once, by whatever reads or writes them."""
+    graph, memory = made(TINY, *case)
+    touched = {name: [i for i, op in enumerate(graph.ops) if name in buffers_of(op)] for name in memory.offsets}
+    met = 0
+    for name, own in touched.items():
+        for other, its in touched.items():
+            if name == other or own[0] > its[-1] or its[0] > own[-1]:
+                continue
+            met += 1
+            with pytest.raises(GraphError, match=r"operation `.*`: buffer `.*` (shares bytes with `.*`|lies at)"):
+                verify(graph, MemoryPlan({**memory.offsets, name: memory.offsets[other]}, memory.size), contract)
+        for place in (memory.offsets[name] + 128, memory.size, -256):
+            with pytest.raises(GraphError, match=f"buffer `{name}` lies at"):
+                verify(graph, MemoryPlan({**memory.offsets, name: place}, memory.size), contract)
+    assert met > len(memory.offsets)
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_neighbours_stay_in_order(case: Any) -> None:
+    """Neighbours that change places are refused. Contracts say nothing of what a kernel computes, so a read may go before an
+    update in place of what was whole already: that, and nothing else, is let through."""
+    graph, memory = made(TINY, *case)
+    refused = 0
+    for first, second in pairwise(graph.ops):
+        swap = {first.name: second, second.name: first}
+        changed = StepGraph(graph.name, graph.tokens, graph.buffers, [swap.get(op.name, op) for op in graph.ops])
+        try:
+            verify(changed, memory, contract)
+        except GraphError as error:
+            assert re.search("operation `.*`: buffer `.*`", str(error))
+            refused += 1
+        else:
+            assert written_by(first) & buffers_of(second) | buffers_of(first) & written_by(second) == {"hidden"}
+            assert {"residual"} & (first.tensors.keys() | second.tensors.keys())
+    assert refused > len(graph.ops) // 2
+
+
+def graph_of(graph: StepGraph) -> StepGraph:
+    """A step that can be changed without changing the other."""
+    return StepGraph(graph.name, graph.tokens, dict(graph.buffers), list(graph.ops))
+
+
+def buffers_of(op: Op) -> set[str]:
+    return {view.buffer for view in op.tensors.values()}
+
+
+def written_by(op: Op) -> set[str]:
+    return {op.tensors[spec.name].buffer for spec in contract(op).tensors if spec.access != "in"}
+
+
+def test_a_kernel_that_writes_nothing_has_no_place() -> None:
+    graph, memory = made(TINY, 1, "argmax", True, 0)
+    idle = Op("idle", "idle", {}, {"x": graph.view("hidden")})
+    graph.ops.append(idle)
+    spec = TensorSpec("x", "in", "bf16", (sym("A"), sym("B")), None, 16)
+    with pytest.raises(GraphError, match="operation `idle`: buffer `hidden` is read for nothing"):
+        verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is idle else contract(op))
+
+
+def test_what_a_kernel_computed_has_no_bounds() -> None:
+    """A declared bound of a buffer that the step itself fills is not evidence."""
+    graph, memory = made(TINY, 17, "argmax", False, 0)
+    graph.buffer("picked", "i32", (1,), Kind.ACTIVATION, low=0, high=1)
+    memory = MemoryPlan({**memory.offsets, "picked": memory.size}, memory.size + 256)
+    place = next(i for i, op in enumerate(graph.ops) if op.name == "last_token")
+    graph.ops[place] = replace(graph.ops[place], tensors={**graph.ops[place].tensors, "index": graph.view("picked")})
+    fill = Op("pick", "pick", {}, {"out": graph.view("picked")})
+    graph.ops.insert(place, fill)
+    spec = TensorSpec("out", "out", "i32", (sym("N"),), None, 16)
+    with pytest.raises(GraphError, match="operation `last_token`: buffer `picked` is computed, so nothing bounds it"):
+        verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is fill else contract(op))
 
 
 def captured() -> tuple[StepGraph, dict[str, tuple[int, int]]]:

@@ -1,0 +1,154 @@
+"""The whole-graph verifier against a simulation of memory: random small steps with mistakes, every element told apart."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, replace
+
+import pytest
+
+from engine.graph.plan import MemoryPlan, plan_memory
+from engine.graph.step import Kind, Op, StepGraph, View
+from engine.graph.verify import Contract, GraphError, verify
+from tilec.artifact import TensorSpec
+from tilec.ir.expr import sym
+
+WORDS = 64
+"""Elements (f32) that the arena's alignment is."""
+
+
+@dataclass
+class Small:
+    """A random step of a few buffers and views of parts of them. The kernel `in.out.inout` has three parameters."""
+
+    graph: StepGraph
+    offsets: dict[str, int]
+
+    @classmethod
+    def random(cls, chance: random.Random) -> Small:
+        """A step that is right: what is read was written, and what was written is read at the end."""
+        graph = StepGraph("small", 1)
+        for i in range(4):
+            graph.buffer(f"b{i}", "f32", (WORDS * chance.randint(1, 2),), Kind.ACTIVATION)
+        graph.buffer("y", "f32", (4,), Kind.OUTPUT)
+        whole: list[str] = []
+        for i in range(chance.randint(2, 5)):
+            source = chance.choice(whole) if whole else None
+            out = chance.choice([name for name in graph.buffers if name not in (source, "y")])
+            half = graph.buffers[out].shape[0] // 2
+            reads = [graph.view(source)] if source else []
+            update = out in whole and chance.random() < 0.5
+            cls.add(graph, f"{i}", reads, [View(out, (half,))], [])  # one half, then the other
+            cls.add(graph, f"{i}.again", reads, [View(out, (half,), half)], [])
+            if update:
+                cls.add(graph, f"{i}.update", reads, [], [graph.view(out)])
+            cls.add(graph, f"{i}.served", [graph.view(out)], [graph.view("y")], [])
+            whole = [*whole, out] if out not in whole else whole
+        cls.add(graph, "last", [graph.view(name) for name in whole], [graph.view("y")], [])
+        return cls(graph, dict(plan_memory(graph).offsets))
+
+    @staticmethod
+    def add(graph: StepGraph, name: str, reads: list[View], writes: list[View], updates: list[View]) -> None:
+        kinds = ["in"] * len(reads) + ["out"] * len(writes) + ["inout"] * len(updates)
+        views = {f"p{i}": view for i, view in enumerate([*reads, *writes, *updates])}
+        graph.add(name, ".".join(kinds), {}, views)
+
+    def change(self, chance: random.Random) -> None:
+        """One small mistake; it may be harmless."""
+        ops = self.graph.ops
+        i = chance.randrange(len(ops) - 1)
+        match chance.randrange(4):
+            case 0:
+                self.offsets[chance.choice(sorted(self.offsets))] = 4 * WORDS * chance.randint(0, 4)
+            case 1:
+                ops[i], ops[i + 1] = ops[i + 1], ops[i]
+            case 2:
+                del ops[i]
+            case _:
+                name = chance.choice(sorted(ops[i].tensors))
+                view = ops[i].tensors[name]
+                moved = replace(view, offset=view.offset + chance.choice((-32, -1, 1, 32)))
+                ops[i] = replace(ops[i], tensors={**ops[i].tensors, name: moved})
+
+    def memory(self) -> MemoryPlan:
+        ends = [offset + self.graph.buffers[name].bytes for name, offset in self.offsets.items()]
+        return MemoryPlan(self.offsets, max(ends, default=0))
+
+    def holds(self) -> bool:
+        """Whether, element by element, every read finds what was last written there under its buffer's name, and no launch
+        writes memory that it also has as something else."""
+        found: dict[tuple[str, int], object] = {}
+        expected: dict[tuple[str, int], object] = {}
+        for position, op in enumerate(self.graph.ops):
+            cells = {name: self.cells(view) for name, view in op.tensors.items()}
+            accesses = dict(zip(op.tensors, op.kernel.split("."), strict=True))
+            for name, access in accesses.items():
+                if any(element >= self.graph.buffers[buffer].shape[0] or element < 0 for (buffer, element), _ in cells[name]):
+                    return False
+                if access != "out" and any(tag not in expected or found[at] != expected[tag] for tag, at in cells[name]):
+                    return False
+            for name, access in accesses.items():
+                mine = {at for _, at in cells[name]}
+                if access != "in" and any(mine & {at for _, at in cells[other]} for other in cells if other != name):
+                    return False
+                for tag, at in cells[name] if access != "in" else ():
+                    found[at] = expected[tag] = (tag, position)
+        return all(tag in expected for tag, _ in self.cells(self.graph.view("y")))
+
+    def cells(self, view: View) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+        """Each element of a view, by its buffer and by where it lies."""
+        place = self.offsets.get(view.buffer)
+        space, base = (view.buffer, 0) if view.buffer == "y" else ("arena", (place or 0) // 4)
+        return [((view.buffer, i), (space, base + i)) for i in range(view.offset, view.offset + view.elements)]
+
+
+def small_contract(op: Op) -> Contract:
+    kinds = enumerate(op.kernel.split("."))
+    return Contract(tuple(TensorSpec(f"p{i}", kind, "f32", (sym(f"N{i}"),), None, 4) for i, kind in kinds), (), ())
+
+
+def test_small_steps_are_accepted_only_where_every_element_is_right() -> None:
+    """Random steps, most with mistakes, on memory whose elements are told apart. Both outcomes must be common, or this would
+    show nothing; of what is refused, most is wrong and not just not understood."""
+    accepted = refused = wrong = 0
+    for seed in range(1500):
+        chance = random.Random(seed)
+        small = Small.random(chance)
+        verify(small.graph, small.memory(), small_contract)
+        assert small.holds()
+        before = list(small.graph.ops), dict(small.offsets)
+        for _ in range(chance.randint(1, 2)):
+            small.change(chance)
+        if before == (small.graph.ops, small.offsets):
+            continue
+        holds = small.holds()
+        try:
+            verify(small.graph, small.memory(), small_contract)
+        except GraphError as error:
+            assert re.search("buffer `(b[0-3]|y)`", str(error))
+            refused += 1
+            wrong += not holds
+        else:
+            assert holds, seed
+            accepted += 1
+    assert accepted > 150
+    assert wrong > refused // 2
+
+
+def test_one_element_that_nobody_wrote() -> None:
+    """Two launches that leave out one element between them do not make a buffer whole; without the gap they do."""
+    for gap in (0, 1):
+        graph = StepGraph("small", 1)
+        graph.buffer("b0", "f32", (WORDS,), Kind.ACTIVATION)
+        graph.buffer("y", "f32", (4,), Kind.OUTPUT)
+        Small.add(graph, "right", [], [View("b0", (32,), 32)], [])
+        Small.add(graph, "left", [], [View("b0", (32 - gap,))], [])
+        Small.add(graph, "last", [graph.view("b0")], [graph.view("y")], [])
+        small = Small(graph, dict(plan_memory(graph).offsets))
+        assert small.holds() is (gap == 0)
+        if gap:
+            with pytest.raises(GraphError, match="operation `last`: buffer `b0` is read before it is written"):
+                verify(graph, small.memory(), small_contract)
+        else:
+            verify(graph, small.memory(), small_contract)
