@@ -238,7 +238,8 @@ class InterpreterBackend:
 
 
 def kernel_contract(function: Function) -> Contract:
-    """What a kernel says of its parameters, as its artifact's manifest would."""
+    """What a kernel says of its parameters, as its artifact's manifest would. Its preconditions are left to the interpreter,
+    which checks them when it runs the kernel."""
     return Contract(
         tuple(
             TensorSpec(p.name, p.access.value, p.value.tensor.dtype.name, p.value.tensor.dims, None, p.value.tensor.align)

@@ -154,7 +154,7 @@ class _Step:
             if buffers[view.buffer].kind is Kind.ACTIVATION:
                 first, _ = self.alive.get(view.buffer, (position, position))
                 self.alive[view.buffer] = (first, position)
-        integers = tuple(int(op.scalars[name]) for name in known.integers)
+        integers = tuple(self._integer(op, name) for name in known.integers)
         key = (id(contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
         bounds = self.bounds.get(key)
         if bounds is None:
@@ -201,6 +201,8 @@ class _Step:
         if buffer.dtype != spec.dtype or len(view.shape) != len(spec.dims):
             wanted = f"{spec.dtype} of rank {len(spec.dims)}"
             raise self._refuse(op, buffer, f"is {buffer.dtype} of rank {len(view.shape)}, and `{spec.name}` takes {wanted}")
+        if spec.strides is not None:
+            raise self._refuse(op, buffer, f"is row-major, and `{spec.name}` of `{op.kernel}` has strides")
         if min(view.shape, default=1) < 1:
             raise self._refuse(op, buffer, f"is seen as `{spec.name}` of shape {view.shape}, which has no elements")
         begin, end = view.offset, view.offset + prod(view.shape)
@@ -208,6 +210,13 @@ class _Step:
             what = f"has {self.elements[view.buffer]} elements, and `{spec.name}` is {end - begin} from element {begin} on"
             raise self._refuse(op, buffer, what)
         return begin, end
+
+    def _integer(self, op: Op, name: str) -> int:
+        value = op.scalars[name]
+        if not isinstance(value, int):
+            where = f"step `{self.graph.name}`"
+            raise GraphError(f"operation `{op.name}`: scalar `{name}` of `{op.kernel}` is {value}, not an integer", where=where)
+        return value
 
     def _reads(self, position: int, op: Op, name: str, span: tuple[int, int]) -> None:
         if self.graph.buffers[name].kind in MADE and not self._covered(name, span):
@@ -266,7 +275,7 @@ class _Step:
 
     def _values(self, op: Op, check: ValueCheck, low: int | None, high: int | None) -> None:
         buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
-        if buffer.kind in MADE:
+        if buffer.kind in MADE or buffer.kind is Kind.CACHE:
             raise self._refuse(op, buffer, f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`")
         if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
             raise self._refuse(op, buffer, f"must have known bounds, as `{check.tensor}` of `{op.kernel}`")
@@ -302,6 +311,9 @@ def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _verify_memory(graph: StepGraph, memory: MemoryPlan, alive: Mapping[str, tuple[int, int]]) -> None:
     """Each activation against those that are still alive when it begins to be."""
+    for name in memory.offsets:
+        if name not in graph.buffers or graph.buffers[name].kind is not Kind.ACTIVATION:
+            raise _refuse(graph, name, "has a place in the arena, and is no activation of the step")
     still: list[tuple[int, int, int, str]] = []  # last operation, first byte, byte after the last, name
     for name in sorted(alive, key=lambda name: alive[name]):
         buffer, (first, last) = graph.buffers[name], alive[name]

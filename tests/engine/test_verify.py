@@ -414,3 +414,24 @@ def test_the_simulation_finds_what_is_wrong() -> None:
     graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
     assert Tagged(graph, memory).holds()
     assert not Tagged(graph, MemoryPlan({**memory.offsets, "layers.1.gate_up": memory.offsets["hidden"]}, memory.size)).holds()
+
+
+def test_only_activations_lie_in_the_arena() -> None:
+    graph, memory = made(TINY, 1, "argmax", True, 0)
+    for name in ("model.norm.weight", "token", "nobody"):
+        with pytest.raises(GraphError, match=f"buffer `{name}` has a place in the arena, and is no activation"):
+            verify(graph, MemoryPlan({**memory.offsets, name: 0}, memory.size), contract)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0.5])
+def test_integers_are_integers(value: float) -> None:
+    graph, memory = made(TINY, 17, "argmax", False, 64)
+    change = with_op("layers.0.attention", lambda op: replace(op, scalars={**op.scalars, "past": value}))
+    with pytest.raises(GraphError, match=r"scalar `past` of `flash_attention` is .*, not an integer"):
+        verify(*change(graph, memory), contract)
+
+
+def test_a_cache_bounds_no_index() -> None:
+    graph, memory = made(TINY, 1, "argmax", True, 0)
+    with pytest.raises(GraphError, match="buffer `lengths` is computed, so nothing bounds it"):
+        verify(*with_buffer("lengths", kind=Kind.CACHE)(graph, memory), contract)
