@@ -136,6 +136,18 @@ def test_a_prompt_of_a_length_that_came_before_is_not_planned_again(
     assert [launch.parameters for launch in driver.launches] == first * 2
 
 
+@pytest.mark.parametrize("max_seq_len", [1, 70, 1500])
+def test_every_prompt_fits_the_arena(bundle: Bundle, max_seq_len: int) -> None:
+    made = CudaBackend(bundle, Device(FakeDriver()))
+    made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), max_seq_len)
+    for tokens in (1, 2, 3, 17, 63, 64, 65, 500, 1024, 1025, 1500):
+        if tokens <= max_seq_len:
+            for take_in in (made.prefill, made.prompt_logits, lambda ids: made.prefill(ids, SamplingParams())):
+                made.reset()
+                take_in([1] * tokens)
+    made.close()
+
+
 def test_a_token_outside_the_vocabulary_is_told(backend: tuple[CudaBackend, FakeDriver]) -> None:
     made, _ = backend
     made.prefill([1])
