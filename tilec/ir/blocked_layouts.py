@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Final
 
 from tilec.ir.layout import Digit, Layout
+from tilec.ir.types import TileType
 
 
 def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
@@ -70,6 +72,25 @@ def with_axes(layout: Layout, axes: dict[int, int], rank: int) -> Layout:
         return tuple(d if d.axis is None else Digit(d.extent, axes[d.axis], d.stride) for d in digits)
 
     return Layout(rank, moved(layout.registers), moved(layout.lanes), moved(layout.warps))
+
+
+BANKS_BYTES: Final = 128
+"""Bytes after which shared memory's banks repeat."""
+
+ROW_PADDING_BYTES: Final = 16
+PADDED_BYTES: Final = 64 << 10
+"""Larger matrices get no padding: they may fill all shared memory that a block has."""
+
+
+def row_padding(tile: TileType) -> int:
+    """Bytes between the rows of a matrix in shared memory: some where rows would begin in the same bank."""
+    pitch, size = tile.shape[-1] * tile.dtype.bytes, tile.size * tile.dtype.bytes
+    return ROW_PADDING_BYTES if tile.rank == 2 and pitch % BANKS_BYTES == 0 and size <= PADDED_BYTES else 0
+
+
+def conversion_bytes(tile: TileType) -> int:
+    """Shared memory that changing the layout of a matrix takes at most."""
+    return tile.size * tile.dtype.bytes + tile.shape[0] * row_padding(tile)
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -3,9 +3,7 @@ memory, row-major, with a barrier on either side."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from tilec.ir.blocked_layouts import row_major
+from tilec.ir.blocked_layouts import row_major, row_padding
 from tilec.ir.core import Value
 from tilec.ir.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Constant
@@ -14,11 +12,6 @@ from tilec.lowering.context import Context, storage
 from tilec.lowering.tensor_core import SHARED, arith, offset_pointer
 
 Steps = tuple[int, ...]
-
-BANKS_BYTES: Final = 128
-"""Bytes after which shared memory's banks repeat."""
-
-PADDING_BYTES: Final = 16
 
 
 def registers_in(context: Context, value: Value, layout: Layout) -> list[str]:
@@ -43,12 +36,10 @@ def moved(context: Context, held: list[str], tile: TileType, source: Layout, tar
 
 
 def _steps(tile: TileType, *layouts: Layout) -> Steps:
-    """Elements between neighbours on each axis. Where lanes lie on several rows of a matrix, and rows would begin in the same
-    bank, each row begins 16 bytes after the end of the one before."""
-    pitch = tile.shape[-1]
-    rows = tile.rank == 2 and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes)
-    if rows and pitch * tile.dtype.bytes % BANKS_BYTES == 0:
-        return (pitch + PADDING_BYTES // tile.dtype.bytes, 1)
+    """Elements between neighbours on each axis; rows are padded where lanes lie on several of them."""
+    padding = row_padding(tile)
+    if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
+        return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
     return row_major(tile.shape)
 
 

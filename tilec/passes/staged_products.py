@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tilec.ir import mma_layouts
+from tilec.ir.blocked_layouts import conversion_bytes
 from tilec.ir.core import Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.mma_layouts import WarpGrid
@@ -76,7 +77,7 @@ def relayout(out: Emitter, value: Value, layout: Layout) -> Value:
 def held_bytes(products: list[Product]) -> int:
     """Shared memory for changing the layout of one operand that comes in registers, beside the buffers."""
     tiles = [product.mma.operands[place].tile for product in products for place, _ in product.held]
-    return max((tile.size * tile.dtype.bytes for tile in tiles), default=0)
+    return max((conversion_bytes(tile) for tile in tiles), default=0)
 
 
 def hold_constant_operands(
