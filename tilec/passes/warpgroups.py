@@ -16,6 +16,8 @@ from tilec.passes.staged_products import Emitter, Product
 from tilec.target import Target
 
 LEAST_STAGES = 3
+MOST_ACCUMULATORS = 128
+"""Of a thread: more leave too few of its 255 registers."""
 
 
 def suits(loop: For, products: list[Product], target: Target, warps: int) -> bool:
@@ -29,7 +31,8 @@ def suits(loop: For, products: list[Product], target: Target, warps: int) -> boo
         return False
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
-    shape = rows % (mma_layouts.GROUP_M * (warps // 4)) == 0 and columns <= mma_layouts.GROUP_N_LIMIT
+    fits = rows * columns <= MOST_ACCUMULATORS * 32 * warps
+    shape = fits and rows % (mma_layouts.GROUP_M * (warps // 4)) == 0 and columns <= mma_layouts.GROUP_N_LIMIT
     body = loop.regions[0]
     users = [op for op in body.walk() for value in op.operands if value is mma.result]
     carried = [a for a, v in zip(body.arguments[1:], body.ops[-1].operands, strict=True) if v is mma.result]
