@@ -55,7 +55,7 @@ class Checked:
         self, manifest: Manifest, views: dict[str, TensorView], scalars: dict[str, int | float], dims: Mapping[str, int]
     ) -> Shapes:
         """What follows from these shapes; checked where they are new."""
-        shapes = tuple((view.shape, view.strides) for view in views.values())
+        shapes = tuple((tuple(view.shape), tuple(view.strides)) for view in views.values())
         key = (shapes, tuple(value for value in scalars.values() if isinstance(value, int)), tuple(sorted(dims.items())))
         found = self._found.get(key)
         if found is None:
@@ -91,7 +91,7 @@ def check_launch(
                 required=f"a multiple of {spec.align} bytes",
             )  # fmt: skip
     _check_aliasing(manifest, views, shapes.spans)
-    return Launch(views, scalars, shapes.env, shapes.grid)
+    return Launch(views, scalars, dict(shapes.env), shapes.grid)
 
 
 def _check_shapes(
