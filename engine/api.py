@@ -9,6 +9,7 @@ with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from os import PathLike
 from typing import Any, Final, Literal
 
@@ -19,7 +20,7 @@ from engine.backends import Backend
 from engine.backends.load import device_errors, load_on_gpu
 from engine.config import GenerationConfig, ModelConfig
 from engine.dummy_weights import dummy_weights
-from engine.errors import UsageError
+from engine.errors import DeviceError, UsageError
 from engine.graph.qwen3 import Head
 from engine.profile import StepProfile, profile_decode
 from engine.sampling import TOP_K_LIMIT, SamplingParams
@@ -133,10 +134,10 @@ class Engine:
         thinking: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
         sampling: SamplingParams | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
     ) -> Iterator[str]:
-        """The answer in pieces that end between characters; it ends before the first of the strings `stop`. See `tokens` and
-        `generate_ids` for the rest."""
+        """The answer in pieces that end between characters; it ends before the first of the strings `stop`, and where another
+        answer is begun. See `tokens` and `generate_ids` for the rest."""
         ids = self.tokens(prompt, thinking=thinking, tools=tools)
         stream, end = Detokenizer(self.text), StopStrings(stop)
         for token in self.generate_ids(ids, max_new_tokens, sampling=sampling):
@@ -173,5 +174,6 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        with suppress(DeviceError) if kind is not None else nullcontext():  # what went wrong first is what is told
+            self.close()

@@ -8,6 +8,7 @@ The random number of a step depends on (seed, step) alone, by Philox4x32-10 (Sal
 
 from __future__ import annotations
 
+import numbers
 import operator
 import sys
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class SamplingParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not _real(self.temperature) or not 0 < self.temperature <= sys.float_info.max:
+        if not _real(self.temperature) or not 0 < _plain(self.temperature) <= sys.float_info.max:
             what = f"temperature is {self.temperature!r}, not a positive number"
             raise UsageError(what, fix="leave sampling out for the most likely token")
         if not _whole(self.top_k) or not 1 <= self.top_k <= TOP_K_LIMIT:
@@ -141,8 +142,13 @@ def sample_logits(logits: NDArray[np.float32], params: SamplingParams, step: int
     return sample(logits, np.arange(logits.size), params, step)
 
 
+def _plain(value: Any) -> int | float:
+    """A number of NumPy as Python's, so that no comparison is made in its own narrow type."""
+    return value.item() if hasattr(value, "item") else value
+
+
 def _real(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return not isinstance(value, bool) and isinstance(value, numbers.Real)
 
 
 def _whole(value: object) -> bool:

@@ -105,7 +105,8 @@ class StopStrings:
     """Ends a text before the one of some strings that is complete first (the longest of several), however the text comes in
     pieces. UsageError for an empty string."""
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, strings: str | Sequence[str]) -> None:
+        strings = (strings,) if isinstance(strings, str) else strings
         if "" in strings:
             raise UsageError("a stop string is empty", fix="leave it out")
         self._strings = tuple(strings)

@@ -10,6 +10,7 @@ import ctypes
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +19,9 @@ from numpy.typing import NDArray
 
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches
-from engine.backends.prompts import CHUNK_TOKENS, check_room, check_vocabulary, chunks
+from engine.backends.prompts import CHUNK_TOKENS, Answers, check_room, check_vocabulary, chunks
 from engine.backends.upload import Progress, Upload, WeightSource
-from engine.errors import BundleRefused, DeviceError, ModelError
+from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
 from engine.graph.plan import plan_memory
 from engine.graph.qwen3 import Head, cache_slots, step
 from engine.graph.rope import rope_table
@@ -68,6 +69,7 @@ class CudaBackend:
         self.memory = DeviceMemory(self.driver, self.stream)
         self.launches = Launches(bundle, self.device)
         self.position = 0
+        self._answers = Answers()
         self._captured: dict[Head, CapturedStep] = {}
         self._prefills: OrderedDict[Any, list[Plan]] = OrderedDict()
         self._inputs: dict[str, InputBlock] = {}
@@ -111,6 +113,7 @@ class CudaBackend:
 
     def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
         """Take in a prompt behind what the cache holds, in chunks; only the last chunk has a head."""
+        self._check_open()
         self._chooses = "argmax" if sampling is None else "sample"
         check_room(self.position, len(ids), self.max_seq_len)
         if sampling is not None:
@@ -141,12 +144,14 @@ class CudaBackend:
     def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
         """Take in `token` and give the choice of the next, which is taken in in turn, at most `limit` times. Each step leaves
         the inputs of the next on the device, so that one is always enqueued ahead of the one that is waited for."""
+        answer = self._answers.begin()
         start, launched = self.position, 0
         waiting: deque[int] = deque()
         executable = self.captured_step(self._chooses).executable
         self._send(token)
         try:
             for given in range(limit):
+                self._answers.check(answer)
                 while launched < min(given + 1 + AHEAD, limit) and (launched <= given or start + launched < self.max_seq_len):
                     if launched:
                         check_room(self.position, 1, self.max_seq_len)
@@ -162,7 +167,8 @@ class CudaBackend:
                 yield self._received(slot)
         finally:
             # What was enqueued ahead and not asked for is forgotten: its slots of the cache are written again.
-            self.position = start + launched - len(waiting)
+            if self._answers.is_current(answer):
+                self.position = start + launched - len(waiting)
 
     def decode_logits(self, token: int) -> NDArray[np.float32]:
         """Take in one token; the logits after it, (vocab,)."""
@@ -184,10 +190,12 @@ class CudaBackend:
 
     def reset(self) -> None:
         """Forget all tokens."""
+        self._answers.begin()
         self.position = 0
 
     def captured_step(self, head: Head) -> CapturedStep:
         """The decode step with this head, captured when it is first asked for."""
+        self._check_open()
         if head not in self._captured:
             graph = self._step(1, head)
             plans = tuple(self._planned(graph))
@@ -213,31 +221,42 @@ class CudaBackend:
             self.driver.destroy_graph(executable)
 
     def forget_steps(self) -> None:
-        """Drop captured decode steps and planned prompts; each is made again when it is needed."""
+        """Drop captured decode steps and planned prompts, and end the answer; each step is made again when it is needed."""
+        self._answers.begin()
         self.driver.synchronize(self.stream)
-        for captured in self._captured.values():
-            self.driver.destroy_graph(captured.executable)
-        self._captured.clear()
-        self._prefills.clear()
+        self._destroy_steps()
 
     def close(self) -> None:
-        """Free the device; idempotent."""
+        """Free the device, all that it still lets free; idempotent. The last error is raised."""
         if not self.stream:
             return
-        self.forget_steps()
-        for inputs in self._inputs.values():
-            inputs.close()
-        if self._host:
-            self.driver.free_host(self._host)
-        for event in self._events:
-            self.driver.destroy_event(event)
-        self.memory.close()
-        self.launches.close()
-        self.driver.destroy_stream(self.stream)
-        self.stream = 0
+        self._answers.begin()
+        stream, self.stream = self.stream, 0
+        with ExitStack() as releases:  # from the last to the first, whatever fails
+            releases.callback(self.driver.destroy_stream, stream)
+            releases.callback(self.launches.close)
+            releases.callback(self.memory.close)
+            for event in self._events:
+                releases.callback(self.driver.destroy_event, event)
+            if self._host:
+                releases.callback(self.driver.free_host, self._host)
+            for inputs in self._inputs.values():
+                releases.callback(inputs.close)
+            releases.callback(self._destroy_steps)
+            self.driver.synchronize(stream)
+
+    def _destroy_steps(self) -> None:
+        while self._captured:
+            self.driver.destroy_graph(self._captured.popitem()[1].executable)
+        self._prefills.clear()
+
+    def _check_open(self) -> None:
+        if not self.stream:
+            raise UsageError("the engine is closed", fix="load the model again")
 
     def _send(self, token: int) -> None:
         """Set the inputs of a decode step."""
+        self._check_open()
         check_room(self.position, 1, self.max_seq_len)
         check_vocabulary([token], self.config.vocab_size)
         place = self.position
@@ -245,6 +264,8 @@ class CudaBackend:
 
     def _take_in(self, ids: Sequence[int], head: Head) -> None:
         """All of a prompt, chunk by chunk."""
+        self._check_open()
+        self._answers.begin()
         check_room(self.position, len(ids), self.max_seq_len)
         check_vocabulary(ids, self.config.vocab_size)
         for chunk, ends in chunks(ids, head):

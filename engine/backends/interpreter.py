@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.block_sizes import block_sizes
-from engine.backends.prompts import CHUNK_TOKENS, check_room, check_vocabulary, chunks
+from engine.backends.prompts import CHUNK_TOKENS, Answers, check_room, check_vocabulary, chunks
 from engine.backends.upload import Progress
 from engine.config import ModelConfig
 from engine.errors import ModelError, UsageError
@@ -83,6 +83,8 @@ class InterpreterBackend:
         self._held: dict[str, Array] = {}  # everything but inputs and activations
         self._decodes: dict[Head, PlannedStep] = {}
         self._chooses: Head = "argmax"
+        self._answers = Answers()
+        self._contracts: dict[int, Contract] = {}  # by the identity of a kernel, all of which are held
 
     def load(
         self, config: ModelConfig, weights: Weights, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
@@ -139,8 +141,10 @@ class InterpreterBackend:
     def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
         """Take in `token` and give the choice of the next, which is taken in in turn, at most `limit` times. Each step leaves
         the inputs of the next, as on a GPU; no step runs ahead."""
+        answer = self._answers.begin()
         planned = self._send(self._chooses, token)
         for given in range(limit):
+            self._answers.check(answer)
             if given:
                 check_room(self.position, 1, self.max_seq_len)
             self._run(planned)
@@ -155,10 +159,12 @@ class InterpreterBackend:
 
     def reset(self) -> None:
         """Forget all tokens."""
+        self._answers.begin()
         self.position = 0
 
     def close(self) -> None:
         """Let go of the model; idempotent."""
+        self._answers.begin()
         self._decodes.clear()
         self._held.clear()
 
@@ -173,6 +179,7 @@ class InterpreterBackend:
 
     def _take_in(self, ids: Sequence[int], head: Head) -> None:
         """All of a prompt, chunk by chunk."""
+        self._answers.begin()
         check_room(self.position, len(ids), self.max_seq_len)
         check_vocabulary(ids, self.config.vocab_size)
         for chunk, ends in chunks(ids, head):
@@ -196,7 +203,7 @@ class InterpreterBackend:
     def _planned(self, graph: StepGraph) -> PlannedStep:
         """Memory for a step's inputs and activations, and every operation's kernel."""
         memory = plan_memory(graph)
-        verify(graph, memory, lambda op: kernel_contract(self._function(op)))
+        verify(graph, memory, self._contract)
         arena = np.empty(memory.size, np.uint8)
         inputs = {buffer.name: np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype]) for buffer in graph.of_kind(Kind.INPUT)}
         flat = {name: array.reshape(-1) for name, array in (self._held | inputs).items()}
@@ -211,6 +218,12 @@ class InterpreterBackend:
             PlannedOp(op, self._function(op), {name: seen(view) for name, view in op.tensors.items()}) for op in graph.ops
         )
         return PlannedStep(inputs, arena, ops)
+
+    def _contract(self, op: Op) -> Contract:
+        function = self._function(op)
+        if id(function) not in self._contracts:
+            self._contracts[id(function)] = kernel_contract(function)
+        return self._contracts[id(function)]
 
     def _function(self, op: Op) -> Function:
         """The kernel of an operation at its constants and block sizes."""

@@ -12,6 +12,27 @@ CHUNK_TOKENS: Final = 1024
 """Tokens of a prefill step: enough for matrix products to be bound by arithmetic, few enough for small activations."""
 
 
+class Answers:
+    """Tells the answer that is being given from those before it: tokens of an older one must not come after all."""
+
+    def __init__(self) -> None:
+        self._current = 0
+
+    def begin(self) -> int:
+        """End the answer before; the number of the new one."""
+        self._current += 1
+        return self._current
+
+    def is_current(self, number: int) -> bool:
+        """Whether nothing has begun since."""
+        return number == self._current
+
+    def check(self, number: int) -> None:
+        """UsageError where something has begun since."""
+        if not self.is_current(number):
+            raise UsageError("this answer ended when another began, or the engine was closed", fix="read one answer at a time")
+
+
 def check_room(position: int, count: int, max_seq_len: int) -> None:
     """UsageError unless `count` tokens, one at least, fit behind the `position` that a cache of `max_seq_len` holds."""
     if count == 0:

@@ -22,7 +22,7 @@ from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
 from engine.graph.rope import rope_table
 from engine.sampling import SamplingParams, uniforms
 from tests import shipped
-from tilec.runtime import Bundle, Device, open_bundle
+from tilec.runtime import Bundle, Device, DriverError, open_bundle
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
@@ -182,6 +182,50 @@ def test_too_little_memory_is_one_clear_error(bundle: Bundle) -> None:
         made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 4096)
     made.close()
     assert not driver.buffers
+
+
+def test_an_answer_ends_where_another_begins(backend: tuple[CudaBackend, FakeDriver]) -> None:
+    made, _ = backend
+    made.prefill([1, 2, 3])
+    old = made.stream_tokens(3, 40)
+    for _ in range(20):
+        next(old)
+    made.reset()
+    made.prefill([4, 5])
+    with pytest.raises(UsageError, match="this answer ended when another began"):
+        next(old)
+    assert made.position == 2  # what ended does not move it
+    forgotten = made.stream_tokens(3, 9)
+    next(forgotten)
+    made.forget_steps()
+    with pytest.raises(UsageError, match="this answer ended"):
+        next(forgotten)
+
+
+def test_nothing_runs_after_close(bundle: Bundle) -> None:
+    made = CudaBackend(bundle, Device(FakeDriver()))
+    made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 64)
+    made.prefill([1])
+    tokens = made.stream_tokens(3, 9)
+    next(tokens)
+    made.close()
+    for act in (lambda: next(tokens), lambda: made.prefill([1]), lambda: made.prefill([1], SamplingParams()),
+                lambda: made.decode(1), lambda: made.decode_logits(1), lambda: made.prompt_logits([1])):  # fmt: skip
+        with pytest.raises(UsageError, match="closed"):
+            act()
+    made.close()
+
+
+@pytest.mark.parametrize("call", ["cuStreamSynchronize", "cuStreamDestroy"])
+def test_close_frees_what_it_can_of_a_broken_device(bundle: Bundle, call: str) -> None:
+    driver = FakeDriver()
+    made = CudaBackend(bundle, Device(driver))
+    made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 64)
+    driver.fail[call] = "CUDA_ERROR_LAUNCH_FAILED"
+    with pytest.raises(DriverError, match="CUDA_ERROR_LAUNCH_FAILED"):
+        made.close()
+    assert not driver.buffers
+    made.close()
 
 
 class Breaking:

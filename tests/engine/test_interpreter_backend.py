@@ -291,6 +291,18 @@ def test_a_model_that_the_kernels_do_not_take(folders: dict[bool, Path]) -> None
         InterpreterBackend().load(config, dummy_weights(config, "bf16"), 64)
 
 
+def test_an_answer_ends_where_another_begins(models: Callable[..., Model]) -> None:
+    backend = models(False, "bf16").backend
+    backend.prefill(IDS[:3])
+    old = backend.stream_tokens(5, 9)
+    next(old)
+    backend.reset()
+    backend.prefill(IDS[:2])
+    with pytest.raises(UsageError, match="this answer ended when another began"):
+        next(old)
+    assert backend.position == 2
+
+
 def test_missing_sources_of_kernels(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         InterpreterBackend(tmp_path / "kernels_src")

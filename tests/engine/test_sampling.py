@@ -192,6 +192,10 @@ def test_logits_that_are_not_finite_give_no_token() -> None:
     assert arrays["token"][0] == 2147483647
 
 
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert SamplingParams(np.float32(0.5), np.int64(3), np.float64(0.9)).top_k == 3
+
+
 def test_extreme_settings_stay_in_f32() -> None:
     for temperature in (1e-300, 1e300):
         told = settings(SamplingParams(temperature, top_p=1e-300), 0, 1)

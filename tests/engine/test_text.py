@@ -150,6 +150,11 @@ def test_stop_strings_end_a_text_however_it_is_cut(text: str, strings: list[str]
     assert stops.found == bool(ends)
 
 
+def test_a_single_stop_string() -> None:
+    stops = StopStrings("END")
+    assert stops.push("the ENDing") == "the " and stops.found
+
+
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UsageError, match="a stop string is empty"):
         StopStrings(["a", ""])
