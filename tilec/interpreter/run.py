@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tilec.interpreter.accesses import Accesses
-from tilec.interpreter.arithmetic import PURE, DivisionByZero
+from tilec.interpreter.arithmetic import PURE
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind
@@ -79,10 +79,7 @@ class _BlockRun:
             found = ACCESSES[type(op)](self, op)
             return [] if found is None else [found]
         if type(op) in PURE:
-            try:
-                return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
-            except DivisionByZero:
-                raise self.error(op, "an integer is divided by zero") from None
+            return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if isinstance(op, For):
             return self.loop(op)
         if isinstance(op, If):
