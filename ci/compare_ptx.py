@@ -1,7 +1,7 @@
 """How the PTX of every artifact differs from that of an earlier build.  Run: python ci/compare_ptx.py BEFORE AFTER
 
-In: two folders of `.ptx` files. Out: a line for each file whose instructions differ, with the counts of the opcodes that do, and
-a total of all instructions; status 1 if some file has more instructions than before. Names of registers and labels do not count.
+In: two folders of `.ptx` files. Out: a line for each file whose instructions differ, with the counts of the opcodes that do,
+and a total of all instructions; status 1 if some file has more than before. Names of registers and labels do not count.
 """
 
 from __future__ import annotations

@@ -9,7 +9,21 @@ import numpy as np
 
 from tilec.interpreter.dtypes import Array, convert, numpy_dtype
 from tilec.ir.core import Op
-from tilec.ir.ops import Binary, BinaryInRange, Broadcast, Cast, Compare, Constant, Iota, Mma, Permute, Reduce, Reshape, Select, Unary
+from tilec.ir.ops import (
+    Binary,
+    BinaryInRange,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    Iota,
+    Mma,
+    Permute,
+    Reduce,
+    Reshape,
+    Select,
+    Unary,
+)
 from tilec.ir.types import DType
 
 
@@ -174,7 +188,7 @@ def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> A
 
 
 PURE: Final[dict[type[Op], Callable[..., Array]]] = {
-    Constant: constant, Iota: iota, Unary: unary, Binary: binary, BinaryInRange: binary, Compare: compare, Select: select, Cast: cast,
-    Broadcast: broadcast, Reshape: reshape, Permute: permute, Reduce: reduce, Mma: mma,
+    Constant: constant, Iota: iota, Unary: unary, Binary: binary, BinaryInRange: binary, Compare: compare, Select: select,
+    Cast: cast, Broadcast: broadcast, Reshape: reshape, Permute: permute, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

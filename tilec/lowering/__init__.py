@@ -105,7 +105,9 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
         )
     abi = _abi(function)
     waits = any(isinstance(op, ops_launch.WaitPrior) for op in function.body.ops)
-    return Lowered(_module(function, context, min_blocks), symbol(function.name), abi, context.threads, context.shared_bytes, waits)
+    return Lowered(
+        _module(function, context, min_blocks), symbol(function.name), abi, context.threads, context.shared_bytes, waits
+    )
 
 
 def _abi(function: Function) -> tuple[AbiSlot, ...]:

@@ -34,4 +34,4 @@ def _in_range(op: Op, facts: dict[Value, Range]) -> bool:
     right = facts[op.operands[1]]
     if op.kind in ("floordiv", "mod"):
         return right.low >= 1
-    return op.kind in ("shl", "shr") and 0 <= right.low and right.high < op.result.tile.dtype.bits
+    return op.kind in ("shl", "shr") and right.low >= 0 and right.high < op.result.tile.dtype.bits
