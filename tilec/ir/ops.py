@@ -1,9 +1,9 @@
 """Every tile-level operation: operands, attributes, memory effect, typing rules; nothing else.
 
-Tiles are values of one block; a scalar is a tile of shape `()`. Every operation has a value for all operands: `SEMANTICS.md`
-beside this file is the table. Integer arithmetic is two's complement; `floordiv` and `mod` round toward minus infinity. bf16 and
-f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are carried out in f32. Operand order
-is given in each docstring.
+Tiles are values of one block; a scalar is a tile of shape `()`. Every operation has a value for all operands; the table of them
+is `SEMANTICS.md` beside this file. Integer arithmetic is two's complement; `floordiv` and `mod` round toward minus infinity.
+bf16 and f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are carried out in f32.
+Operand order is given in each docstring.
 """
 
 from __future__ import annotations

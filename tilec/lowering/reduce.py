@@ -59,7 +59,7 @@ def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DTyp
     better = binary(context, kind.removeprefix("arg"), left[0], right[0], dtype)
     none = number(context, NONE)
     places = [select(context, compared(context, "eq", value, better, dtype), place, none) for value, place in (left, right)]
-    return better, binary(context, "min", *places, i32)
+    return better, binary(context, "min", places[0], places[1], i32)
 
 
 def _in_thread(context: Context, kind: str, group: list[tuple[int, str]], own: str, dtype: DType) -> Parts:
