@@ -16,7 +16,7 @@ from tilec.ir import ops, ops_launch, ops_staging
 from tilec.ir.core import Access, Function, Op
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import TensorType
-from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core
+from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core, total
 from tilec.lowering.context import Context, storage
 from tilec.lowering.launch_terms import argument, symbol
 from tilec.lowering.reduce import lower_reduce
@@ -105,9 +105,9 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
         )
     abi = _abi(function)
     waits = any(isinstance(op, ops_launch.WaitPrior) for op in function.body.ops)
-    return Lowered(
-        _module(function, context, min_blocks), symbol(function.name), abi, context.threads, context.shared_bytes, waits
-    )
+    mlir = _module(function, context, min_blocks)
+    total.check(mlir)
+    return Lowered(mlir, symbol(function.name), abi, context.threads, context.shared_bytes, waits)
 
 
 def _abi(function: Function) -> tuple[AbiSlot, ...]:
