@@ -2,7 +2,7 @@
 
 In: a kind of operation, integers that fit a dtype, the dtype. Out: an integer that fits it. Nothing raises and nothing is
 undefined, so a constant may take the place of an operation wherever its operands are known. The interpreter says the same in
-NumPy, lowering in MLIR; `tests/semantics` holds all three against each other.
+NumPy, lowering in MLIR; `tests/lowering/test_meaning.py` holds all against each other.
 """
 
 from __future__ import annotations
