@@ -99,6 +99,8 @@ class BlockMachine:
             else:
                 results = self.compute(step, operands, active)
             self.values |= zip(step.results, results, strict=True)
+            if len(step.results) == 1 and step.results[0].endswith("#0"):  # one result has two names
+                self.values[step.results[0].removesuffix("#0")] = results[0]
         return []
 
     def branch(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
