@@ -15,6 +15,6 @@ def guard_of_division(x: In[i32, N], y: Out[i32, N], out: InOut[i32, N], n: i32)
     b = bid(0)
     q = load(x, b) // n
     store(y, b, q)
-    if b == 0:
+    if b == 0:  # noqa: SIM102
         if n != 0:
             store(out, n - 1, 1)
