@@ -39,7 +39,7 @@ class FakeDriver:
     freed: list[tuple[int, int]] = field(default_factory=list)
     images: list[bytes] = field(default_factory=list)
     devices: int = 1
-    elsewhere: dict[int, int] = field(default_factory=dict)  # pointers on other devices
+    elsewhere: dict[int, int | None] = field(default_factory=dict)  # pointers on other devices
 
     def _maybe_fail(self, call: str) -> None:
         if call in self.fail:
