@@ -110,10 +110,13 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
     raise refuse("the tensor cannot be exported" if failure else "not a device tensor", f"`{kind}`{failure}")
 
 
+_PLAIN: Final = {int}
+
+
 def _exact(view: TensorView, refuse: Any) -> TensorView:
     """The same in Python's integers: those of NumPy wrap, and every clause of a contract is over all integers."""
     numbers = (view.pointer, *view.shape, *view.strides)
-    if all(type(number) is int for number in numbers):
+    if set(map(type, numbers)) == _PLAIN:
         return view
     try:
         exact = [exact_integer(number) for number in numbers]
