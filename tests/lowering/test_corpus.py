@@ -149,6 +149,14 @@ def test_a_parameter_may_be_called_like_anything() -> None:
     np.testing.assert_array_equal(made["v4"], x)
 
 
+@pytest.mark.parametrize("name", ["dynamic_shared", "größe", "v1"])
+def test_a_kernel_may_be_called_like_anything(name: str, tmp_path: Path) -> None:
+    text = (FOLDER / "internal_names.py").read_text().replace("internal_names", name).replace("v3", name).replace("v4", "élan")
+    (tmp_path / "k.py").write_text(text)
+    made = lower(prepare(load_kernel(tmp_path / "k.py", {}, root=tmp_path), SM_90A), SM_90A)
+    assert f".entry {made.entry}(" in to_ptx(made.mlir, SM_90A)
+
+
 @pytest.mark.parametrize(("pitch", "expected"), [(4, 2.0), (9, 1.0)])
 def test_a_stride_may_be_a_number(pitch: int, expected: float) -> None:
     memory = np.zeros((3, pitch), np.float32)

@@ -46,7 +46,10 @@ def argument(name: str) -> str:
 
 
 def symbol(name: str) -> str:
-    """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers."""
+    """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers, and the one name that the
+    module has of its own gets a letter that no identifier has."""
+    if name == "dynamic_shared":
+        return f"{name}$"
     return "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
 
 
