@@ -70,6 +70,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %27 = constant {value = 0x0.0p+0} : f32[64, 64]
   %28 = group_mma %26, %3, %26, %0, %27 : f32[64, 64]
   %29 = wait_mma %28 {pending = 0} : f32[64, 64]
+  %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
+  %31 = dim {symbol = "S"} : i64
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }
 """
@@ -144,6 +146,8 @@ BROKEN = [
     ('unary %19 {kind = "exp"}', 'unary %17 {kind = "exp"}', "operand and result types differ"),
     ("%11 = iota : i32[16]\n", '%11 = iota : i32[16]\n  %99 = unary %11 {kind = "exp"} : i32[16]\n', "exp takes floats"),
     ('binary %9, %4 {kind = "add"}', 'binary %9, %4 {kind = "plus"}', "unknown kind plus"),
+    ('binary_in_range %11, %11 {kind = "shr"}', 'binary_in_range %11, %11 {kind = "add"}', "add has a value for all operands"),
+    ('dim {symbol = "S"} : i64', 'dim {symbol = "S"} : i32', "the result is an i64 scalar"),
     ('binary %9, %4 {kind = "add"}', 'binary %9, %8 {kind = "add"}', "operand and result types differ"),
     ('binary %9, %4 {kind = "add"}', 'binary %9, %4 {kind = "mod"}', "mod takes integers"),
     ("%11 = iota : i32[16]\n", '%11 = iota : i32[16]\n  %99 = binary %11, %11 {kind = "div"} : i32[16]\n', "div takes floats"),

@@ -1,8 +1,9 @@
 """Executes the MLIR text that `tilec.lowering.lower` makes, all threads of a block in step, on NumPy arrays.
 
-It is stricter than a GPU: every access must be aligned and inside its tensor; no byte may be written by one thread and touched
-by another without a barrier between them; asynchronous copies arrive no sooner than they are waited for; a barrier must be
-met by all threads; and no tensor may be touched before the kernel has waited for the kernels before it.
+It is stricter than a GPU: no division, remainder or shift may be one that LLVM gives no value; every access must be aligned and
+inside its tensor; no byte may be written by one thread and touched by another without a barrier between them; asynchronous
+copies arrive no sooner than they are waited for; a barrier must be met by all threads; and no tensor may be touched before the
+kernel has waited for the kernels before it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from mlir_steps import (
     CASTS,
     COMPARE,
     INTRINSICS,
+    NUMBERS,
     TYPES,
     Array,
     Step,
     eight_bits,
     numpy_type,
     parse,
+    to_integer,
+    without_value,
 )
 from numpy.typing import NDArray
 from warpgroup_machine import Warpgroups
@@ -95,6 +99,8 @@ class BlockMachine:
             else:
                 results = self.compute(step, operands, active)
             self.values |= zip(step.results, results, strict=True)
+            if len(step.results) == 1 and step.results[0].endswith("#0"):  # one result has two names
+                self.values[step.results[0].removesuffix("#0")] = results[0]
         return []
 
     def branch(self, step: Step, active: NDArray[np.bool_]) -> list[Array]:
@@ -127,6 +133,7 @@ class BlockMachine:
     def compute(self, step: Step, of: list[Array], active: NDArray[np.bool_]) -> list[Array]:
         name = step.name.removeprefix("llvm.")
         if name in BINARY:
+            assert not without_value(name, of[0], of[1])[active].any(), f"no value: {step.text}"
             return [BINARY[name](of[0], of[1]).astype(of[0].dtype)]
         if name in CASTS:
             return [CASTS[name](of[0], numpy_type(step.text.rsplit(" to ", 1)[1]))]
@@ -135,7 +142,7 @@ class BlockMachine:
                 return []
             case "mlir.constant":
                 return [self.constant(step.text)]
-            case "mlir.undef":
+            case "mlir.zero":
                 dtype, count = numpy_type(step.text.rsplit(" : ", 1)[1])
                 return [np.zeros((self.threads, count), dtype)]
             case "mlir.addressof":
@@ -198,6 +205,8 @@ class BlockMachine:
                 return [of[0]]
             case "ptrtoint" | "inttoptr":
                 return [of[0]]
+            case "inline_asm" if "cvt.rzi" in step.text:
+                return [to_integer(step.text, of[0])]
             case "inline_asm":
                 kind = re.search(r'"(\w+)\.approx', step.text)
                 assert kind, step.text
@@ -217,6 +226,8 @@ class BlockMachine:
             case "nvvm.cp.async.wait.group":
                 self.wait(int(step.text.split()[-1]))
                 return []
+            case "call_intrinsic" if "mumnum" in step.text:
+                return [NUMBERS[step.text.split('"')[1]](of[0], of[1]).astype(np.float32)]
             case "call_intrinsic":
                 return self.intrinsic(step.text, of, active)
             case _:

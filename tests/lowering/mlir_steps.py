@@ -66,8 +66,19 @@ def unsigned(value: Array) -> Array:
     return value.view(np.dtype(f"u{value.dtype.itemsize}")) if value.dtype.kind == "i" else value
 
 
+def without_value(name: str, left: Array, right: Array) -> NDArray[np.bool_]:
+    """Where LLVM gives an operation no value: a division by zero, the smallest value by -1, a shift by the width or more."""
+    if name in ("sdiv", "srem"):
+        return (right == 0) | ((right == -1) & (left == np.iinfo(left.dtype).min))
+    if name in ("udiv", "urem"):
+        return right == 0
+    if name in ("shl", "lshr", "ashr"):
+        return unsigned(right) >= 8 * right.dtype.itemsize
+    return np.zeros(left.shape, bool)
+
+
 def truncated(left: Array, right: Array) -> Array:
-    """Division toward zero; what a zero divisor gives is nobody's business."""
+    """Division toward zero; a zero divisor is refused before."""
     quotient = left // np.where(right == 0, 1, right)
     return quotient + ((quotient < 0) & (quotient * right != left))
 
@@ -98,8 +109,7 @@ BINARY = {
 }  # fmt: skip
 CASTS = {
     "fpext": lambda a, t: a.astype(t[0]), "fptrunc": lambda a, t: a.astype(t[0]), "sitofp": lambda a, t: a.astype(t[0]),
-    "uitofp": lambda a, t: unsigned(a).astype(t[0]), "fptosi": lambda a, t: np.trunc(a).astype(t[0]),
-    "fptoui": lambda a, t: np.trunc(a.astype(np.float64)).astype(np.dtype(f"u{t[0].itemsize}")).view(t[0]),
+    "uitofp": lambda a, t: unsigned(a).astype(t[0]),
     "sext": lambda a, t: a.astype(t[0]), "trunc": lambda a, t: (a & 1).astype(t[0]) if t[0].kind == "b" else a.astype(t[0]),
     "zext": lambda a, t: unsigned(a).astype(t[0]), "bitcast": bits_as,
 }  # fmt: skip
@@ -115,7 +125,30 @@ APPROXIMATE = {
     "cos": np.cos, "sqrt": np.sqrt,
 }  # fmt: skip
 INTRINSICS = {
-    "maxnum": np.fmax, "minnum": np.fmin, "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
+    "fabs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil,
     "fma": lambda a, b, c: a * b + c, "smax": np.maximum, "smin": np.minimum,
 }  # fmt: skip
-ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum, "fmax": np.fmax, "fmin": np.fmin}
+
+
+def least(a: Array, b: Array) -> Array:
+    """`min.f32` of the PTX ISA: a NaN loses, and -0 is less than +0."""
+    return np.where(np.isnan(a), b, np.where(np.isnan(b), a, np.where((a < b) | ((a == b) & np.signbit(a)), a, b)))
+
+
+NUMBERS = {"llvm.minimumnum.f32": least, "llvm.maximumnum.f32": lambda a, b: -least(-a, -b)}
+
+
+def to_integer(text: str, value: Array) -> Array:
+    """`cvt.rzi` of the PTX ISA: saturates; NaN is 0, but the smallest value as 64 bits."""
+    kind = re.search(r"cvt\.rzi\.([su])(32|64)\.f32", text)
+    assert kind, text
+    info = np.iinfo(f"{'u' if kind[1] == 'u' else ''}int{kind[2]}")
+    odd = -(2**63) if kind[2] == "64" else 0
+    made = [odd if np.isnan(x) else info.max if x >= info.max else info.min if x <= info.min else int(x) for x in value]
+    return np.array(made, info.dtype).view(f"int{kind[2]}")
+
+
+ATOMIC = {"add": np.add, "fadd": np.add, "max": np.maximum, "min": np.minimum,
+    "fmax": NUMBERS["llvm.maximumnum.f32"],
+    "fmin": NUMBERS["llvm.minimumnum.f32"], "umax": lambda a, b: np.maximum(unsigned(a), unsigned(b)).view(a.dtype),
+    "umin": lambda a, b: np.minimum(unsigned(a), unsigned(b)).view(a.dtype)}  # fmt: skip

@@ -38,6 +38,8 @@ class FakeDriver:
     limit: int = 1 << 33
     freed: list[tuple[int, int]] = field(default_factory=list)
     images: list[bytes] = field(default_factory=list)
+    devices: int = 1
+    elsewhere: dict[int, int | None] = field(default_factory=dict)  # pointers on other devices
 
     def _maybe_fail(self, call: str) -> None:
         if call in self.fail:
@@ -45,6 +47,12 @@ class FakeDriver:
 
     def open_device(self) -> int:
         return 0
+
+    def device_count(self) -> int:
+        return self.devices
+
+    def pointer_device(self, pointer: int) -> int | None:
+        return self.elsewhere.get(pointer, 0)
 
     def context(self) -> int:
         return 1

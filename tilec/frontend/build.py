@@ -73,7 +73,7 @@ def _only_kernel(module: Module) -> Routine:
 
 def _build(module: Module, routine: Routine, constants: Mapping[str, Constant]) -> Function:
     signature = read_signature(routine, constants)
-    emitter = Emitter()
+    emitter = Emitter(signature.parameters, signature.strides)
     env: dict[str, Term] = {}
     for parameter in signature.parameters:
         parameter.value.owner = emitter.body

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Generator
+from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,9 +17,9 @@ from typing import Final
 from tilec.diagnostics import Diagnostic, Span
 from tilec.frontend.report import Refused, Source
 from tilec.ir import ops
-from tilec.ir.core import Block, Op, Value
+from tilec.ir.core import Block, Op, Parameter, Value
 from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
-from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32
+from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
 
 MAX_TILE: Final = 1 << 20
 """Most elements a tile may have: far above what one block's registers and shared memory hold."""
@@ -59,8 +59,10 @@ class At:
 class Emitter:
     """Appends operations to the current block."""
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: Iterable[Parameter] = (), strides: Collection[str] = ()) -> None:
         self.body = Block()
+        self.scalars = {parameter.name: parameter.value for parameter in parameters if parameter.access is None}
+        self.strides = strides
         self.block = self.body
         self.unsafe: int | None = None
         self._host: dict[Value, Expr] = {}
@@ -96,7 +98,7 @@ class Emitter:
         """Value of a symbolic dim, read once at the start of the kernel."""
         if symbol not in self._dims:
             op = ops.DimValue(symbol=symbol, loc=at.span)
-            op.define(TileType(i32), names=(symbol,))
+            op.define(TileType(i64 if symbol in self.strides else i32), names=(symbol,))
             self.body.ops.insert(len(self._dims), op)
             self._dims[symbol] = op.result
             self.know(op.result, sym(symbol))
@@ -148,7 +150,8 @@ class Emitter:
             return term
         result = self.emit(ops.Cast(operands=[term]), at, TileType(dtype, source.shape))[0]
         known = self.host(term)
-        if known is not None and dtype.is_integer and dtype.bits >= source.dtype.bits and dtype.kind == "i":
+        holds = dtype.bits > source.dtype.bits or (dtype.bits == source.dtype.bits and source.dtype.kind == "i")
+        if known is not None and dtype.kind == "i" and holds:
             self.know(result, known)
         return result
 
@@ -189,13 +192,25 @@ class Emitter:
         return self._host.get(value)
 
     def materialize(self, expr: Expr, at: At) -> Term:
-        """Compute a host expression in the kernel."""
+        """Compute a host expression in the kernel: in i32, or in i64 where it has a part that i32 may not hold."""
         if expr.constant is not None:
             return expr.constant
+        narrow = all(name not in self.strides and self._leaf(name, at).tile.dtype == i32 for name in expr.symbols())
+        return self._materialize(expr, i32 if narrow else i64, at)
+
+    def _materialize(self, expr: Expr, dtype: DType, at: At) -> Value:
+        if expr.constant is not None:
+            return self.constant(expr.constant, TileType(dtype), at)
         if expr.op == "sym":
-            return self.dim(expr.name, at)
-        left, right = (self.value(self.materialize(arg, at), at) for arg in expr.args)
+            leaf = self._leaf(expr.name, at)
+            value = self.value(self.cast(leaf, dtype, at), at)
+            self.know(value, expr)
+            return value
+        left, right = (self._materialize(arg, dtype, at) for arg in expr.args)
         return self.binary_op({v: k for k, v in _HOST_KINDS.items()}[expr.op], left, right, at)
+
+    def _leaf(self, name: str, at: At) -> Value:
+        return self.scalars[name] if name in self.scalars else self.dim(name, at)
 
 
 _HOST_KINDS: Final = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "min": "min", "max": "max"}

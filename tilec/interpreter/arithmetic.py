@@ -9,16 +9,65 @@ import numpy as np
 
 from tilec.interpreter.dtypes import Array, convert, numpy_dtype
 from tilec.ir.core import Op
-from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, Iota, Mma, Permute, Reduce, Reshape, Select, Unary
+from tilec.ir.ops import (
+    Binary,
+    BinaryInRange,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    Iota,
+    Mma,
+    Permute,
+    Reduce,
+    Reshape,
+    Select,
+    Unary,
+)
 from tilec.ir.types import DType
-
-
-class DivisionByZero(Exception):
-    """An integer `floordiv` or `mod` by zero."""
 
 
 def _sigmoid(x: Array) -> Array:
     return 1.0 / (1.0 + np.exp(-x))
+
+
+def _power(x: Array, y: Array) -> Array:
+    """By logarithms, as the chip has no power: a negative base gives NaN, and so do 0 and infinity to the 0."""
+    return np.exp2(y.astype(np.float64) * np.log2(x.astype(np.float64)))
+
+
+def minimum_number(a: Array, b: Array) -> Array:
+    """IEEE 754-2019 `minimumNumber`: a NaN loses to a number, -0 is below +0."""
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
+
+
+def maximum_number(a: Array, b: Array) -> Array:
+    """IEEE 754-2019 `maximumNumber`."""
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
+
+
+def _floor_divide(a: Array, b: Array) -> Array:
+    """Toward minus infinity; a zero divisor gives 0, and the smallest value by -1 wraps to itself."""
+    edge = (b == 0) | (b.astype(np.int64) == -1)
+    return np.where(edge, a * b, np.floor_divide(a, np.where(edge, 1, b).astype(b.dtype)))
+
+
+def _remainder(a: Array, b: Array) -> Array:
+    """With the sign of the divisor; 0 where the divisor is 0."""
+    edge = (b == 0) | (b.astype(np.int64) == -1)
+    return np.where(edge, 0, np.remainder(a, np.where(edge, 1, b).astype(b.dtype)))
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    """An amount below 0 or from the width on gives 0."""
+    inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
+    return np.where(inside, np.left_shift(a, np.where(inside, b, 0).astype(b.dtype)), 0)
+
+
+def _shift_right(a: Array, b: Array) -> Array:
+    """By the sign; an amount below 0 or from the width on leaves nothing but the sign."""
+    inside = (b >= 0) & (b < 8 * a.dtype.itemsize)
+    return np.where(inside, np.right_shift(a, np.where(inside, b, 0).astype(b.dtype)), np.where(a < 0, -1, 0).astype(a.dtype))
 
 
 FLOAT_UNARY: Final[dict[str, Callable[[Array], Array]]] = {
@@ -27,12 +76,13 @@ FLOAT_UNARY: Final[dict[str, Callable[[Array], Array]]] = {
     "floor": np.floor, "ceil": np.ceil,
 }  # fmt: skip
 FLOAT_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power, "min": np.fmin, "max": np.fmax,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": _power, "min": minimum_number,
+    "max": maximum_number,
 }  # fmt: skip
 INTEGER_BINARY: Final[dict[str, Callable[[Array, Array], Array]]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "mod": np.remainder,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": _floor_divide, "mod": _remainder,
     "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "shl": np.left_shift, "shr": np.right_shift,
+    "shl": _shift_left, "shr": _shift_right,
 }  # fmt: skip
 COMPARE: Final[dict[str, Callable[[Array, Array], Array]]] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
@@ -61,12 +111,11 @@ def unary(op: Unary, x: Array) -> Array:
 
 
 def binary(op: Binary, left: Array, right: Array) -> Array:
-    """Float arithmetic in f32, rounded once; integers wrap; division and modulo round toward minus infinity."""
+    """Float arithmetic in f32, rounded once; integers wrap; division and modulo round toward minus infinity. Every operation
+    has a value for all operands (`tilec/ir/SEMANTICS.md`)."""
     dtype = op.result.tile.dtype
     if dtype.is_float:
         return _in_f32(dtype, FLOAT_BINARY[op.kind], left, right)
-    if op.kind in ("floordiv", "mod") and not right.all():
-        raise DivisionByZero
     return np.asarray(INTEGER_BINARY[op.kind](left, right)).astype(numpy_dtype(dtype))
 
 
@@ -101,20 +150,31 @@ def permute(op: Permute, x: Array) -> Array:
 
 
 def reduce(op: Reduce, x: Array) -> Array:
-    """Float sums accumulate in f32; `argmax` and `argmin` give the lowest position among equals."""
+    """Float sums accumulate in f32; `argmax` and `argmin` give the lowest position among equals, where a NaN never wins over a
+    number."""
     dtype = op.operands[0].tile.dtype
     if op.kind in ("argmax", "argmin"):
         wide = x.astype(np.float32) if dtype.is_float else x
-        found = np.argmax(wide, op.axis) if op.kind == "argmax" else np.argmin(wide, op.axis)
-        return np.asarray(found).astype(np.int32)
+        kind = op.kind.removeprefix("arg")
+        best = _extreme(kind, wide, op.axis) if dtype.is_float else wide.max(op.axis) if kind == "max" else wide.min(op.axis)
+        # The first element that is the best; none is where all are NaN, and then the position is 0.
+        return np.asarray(np.argmax(wide == np.expand_dims(best, op.axis), op.axis)).astype(np.int32)
     if dtype.is_float:
         wide = x.astype(np.float32)
         if op.kind == "sum":
             return np.asarray(wide.sum(op.axis, dtype=np.float32)).astype(x.dtype)
-        return np.asarray((np.fmax if op.kind == "max" else np.fmin).reduce(wide, op.axis)).astype(x.dtype)
+        return _extreme(op.kind, wide, op.axis).astype(x.dtype)
     if op.kind == "sum":
         return np.asarray(x.sum(op.axis, dtype=x.dtype))
     return np.asarray(x.max(op.axis) if op.kind == "max" else x.min(op.axis))
+
+
+def _extreme(kind: str, x: Array, axis: int) -> Array:
+    """`minimum_number` or `maximum_number` of an axis of floats."""
+    found = np.asarray((np.fmax if kind == "max" else np.fmin).reduce(x, axis))
+    wanted = (x == 0) & (np.signbit(x) == (kind == "min"))  # the zero that is beyond the other
+    zero = x.dtype.type(0.0 if kind == "max" else -0.0)
+    return np.where((found == 0) & wanted.any(axis), zero, found)
 
 
 def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:
@@ -128,7 +188,7 @@ def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> A
 
 
 PURE: Final[dict[type[Op], Callable[..., Array]]] = {
-    Constant: constant, Iota: iota, Unary: unary, Binary: binary, Compare: compare, Select: select, Cast: cast,
-    Broadcast: broadcast, Reshape: reshape, Permute: permute, Reduce: reduce, Mma: mma,
+    Constant: constant, Iota: iota, Unary: unary, Binary: binary, BinaryInRange: binary, Compare: compare, Select: select,
+    Cast: cast, Broadcast: broadcast, Reshape: reshape, Permute: permute, Reduce: reduce, Mma: mma,
 }  # fmt: skip
 """Rules of operations that depend on their operands alone."""

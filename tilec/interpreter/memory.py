@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from tilec.interpreter.accesses import Accesses
+from tilec.interpreter.arithmetic import FLOAT_BINARY, INTEGER_BINARY
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
 from tilec.ir.core import Op, Value
@@ -66,7 +67,7 @@ def atomic(memory: Memory, op: AtomicUpdate) -> None:
         memory.accesses.write(name, memory.number, inside)
     is_float = op.tile.tile.dtype.is_float
     old, new = (x.astype(np.float32) if is_float else x for x in (array[inside], tile[part]))
-    combine: dict[str, Callable[[Array, Array], Array]] = {"add": np.add, "max": np.maximum, "min": np.minimum}
+    combine = FLOAT_BINARY if is_float else INTEGER_BINARY
     array[inside] = combine[op.kind](old, new).astype(array.dtype)
 
 

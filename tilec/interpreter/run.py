@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from tilec.interpreter.accesses import Accesses
-from tilec.interpreter.arithmetic import PURE, DivisionByZero
-from tilec.interpreter.dtypes import Array
+from tilec.interpreter.arithmetic import PURE
+from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind
 from tilec.interpreter.memory import ACCESSES
@@ -79,10 +79,7 @@ class _BlockRun:
             found = ACCESSES[type(op)](self, op)
             return [] if found is None else [found]
         if type(op) in PURE:
-            try:
-                return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
-            except DivisionByZero:
-                raise self.error(op, "an integer is divided by zero") from None
+            return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if isinstance(op, For):
             return self.loop(op)
         if isinstance(op, If):
@@ -93,7 +90,7 @@ class _BlockRun:
         if isinstance(op, NumBlocks):
             return [np.array(self.launch.grid[op.axis], np.int32)]
         if isinstance(op, DimValue):
-            return [np.array(self.launch.env[op.symbol], np.int32)]
+            return [np.array(self.launch.env[op.symbol], numpy_dtype(op.result.tile.dtype))]
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
 
     def loop(self, op: For) -> list[Array]:

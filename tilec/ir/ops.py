@@ -1,8 +1,9 @@
 """Every tile-level operation: operands, attributes, memory effect, typing rules; nothing else.
 
-Tiles are values of one block; a scalar is a tile of shape `()`. Integer arithmetic is two's complement; `floordiv` and `mod`
-round toward minus infinity. bf16 and f16 arithmetic is computed in f32 and rounded once per operation. Reductions of
-float tiles are carried out in f32. Operand order is given in each docstring.
+Tiles are values of one block; a scalar is a tile of shape `()`. Every operation has a value for all operands; the table of them
+is `SEMANTICS.md` beside this file. Integer arithmetic is two's complement; `floordiv` and `mod` round toward minus infinity.
+bf16 and f16 arithmetic is computed in f32 and rounded once per operation. Reductions of float tiles are carried out in f32.
+Operand order is given in each docstring.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class NumBlocks(Op, opcode="num_blocks"):
 
 @dataclass(eq=False, kw_only=True)
 class DimValue(Op, opcode="dim"):
-    """Value of a symbolic dim; i32 scalar."""
+    """Value of a symbolic dim; i32 scalar. Of a stride: i64 scalar."""
 
     symbol: str
 
@@ -102,6 +103,16 @@ class Binary(Op, opcode="binary"):
             _require(dtype.is_float, self, f"{self.kind} takes floats")
         if self.kind in ("floordiv", "mod", "shl", "shr"):
             _require(dtype.is_integer, self, f"{self.kind} takes integers")
+
+
+@dataclass(eq=False, kw_only=True)
+class BinaryInRange(Binary, opcode="binary_in_range"):
+    """A `floordiv`, `mod`, `shl` or `shr` of integers whose right operand is proven, for every launch, to be a positive divisor
+    or an amount from 0 to below the width. The same value as `Binary`, and the chip's plain instruction gives it."""
+
+    def verify(self) -> None:
+        super().verify()
+        _require(self.kind in ("floordiv", "mod", "shl", "shr"), self, f"{self.kind} has a value for all operands")
 
 
 @dataclass(eq=False, kw_only=True)

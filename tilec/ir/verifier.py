@@ -48,7 +48,7 @@ from tilec.ir.ops_staging import (
     WaitCopies,
     WaitMma,
 )
-from tilec.ir.types import SharedType, TensorType, TileType, i32
+from tilec.ir.types import SharedType, TensorType, TileType, i32, i64
 
 _NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)
 _ARITY: Final[tuple[tuple[int, tuple[type[Op], ...]], ...]] = (
@@ -213,8 +213,9 @@ class _Verifier:
         """Block ids, grid extents and dims, which no operand type ties down."""
         if not isinstance(op, BlockId | NumBlocks | DimValue):
             return
-        if op.result.type != TileType(i32):
-            raise VerifyError(_at(op, "the result is an i32 scalar"))
+        wanted = i64 if isinstance(op, DimValue) and op.symbol in self.function.strides else i32
+        if op.result.type != TileType(wanted):
+            raise VerifyError(_at(op, f"the result is an {wanted} scalar"))
         if isinstance(op, DimValue):
             if op.symbol not in self.function.dims:
                 raise VerifyError(_at(op, f"{op.symbol} is no dim"))

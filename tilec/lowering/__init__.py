@@ -16,8 +16,9 @@ from tilec.ir import ops, ops_launch, ops_staging
 from tilec.ir.core import Access, Function, Op
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import TensorType
-from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core
+from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core, total
 from tilec.lowering.context import Context, storage
+from tilec.lowering.launch_terms import argument, symbol
 from tilec.lowering.reduce import lower_reduce
 from tilec.target import Target
 
@@ -31,6 +32,7 @@ RULES: Final[dict[type[Op], Callable[[Context, Any], None]]] = {
     ops.DimValue: arithmetic.lower_dim,
     ops.Unary: arithmetic.lower_unary,
     ops.Binary: arithmetic.lower_binary,
+    ops.BinaryInRange: arithmetic.lower_binary,
     ops.Compare: arithmetic.lower_compare,
     ops.Select: arithmetic.lower_select,
     ops.Cast: arithmetic.lower_cast,
@@ -103,7 +105,9 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
         )
     abi = _abi(function)
     waits = any(isinstance(op, ops_launch.WaitPrior) for op in function.body.ops)
-    return Lowered(_module(function, context, min_blocks), function.name, abi, context.threads, context.shared_bytes, waits)
+    mlir = _module(function, context, min_blocks)
+    total.check(mlir)
+    return Lowered(mlir, symbol(function.name), abi, context.threads, context.shared_bytes, waits)
 
 
 def _abi(function: Function) -> tuple[AbiSlot, ...]:
@@ -120,15 +124,15 @@ def _module(function: Function, context: Context, min_blocks: int | None) -> str
         if parameter.access is not None:
             assert isinstance(parameter.value.type, TensorType)
             attributes = "llvm.noalias, llvm.readonly" if parameter.access is Access.IN else "llvm.noalias"
-            arguments.append(f"%{parameter.name}: !llvm.ptr<1> {{{attributes}}}")
-    arguments += [f"%{name}: {'i64' if name in function.strides else 'i32'}" for name in function.dims]
-    arguments += [f"%{p.name}: {storage(p.value.tile.dtype)}" for p in function.parameters if p.access is None]
+            arguments.append(f"{argument(parameter.name)}: !llvm.ptr<1> {{{attributes}}}")
+    arguments += [f"{argument(name)}: {'i64' if name in function.strides else 'i32'}" for name in function.dims]
+    arguments += [f"{argument(p.name)}: {storage(p.value.tile.dtype)}" for p in function.parameters if p.access is None]
     alignment = max((op.alignment for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)), default=128)
     lines = [
         "module {",
         "llvm.mlir.global external @dynamic_shared() "
         f"{{addr_space = 3 : i32, alignment = {alignment} : i64}} : !llvm.array<0 x i8>",
-        f"llvm.func @{function.name}({', '.join(arguments)}) attributes "
+        f"llvm.func @{symbol(function.name)}({', '.join(arguments)}) attributes "
         f"{{nvvm.kernel, nvvm.reqntid = array<i32: {context.threads}>{occupancy}}} {{",
         *context.lines,
         "llvm.return",

@@ -9,6 +9,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layout import register_map
 from tilec.ir.ops import (
     Binary,
+    BinaryInRange,
     BlockId,
     Broadcast,
     Cast,
@@ -23,9 +24,10 @@ from tilec.ir.ops import (
     Unary,
 )
 from tilec.ir.ops_staging import Part, Relayout
-from tilec.ir.types import DType, f32
+from tilec.ir.types import DType, f32, i32, u32
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import moved, registers_in, through_shared
+from tilec.lowering.integers import absolute, floor_division, shift
 from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.tensor_core import arith, compare, number, select
 
@@ -65,7 +67,7 @@ def lower_num_blocks(context: Context, op: NumBlocks) -> None:
 
 
 def lower_dim(context: Context, op: DimValue) -> None:
-    context.assign(op.result, [f"%{op.symbol}"])
+    context.assign(op.result, [context.leaves[op.symbol].name])
 
 
 def lower_broadcast(context: Context, op: Broadcast) -> None:
@@ -137,8 +139,8 @@ def lower_unary(context: Context, op: Unary) -> None:
 
 def lower_binary(context: Context, op: Binary) -> None:
     left, right = operands_as(context, op, op.result)
-    dtype = op.result.tile.dtype
-    context.assign(op.result, [binary(context, op.kind, a, b, dtype) for a, b in zip(left, right, strict=True)])
+    dtype, safe = op.result.tile.dtype, isinstance(op, BinaryInRange)
+    context.assign(op.result, [binary(context, op.kind, a, b, dtype, safe) for a, b in zip(left, right, strict=True)])
 
 
 def lower_compare(context: Context, op: Compare) -> None:
@@ -163,8 +165,8 @@ def in_f32(context: Context, names: list[str], dtype: DType, run: Callable[[list
     return narrowed(context, run([widened(context, name, dtype) for name in names]), dtype)
 
 
-def binary(context: Context, kind: str, left: str, right: str, dtype: DType) -> str:
-    """One element of `Binary`."""
+def binary(context: Context, kind: str, left: str, right: str, dtype: DType, safe: bool = False) -> str:
+    """One element of `Binary`; `safe` where a divisor or an amount is proven to be in range."""
     if dtype.is_float:
         return in_f32(context, [left, right], dtype, lambda names: _float_binary(context, kind, *names))
     type_ = storage(dtype)
@@ -173,8 +175,10 @@ def binary(context: Context, kind: str, left: str, right: str, dtype: DType) -> 
         predicate = ("u" if unsigned else "s") + ("lt" if kind == "min" else "gt")
         return select(context, compare(context, predicate, left, right, type_), left, right, type_)
     if kind in ("floordiv", "mod"):
-        return _floor_division(context, kind, left, right, type_, unsigned)
-    return arith(context, {"shr": "lshr" if unsigned else "ashr"}.get(kind, kind), left, right, type_)
+        return floor_division(context, kind, left, right, type_, unsigned, safe)
+    if kind in ("shl", "shr"):
+        return shift(context, kind, left, right, type_, unsigned, safe)
+    return arith(context, kind, left, right, type_)
 
 
 def compared(context: Context, kind: str, left: str, right: str, dtype: DType) -> str:
@@ -198,9 +202,7 @@ def cast(context: Context, name: str, source: DType, target: DType) -> str:
     if source.is_float:
         if target.kind == "b":
             return compared(context, "ne", name, literal(context, 0.0, source), source)
-        if source.bits == 8:
-            name, a = widened(context, name, source), "f32"
-        return context.value(f"llvm.{'fptosi' if target.kind == 'i' else 'fptoui'} {name} : {a} to {b}")
+        return to_integer(context, widened(context, name, source), target)
     if target.is_float:
         made = context.value(f"llvm.{'sitofp' if source.kind == 'i' else 'uitofp'} {name} : {a} to f32")
         return narrowed(context, made, target)
@@ -213,27 +215,35 @@ def cast(context: Context, name: str, source: DType, target: DType) -> str:
     return context.value(f"llvm.{'sext' if source.kind == 'i' else 'zext'} {name} : {a} to {b}")
 
 
+def to_integer(context: Context, name: str, target: DType) -> str:
+    """An f32 as an integer: toward zero, at most the ends of the range, NaN as 0. As text: LLVM's conversion has no value out
+    of range, while the instruction saturates by itself (PTX ISA, `cvt`); only NaN as a 64-bit integer is another there."""
+    wide = max(32, target.bits)
+    made = context.value(
+        f'llvm.inline_asm "cvt.rzi.{target.kind.replace("i", "s")}{wide}.f32 $0, $1;", '
+        f'"={"r" if wide == 32 else "l"},f" {name} : (f32) -> i{wide}'
+    )
+    if wide == 64:
+        is_nan = context.value(f'llvm.fcmp "uno" {name}, {name} : f32')
+        return select(context, is_nan, number(context, 0, "i64"), made, "i64")
+    if target.bits == 32:
+        return made
+    wider = i32 if target.kind == "i" else u32
+    for kind, limit in zip(("max", "min"), target.integer_range(), strict=True):
+        if limit:
+            made = binary(context, kind, made, number(context, limit), wider)
+    return context.value(f"llvm.trunc {made} : i32 to i{target.bits}")
+
+
 def _float_binary(context: Context, kind: str, left: str, right: str) -> str:
     if kind in FLOAT_KINDS:
         return context.value(f"llvm.{FLOAT_KINDS[kind]} {left}, {right} {{{CONTRACT}}} : f32")
     if kind in ("min", "max"):
-        return context.value(f"llvm.intr.{kind}num({left}, {right}) : (f32, f32) -> f32")
+        # `llvm.minnum` leaves the order of zeros open; this is the instruction (PTX ISA, `min`, `max`).
+        return context.value(f'llvm.call_intrinsic "llvm.{kind}imumnum.f32"({left}, {right}) : (f32, f32) -> f32')
     assert kind == "pow", kind
     power = context.value(f"llvm.fmul {_approximate(context, 'lg2', left)}, {right} : f32")
     return _approximate(context, "ex2", power)
-
-
-def _floor_division(context: Context, kind: str, left: str, right: str, type_: str, unsigned: bool) -> str:
-    if unsigned:
-        return arith(context, "udiv" if kind == "floordiv" else "urem", left, right, type_)
-    zero = number(context, 0, type_)
-    rest = arith(context, "srem", left, right, type_)
-    differ = compare(context, "slt", arith(context, "xor", rest, right, type_), zero, type_)
-    adjust = context.value(f"llvm.and {differ}, {compare(context, 'ne', rest, zero, type_)} : i1")
-    if kind == "mod":
-        return select(context, adjust, arith(context, "add", rest, right, type_), rest, type_)
-    quotient = arith(context, "sdiv", left, right, type_)
-    return select(context, adjust, arith(context, "sub", quotient, number(context, 1, type_), type_), quotient, type_)
 
 
 def _approximate(context: Context, kind: str, name: str) -> str:
@@ -250,10 +260,9 @@ def _unary(context: Context, kind: str, name: str, dtype: DType) -> str:
     if not dtype.is_float:
         if kind == "not":
             return arith(context, "xor", name, number(context, 1 if type_ == "i1" else -1, type_), type_)
-        negative = arith(context, "sub", number(context, 0, type_), name, type_)
         if kind == "neg":
-            return negative
-        return select(context, compare(context, "slt", name, number(context, 0, type_), type_), negative, name, type_)
+            return arith(context, "sub", number(context, 0, type_), name, type_)
+        return absolute(context, name, type_, dtype.kind != "i")
     return in_f32(context, [name], dtype, lambda names: _float_unary(context, kind, names[0]))
 
 

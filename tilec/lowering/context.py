@@ -12,10 +12,9 @@ from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
 from tilec.ir.types import DType
+from tilec.lowering.launch_terms import argument, launch_term, leaves_of
 from tilec.lowering.narrow_floats import narrowed
-from tilec.lowering.tensor_core import Writer, arith, compare, number, offset_pointer, select
-
-COMPARISONS = {"==": "eq", "!=": "ne", "<": "slt", "<=": "sle", ">": "sgt", ">=": "sge"}
+from tilec.lowering.tensor_core import Writer, arith, number, offset_pointer
 
 
 def storage(dtype: DType) -> str:
@@ -42,6 +41,7 @@ class Context:
 
     def __init__(self, function: Function, taken: dict[Op, int]) -> None:
         self.function = function
+        self.leaves = leaves_of(function)
         self.threads = function.num_warps * 32
         self.lines: list[str] = []
         self.shared_bytes = 0
@@ -56,14 +56,14 @@ class Context:
     def begin(self) -> None:
         """Bind parameters and read the special registers."""
         for parameter in self.function.parameters:
-            self._held[parameter.value] = [f"%{parameter.name}"]
+            self._held[parameter.value] = [argument(parameter.name)]
         self._thread = self.value("nvvm.read.ptx.sreg.tid.x : i32")
         self._base = self.value("llvm.mlir.addressof @dynamic_shared : !llvm.ptr<3>")
 
     def name(self) -> str:
         """A fresh SSA name."""
         self._count += 1
-        return f"%v{self._count}"
+        return f"%{self._count}"
 
     def value(self, text: str) -> str:
         """Append an operation with one result and return its name."""
@@ -102,27 +102,15 @@ class Context:
 
     def host(self, expr: Expr) -> str:
         """A launch expression as i64."""
-        if expr.op == "const":
-            return number(self, expr.value, "i64")
-        if expr.op == "sym":
-            if expr.name in self.function.strides:
-                return f"%{expr.name}"
-            return self.value(f"llvm.sext %{expr.name} : i32 to i64")
-        left, right = (self.host(arg) for arg in expr.args)
-        if expr.op in ("min", "max"):
-            smaller = compare(self, "slt", left, right, "i64")
-            return select(self, smaller, *((left, right) if expr.op == "min" else (right, left)), "i64")
-        # Extents and strides are never negative, so division may truncate.
-        kind = {"+": "add", "-": "sub", "*": "mul", "//": "sdiv", "%": "srem"}[expr.op]
-        return arith(self, kind, left, right, "i64")
+        return launch_term(self, expr, self.leaves)
 
     def extent(self, tensor: Value, axis: int) -> str:
-        """Extent of an axis as i32."""
+        """Extent of an axis as i32, which holds it: the launch contract has every extent at most `MAX_DIM`."""
         expr = tensor.tensor.dims[axis]
         if expr.op == "const":
             return number(self, expr.value)
-        if expr.op == "sym" and expr.name not in self.function.strides:
-            return f"%{expr.name}"
+        if expr.op == "sym" and self.leaves[expr.name].dtype.bits == 32:
+            return self.leaves[expr.name].name
         return self.value(f"llvm.trunc {self.host(expr)} : i64 to i32")
 
     def stride(self, tensor: Value, axis: int) -> str:

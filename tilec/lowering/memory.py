@@ -316,7 +316,7 @@ class _Words:
             return elements
         context, out = self.context, list[str]()
         for first in range(0, len(elements), self.each):
-            packed = context.value(f"llvm.mlir.undef : {self.vector}")
+            packed = context.value(f"llvm.mlir.zero : {self.vector}")
             for position, name in enumerate(elements[first : first + self.each]):
                 if self.dtype.kind == "b":
                     name = context.value(f"llvm.zext {name} : i1 to i8")
@@ -386,7 +386,7 @@ def _store_vector(context: Context, pointer: str, names: list[str], type_: str, 
         context.effect(f"llvm.store {names[0]}, {pointer} {align} : {type_}, {GLOBAL}")
         return
     vector = f"vector<{len(names)}x{type_}>"
-    packed = context.value(f"llvm.mlir.undef : {vector}")
+    packed = context.value(f"llvm.mlir.zero : {vector}")
     for position, name in enumerate(names):
         packed = context.value(f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {vector}")
     words = len(names) * size // 4

@@ -1,9 +1,12 @@
 """Reductions of one axis: registers first, then lanes by shuffles, then warps through shared memory.
 
-Every thread that holds an element of the result ends with the same value, so no further exchange is needed.
+Every thread that holds an element of the result ends with the same value whatever the order, NaN and zeros of either sign
+included, so no further exchange is needed and branches on a result are taken by all threads or none.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from tilec.ir.layout import Layout
 from tilec.ir.ops import Reduce
@@ -12,6 +15,9 @@ from tilec.lowering.arithmetic import binary, compared
 from tilec.lowering.context import Context, storage
 from tilec.lowering.narrow_floats import narrowed, widened
 from tilec.lowering.tensor_core import SHARED, arith, number, offset_pointer, select
+
+NONE: Final = 2**31 - 1
+"""A position past every tile."""
 
 Parts = tuple[str, ...]  # the value, and for argmax and argmin its position
 
@@ -28,31 +34,46 @@ def lower_reduce(context: Context, op: Reduce) -> None:
         held = [widened(context, name, dtype) for name in held]
         work = f32
     positional = op.kind.startswith("arg")
-    own = context.thread_coordinates(layout)[op.axis] if positional else ""
-    groups: dict[tuple[int, ...], Parts] = {}
+    groups: dict[tuple[int, ...], list[tuple[int, str]]] = {}  # place on the axis past this thread's first, and register
     for register, name in enumerate(held):
         place = layout.coordinates(register, 0, 0)
-        parts = (name, arith(context, "add", own, place[op.axis])) if positional else (name,)
-        key = place[: op.axis] + place[op.axis + 1 :]
-        groups[key] = _combine(context, op.kind, groups[key], parts, work) if key in groups else parts
-    results = list(groups.values())
+        groups.setdefault(place[: op.axis] + place[op.axis + 1 :], []).append((place[op.axis], name))
+    own = context.thread_coordinates(layout)[op.axis] if positional else ""
+    results = [_in_thread(context, op.kind, group, own, work) for group in groups.values()]
     results = [_across_lanes(context, op, layout, parts, work) for parts in results]
     results = _across_warps(context, op, layout, results, work)
     names = [parts[-1] for parts in results]
+    if positional and work.is_float:  # where all are NaN, nothing was the best
+        zero = number(context, 0)
+        names = [select(context, compared(context, "ne", best, best, work), zero, place) for best, place in results]
     if work != dtype and not positional:
         names = [narrowed(context, name, dtype) for name in names]
     context.assign(op.result, names)
 
 
 def _combine(context: Context, kind: str, left: Parts, right: Parts, dtype: DType) -> Parts:
+    """The same for either order of the two. Of positions, those of the better value stay, and of them the lowest: both are
+    taken against the better of the two values, which no NaN equals, so that a NaN never wins over a number."""
     if len(left) == 1:
         return (binary(context, {"sum": "add"}.get(kind, kind), left[0], right[0], dtype),)
-    better = compared(context, "gt" if kind == "argmax" else "lt", right[0], left[0], dtype)
-    equal = compared(context, "eq", right[0], left[0], dtype)
-    earlier = compared(context, "lt", right[1], left[1], i32)
-    tie = context.value(f"llvm.and {equal}, {earlier} : i1")
-    take = context.value(f"llvm.or {better}, {tie} : i1")
-    return select(context, take, right[0], left[0], storage(dtype)), select(context, take, right[1], left[1])
+    better = binary(context, kind.removeprefix("arg"), left[0], right[0], dtype)
+    none = number(context, NONE)
+    places = [select(context, compared(context, "eq", value, better, dtype), place, none) for value, place in (left, right)]
+    return better, binary(context, "min", places[0], places[1], i32)
+
+
+def _in_thread(context: Context, kind: str, group: list[tuple[int, str]], own: str, dtype: DType) -> Parts:
+    """What one thread holds of an axis, combined; positions count from `own`, that of its first element."""
+    best = group[0][1]
+    for _, value in group[1:]:
+        (best,) = _combine(context, kind.removeprefix("arg"), (best,), (value,), dtype)
+    if not kind.startswith("arg"):
+        return (best,)
+    *before, (last, _) = sorted(group)
+    place = number(context, last)
+    for step, value in reversed(before):
+        place = select(context, compared(context, "eq", value, best, dtype), number(context, step), place)
+    return best, arith(context, "add", own, place)
 
 
 def _across_lanes(context: Context, op: Reduce, layout: Layout, parts: Parts, dtype: DType) -> Parts:

@@ -294,7 +294,7 @@ def multiply(out: Writer, a: list[str], b: list[str], c: list[str], dtype: DType
 def pack(out: Writer, low: str, high: str, dtype: DType) -> str:
     """Two 16-bit floats as one i32."""
     vector = f"vector<2x{dtype}>"
-    filled = out.value(f"llvm.mlir.undef : {vector}")
+    filled = out.value(f"llvm.mlir.zero : {vector}")
     for position, value in enumerate((low, high)):
         filled = out.value(f"llvm.insertelement {value}, {filled}[{number(out, position)} : i32] : {vector}")
     return out.value(f"llvm.bitcast {filled} : {vector} to i32")

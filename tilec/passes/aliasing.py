@@ -8,6 +8,7 @@ from tilec.artifact import LaunchCheck, ValueCheck
 from tilec.ir.core import Access, Function, Parameter
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import MAX_DIM
+from tilec.passes.extents import extent_checks
 from tilec.passes.ranges import GRID_LIMITS, expr_range, symbol_ranges
 
 
@@ -29,6 +30,7 @@ def launch_checks(function: Function) -> tuple[LaunchCheck, ...]:
         if name not in function.strides:
             found.append(_check(binary(">=", sym(name), const(1)), f"{name} is at least 1"))
             found.append(_check(binary("<=", sym(name), const(MAX_DIM)), f"{name} is at most {MAX_DIM}"))
+    found.extend(extent_checks(function))
     for precondition in function.requires:
         found.append(_check(precondition.condition, f"requires({precondition.condition})"))
     symbols = symbol_ranges(function)

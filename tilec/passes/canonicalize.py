@@ -8,9 +8,9 @@ their loops, where they do not hold registers for longer than needed. Nothing wi
 from __future__ import annotations
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, attribute_text
-from tilec.ir.ops import Binary, For, Yield
+from tilec.ir.ops import For, Yield
 from tilec.ir.types import TileType
-from tilec.passes.folding import constant_of, folded, same_as
+from tilec.passes.folding import folded, same_as
 
 Key = tuple[object, ...]
 
@@ -52,12 +52,6 @@ def _is_scalar(op: Op) -> bool:
     return all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
 
 
-def _is_total(op: Op) -> bool:
-    """Whether the operation may run where the program would not run it: a division in a loop that never turns may divide by
-    zero."""
-    return not (isinstance(op, Binary) and op.kind in ("floordiv", "mod")) or bool(constant_of(op.operands[1]))
-
-
 def _hoist(block: Block) -> None:
     """Move scalar computations that use nothing of a loop's body in front of the loop, innermost loops first."""
     ops: list[Op] = []
@@ -69,7 +63,7 @@ def _hoist(block: Block) -> None:
             local: set[Value] = {*body.arguments, *(value for inner in body.walk() for value in inner.results)}
             kept: list[Op] = []
             for inner in body.ops:
-                if _is_pure(inner) and _is_scalar(inner) and _is_total(inner) and local.isdisjoint(inner.operands):
+                if _is_pure(inner) and _is_scalar(inner) and local.isdisjoint(inner.operands):
                     ops.append(inner)
                     local -= set(inner.results)
                 else:
@@ -85,6 +79,9 @@ def _share(block: Block, known: dict[Key, list[Value]], renamed: dict[Value, Val
     kept: list[Op] = []
     for op in block.ops:
         op.operands = [renamed.get(value, value) for value in op.operands]
+        if (same := same_as(op)) is not None:  # the arms of a choice may have become one
+            renamed[op.result] = same
+            continue
         if _is_pure(op):
             key = _key(op)
             if key in known:

@@ -1,7 +1,7 @@
 """Integer arithmetic of the tile IR on constants, and operations that give their operand back.
 
-Semantics are those of `tilec.ir.ops`: two's complement, division toward minus infinity. What has no value (a zero divisor, a
-shift by the width) is left for run time. Floats are left alone, where `x + 0` is not `x` for every `x`.
+Every operation has a value for all operands (`tilec.ir.meaning`), so whatever is known is folded. Floats are left alone, where
+`x + 0` is not `x` for every `x`.
 """
 
 from __future__ import annotations
@@ -10,23 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from tilec.ir.core import Op, Value
+from tilec.ir.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
 from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Constant, Permute, Reshape, Select, Unary
-from tilec.ir.types import DType, TileType
+from tilec.ir.types import TileType
 
-_ARITHMETIC: Final[dict[str, Callable[[int, int], int]]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b,
-    "shr": lambda a, b: a >> b,
-}
 _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
@@ -73,14 +60,14 @@ def folded(op: Op) -> Constant | None:
         return None
     dtype = op.result.tile.dtype
     match op:
-        case Binary() if dtype.is_integer and _has_value(op.kind, found[1], dtype):
-            value = _wrapped(_ARITHMETIC[op.kind](*found), dtype)
+        case Binary() if not dtype.is_float and op.kind in INTEGER_KINDS:
+            value = integer_binary(op.kind, found[0], found[1], dtype)
         case Compare():
             value = _COMPARISONS[op.kind](*found)
-        case Unary(kind="neg") if dtype.is_integer:
-            value = _wrapped(-found[0], dtype)
-        case Cast() if dtype.is_integer:
-            value = _wrapped(found[0], dtype)
+        case Unary(kind="neg" | "abs" | "not") if not dtype.is_float:
+            value = integer_unary(op.kind, found[0], dtype)
+        case Cast() if not dtype.is_float:
+            value = integer_cast(found[0], dtype)
         case _:
             return None
     constant = Constant(value=bool(value) if dtype.kind == "b" else value, loc=op.loc)
@@ -96,16 +83,3 @@ def constant_of(value: Value) -> int | None:
     if isinstance(owner, Constant) and not isinstance(owner.value, float):
         return int(owner.value)
     return None
-
-
-def _has_value(kind: str, right: int, dtype: DType) -> bool:
-    if kind in ("floordiv", "mod"):
-        return right != 0
-    if kind in ("shl", "shr"):
-        return 0 <= right < dtype.bits
-    return kind in _ARITHMETIC
-
-
-def _wrapped(value: int, dtype: DType) -> int:
-    low, high = dtype.integer_range()
-    return (value - low) % (high - low + 1) + low

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.verifier import verify
-from tilec.passes import layout, overlap, staging, versioning
+from tilec.passes import in_range, layout, overlap, staging, versioning
 from tilec.passes.canonicalize import canonicalize
 from tilec.target import Target
 
 
 def prepare(function: Function, target: Target, *, num_warps: int | None = None, min_blocks: int | None = None) -> Function:
     """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
-    blocks from masks, decide layouts and vectors; in place.
+    blocks from masks, mark divisions and shifts that need no guard, decide layouts and vectors; in place.
 
     `num_warps` overrides the choice that shapes decide; pipelines leave room for `min_blocks` blocks on a multiprocessor where
     two stages allow it. The function is verified after each pass; the VerifyError names the pass that broke a rule.
@@ -26,6 +26,8 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None,
     _check(function, "staging")
     versioning.version(function)
     _check(function, "versioning")
+    in_range.mark(function)
+    _check(function, "marking what is in range")
     layout.assign(function, num_warps)
     _check(function, "layout")
     return function

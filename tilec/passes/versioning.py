@@ -30,7 +30,8 @@ def version(function: Function) -> Function:
         return function
     early = launch_values(function)
     facts = aligned_ranges(function)
-    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(op, early, facts)) is not None}
+    dims = set(function.dims)
+    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(op, early, facts, dims)) is not None}
     tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
     if not tests:
         for op in decided:
@@ -63,7 +64,7 @@ def _is_early(op: Op, early: set[Value]) -> bool:
     return isinstance(op, WaitPrior) or (bool(op.results) and set(op.results) <= early)
 
 
-def _edges(op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
+def _edges(op: Op, early: set[Value], facts: dict[Value, Range], dims: set[str]) -> list[Edge] | None:
     """The tests that put the box of an access inside its tensor; None where they cannot be made at the start."""
     if isinstance(op, Load):
         tensor, offsets, shape = op.source.tensor, op.offsets, op.result.tile.shape
@@ -75,7 +76,7 @@ def _edges(op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] |
         fact = facts[offset]
         if dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
             continue
-        if offset not in early or offset.tile.dtype != i32 or dim.op not in ("const", "sym"):
+        if offset not in early or offset.tile.dtype != i32 or (dim.op != "const" and dim.name not in dims):
             return None
         edges.append((offset, extent, dim.value if dim.op == "const" else dim.name))
     return edges

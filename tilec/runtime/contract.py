@@ -8,18 +8,21 @@ checked once for equal shapes, strides and integers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tilec.artifact import Manifest, TensorSpec
 from tilec.runtime.dims import evaluate, solve_dims
 from tilec.runtime.errors import LaunchError
-from tilec.runtime.scalars import check_scalar
+from tilec.runtime.scalars import check_scalar, exact_integer
 from tilec.runtime.tensors import TensorView, view_tensor
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Most blocks per grid axis on every supported architecture (CUDA C++ programming guide, compute capabilities)."""
+
+MAX_SPAN: Final = 2**63 - 1
+"""Most bytes from a tensor's first to its last, so that offsets of its elements fit i64 in the kernel."""
 
 CHECKED_LIMIT: Final = 1024
 """Combinations of shapes that are remembered for a kernel."""
@@ -72,15 +75,21 @@ def check_launch(
     *,
     dims: Mapping[str, int] | None = None,
     device: int = 0,
+    owner: Callable[[int], int | None] | None = None,
     checked: Checked | None = None,
 ) -> Launch:
-    """Check everything but stored values. `dims` gives extents that no tensor's shape determines; `checked` remembers what
-    was checked for the same manifest before."""
+    """Check everything but stored values. `dims` gives extents that no tensor's shape determines; `owner` tells which device
+    memory at an address belongs to, where there are several; `checked` remembers what was checked for the same manifest
+    before."""
     kernel = manifest.kernel
     _check_names(manifest, arguments)
     scalars = {spec.name: check_scalar(spec, arguments[spec.name], kernel) for spec in manifest.scalars}
     views = {spec.name: _view(spec, arguments[spec.name], kernel, device) for spec in manifest.tensors}
-    shapes = (Checked() if checked is None else checked).get(manifest, views, scalars, dims or {})
+    given = {name: _dim(value, name, kernel) for name, value in dims.items()} if dims else {}
+    if owner is not None:
+        for name, view in views.items():
+            _check_device(view, name, kernel, device, owner)
+    shapes = (Checked() if checked is None else checked).get(manifest, views, scalars, given)
     for spec in manifest.tensors:
         view = views[spec.name]
         if view.pointer % spec.align:
@@ -92,6 +101,13 @@ def check_launch(
             )  # fmt: skip
     _check_aliasing(manifest, views, shapes.spans)
     return Launch(views, scalars, dict(shapes.env), shapes.grid)
+
+
+def _dim(value: Any, name: str, kernel: str) -> int:
+    try:
+        return exact_integer(value)
+    except TypeError as error:
+        raise LaunchError("E0906", "not an integer", kernel=kernel, argument=name, given=str(error)) from None
 
 
 def _check_shapes(
@@ -106,6 +122,12 @@ def _check_shapes(
             known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(check.condition.symbols()))
             raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
     spans = {name: replace(view, pointer=0).byte_range() for name, view in views.items()}
+    for name, (first, end) in spans.items():
+        if end - first > MAX_SPAN:
+            raise LaunchError(
+                "E0906", "the tensor is too large to address", kernel=kernel, argument=name,
+                given=f"{end - first} bytes from its first element to its last", required=f"at most {MAX_SPAN}",
+            )  # fmt: skip
     return Shapes(env, _grid(manifest, env), spans)
 
 
@@ -142,6 +164,15 @@ def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
             "E0914", "the tensor is read-only", kernel=kernel, argument=spec.name, required=f"writable, it is `{spec.access}`"
         )
     return view
+
+
+def _check_device(view: TensorView, name: str, kernel: str, device: int, owner: Callable[[int], int | None]) -> None:
+    found = owner(view.pointer) if view.pointer else None
+    if found is not None and found != device:
+        raise LaunchError(
+            "E0914", "the tensor is on another device", kernel=kernel, argument=name,
+            given=f"device {found}", required=f"device {device}, where the kernel is loaded",
+        )  # fmt: skip
 
 
 def _check_strides(spec: TensorSpec, view: TensorView, env: Mapping[str, int], kernel: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +33,8 @@ class Device:
         minor = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MINOR)
         self.architecture = f"sm_{major}{minor}a"
         self.shared_memory_bytes = self.driver.device_attribute(self.ordinal, SHARED_MEMORY_OPTIN)
+        # Which device memory belongs to; where there is only one, nothing has to be asked.
+        self.owner: Callable[[int], int | None] | None = self.driver.pointer_device if self.driver.device_count() > 1 else None
 
     def empty(self, shape: tuple[int, ...], dtype: str, *, stream: int = 0) -> DeviceArray:
         """Uninitialised array, allocated in stream order; `dtype` is a name such as `bf16`."""

@@ -33,6 +33,15 @@ class Driver(Protocol):
         """Ordinal of the current context's device; makes the primary context of device 0 current where there is none."""
         ...
 
+    def device_count(self) -> int:
+        """Devices of this machine that CUDA shows."""
+        ...
+
+    def pointer_device(self, pointer: int) -> int | None:
+        """Ordinal of the device that memory at an address belongs to; None for managed memory, which every device reaches, and
+        for memory that the driver does not know."""
+        ...
+
     def context(self) -> Any:
         """The context that is current on this thread."""
         ...
@@ -153,6 +162,18 @@ class CudaDriver:
             device = self._call("cuDeviceGet", 0)
             self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", device))
         return int(device)
+
+    def device_count(self) -> int:
+        """Devices of this machine that CUDA shows."""
+        return int(self._call("cuDeviceGetCount"))
+
+    def pointer_device(self, pointer: int) -> int | None:
+        """Ordinal of the device that memory at an address belongs to; None where every device may reach it."""
+        attribute = self._api.CUpointer_attribute
+        code, managed = self._api.cuPointerGetAttribute(attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED, pointer)
+        if code != self._success or managed:
+            return None
+        return int(self._call("cuPointerGetAttribute", attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer))
 
     def context(self) -> Any:
         """The context that is current on this thread."""

@@ -100,7 +100,8 @@ class Kernel:
         instead; `dims` gives extents that no shape determines. Raises `LaunchError` at the first broken clause.
         """
         manifest, given = self.manifest, values or {}
-        launch = check_launch(manifest, arguments, dims=dims, device=self.device.ordinal, checked=self._checked)
+        device = self.device
+        launch = check_launch(manifest, arguments, dims=dims, device=device.ordinal, owner=device.owner, checked=self._checked)
         checked = {check.tensor for check in manifest.value_checks}
         for name in given:
             if name not in checked:

@@ -17,6 +17,19 @@ PACKING: Final = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16
 LARGEST_FLOAT: Final = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
 
 
+def exact_integer(value: Any) -> int:
+    """An integer of any kind (Python's, NumPy's, an array of rank 0) as Python's, which never wraps; TypeError for what is no
+    integer: floats, bools, arrays of other ranks."""
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") or str(getattr(value, "dtype", "")) == "bool":
+        raise TypeError(f"`{value!r}` is a bool, not an integer")
+    try:
+        return int(operator.index(value))
+    except TypeError:
+        raise TypeError(f"`{value!r}` of type `{type(value).__name__}` is no integer") from None
+
+
 def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
     """The value as a Python number; E0912 where it has another type or does not fit."""
     dtype = DTYPES[spec.dtype]
@@ -43,7 +56,7 @@ def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
     if is_bool:
         raise refuse("a bool where an integer belongs", f"an integer for `{dtype}`")
     try:
-        integer = operator.index(value)
+        integer = exact_integer(value)
     except TypeError:
         raise refuse("not an integer", f"an integer for `{dtype}`") from None
     low, high = dtype.integer_range()

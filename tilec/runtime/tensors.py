@@ -7,12 +7,14 @@ array interface has no bf16 or f8 dtype, so an opaque element there is looked up
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from tilec.ir.types import DTYPES
 from tilec.runtime.errors import LaunchError
+from tilec.runtime.scalars import exact_integer
 
 # Type strings of the CUDA array interface (the NumPy array interface's).
 TYPE_STRINGS: Final = {
@@ -77,10 +79,10 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
         return LaunchError("E0914", message, kernel=kernel, argument=argument, given=given, required=required)
 
     if isinstance(value, TensorView):
-        return value
+        return _exact(value, refuse)
     own = getattr(value, "tensor_view", None)
     if own is not None:
-        return own()
+        return _exact(own(), refuse)
     kind = type(value).__module__ + "." + type(value).__qualname__
     # Frameworks raise errors of several types for a tensor, or an element type, that one of the two protocols cannot carry.
     interface: Any = None
@@ -108,17 +110,33 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
     raise refuse("the tensor cannot be exported" if failure else "not a device tensor", f"`{kind}`{failure}")
 
 
+_PLAIN: Final = {int}
+
+
+def _exact(view: TensorView, refuse: Any) -> TensorView:
+    """The same in Python's integers: those of NumPy wrap, and every clause of a contract is over all integers."""
+    numbers = (view.pointer, *view.shape, *view.strides)
+    if set(map(type, numbers)) == _PLAIN:
+        return view
+    try:
+        exact = [exact_integer(number) for number in numbers]
+    except TypeError as error:
+        raise refuse("its address, shape and strides must be integers", str(error)) from None
+    rank = len(view.shape)
+    return replace(view, pointer=exact[0], shape=tuple(exact[1 : rank + 1]), strides=tuple(exact[rank + 1 :]))
+
+
 def _from_interface(interface: dict[str, Any], refuse: Any, kind: str) -> TensorView:
     dtype = TYPE_STRINGS[interface["typestr"]]
-    shape = tuple(int(extent) for extent in interface["shape"])
+    shape = tuple(operator.index(extent) for extent in interface["shape"])
     size = DTYPES[dtype].bytes
     given = interface.get("strides")
     if given is None:
         strides = contiguous_strides(shape)
     else:
-        if any(int(stride) % size for stride in given):
+        if any(operator.index(stride) % size for stride in given):
             raise refuse("the strides are not whole elements", f"`{kind}` with byte strides {tuple(given)}")
-        strides = tuple(int(stride) // size for stride in given)
+        strides = tuple(operator.index(stride) // size for stride in given)
     pointer, read_only = interface["data"]
     return TensorView(int(pointer or 0), dtype, shape, strides, bool(read_only))
 

@@ -20,6 +20,7 @@ from tilec.runtime.device import HOST_STORAGE
 from tilec.runtime.dims import evaluate
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
+from tilec.runtime.scalars import exact_integer
 from tilec.runtime.tensors import TensorView
 
 
@@ -72,6 +73,10 @@ def check_evidence(
     if isinstance(evidence, Trust):
         return
     if isinstance(evidence, ValueBounds):
+        try:
+            evidence = ValueBounds(exact_integer(evidence.low), exact_integer(evidence.high), evidence.distinct)
+        except TypeError as error:
+            raise refuse("the stated bounds are not integers", str(error)) from None
         if evidence.low < low or evidence.high > high:
             raise refuse("the stated bounds are too wide", f"{evidence.low} <= value < {evidence.high}")
         if check.distinct and not evidence.distinct:

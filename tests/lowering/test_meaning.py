@@ -1,0 +1,238 @@
+"""Every operation has one value for all operands: interpreter, folding, lowered code run by the block machine, and an oracle in
+plain Python agree at the edges of every dtype."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import plain_meaning as plain
+import pytest
+from block_machine import launch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tilec import interpreter
+from tilec.ir import ops
+from tilec.ir.parser import parse_function
+from tilec.ir.types import DTYPES, TileType, boolean
+from tilec.lowering import lower
+from tilec.passes import folding, prepare
+from tilec.target import SM_90A
+
+Array = NDArray[Any]
+INTEGERS = tuple(plain.BITS)
+NUMPY: dict[str, Any] = {name: np.dtype(("int" if name[0] == "i" else "uint") + name[1:]) for name in INTEGERS} | {
+    "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "bool": np.dtype(bool),
+    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}  # fmt: skip
+INTEGER_KINDS = ("add", "sub", "mul", "floordiv", "mod", "min", "max", "and", "or", "xor", "shl", "shr")
+SMALLEST = {"f32": 2.0**-149, "f16": 2.0**-24, "bf16": 2.0**-133}
+LARGEST = {"f32": (2 - 2.0**-23) * 2.0**127, "f16": 65504.0, "bf16": (2 - 2.0**-7) * 2.0**127}
+
+
+def edges(dtype: str) -> list[Any]:
+    """Values at which something may go wrong."""
+    if dtype in plain.BITS:
+        low, high = plain.ends(dtype)
+        bits = plain.BITS[dtype]
+        found = {low, low + 1, 0, 1, 2, 3, 7, bits - 1, bits, bits + 1, high - 1, high, *({-1, -2, -7, -bits} if low else ())}
+        return sorted(found)
+    if dtype == "bool":
+        return [False, True]
+    tiny, large = SMALLEST[dtype], LARGEST[dtype]
+    normal = {"f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126}[dtype]
+    positive = [0.0, tiny, normal - tiny, normal, 0.5, 1.0, 1.5, 127.0, 255.0, 256.0, 32767.0, 2.0**15, large, math.inf]
+    if dtype != "f16":
+        positive += [2.0**31, 2.0**32, 2.0**63, 2.0**64]
+    held = list(dict.fromkeys(plain.rounded(x, dtype) for x in positive))
+    return [math.nan, *held, *(-x for x in held)]
+
+
+def both(line: str, result: str, *inputs: tuple[str, list[Any]]) -> tuple[list[Any], list[Any]]:
+    """What `line` gives for every element, by the interpreter and by lowered code; `%a`, `%b` are the inputs."""
+    count = len(inputs[0][1])
+    letters = "ab"[: len(inputs)]
+    kept, _, shape = result.rstrip("]").partition("[")
+    parameters = [
+        f"%p{letter}: in tensor<{dtype}, [{count}], align 16>" for letter, (dtype, _) in zip(letters, inputs, strict=True)
+    ]
+    text = f"kernel @k({', '.join([*parameters, f'%out: out tensor<{kept}, [{shape or count}], align 16>'])}) {{\n"
+    text += "  constants {}\n  dims []\n  strides []\n  grid [1]\n  %z = constant {value = 0} : i32\n"
+    for letter, (dtype, _) in zip(letters, inputs, strict=True):
+        text += f"  %{letter} = load %p{letter}, %z {{pad = none, unsafe = none, vector = 0}} : {dtype}[{count}]\n"
+    text += f"  {line}\n  store %out, %r, %z {{mask = false, unsafe = none, vector = 0}}\n}}\n"
+    arrays = {f"p{n}": np.array(values).astype(NUMPY[dtype]) for n, (dtype, values) in zip(letters, inputs, strict=True)}
+    size = int(shape or count)
+    first, second = np.zeros(size, NUMPY[kept]), np.zeros(size, NUMPY[kept])
+    with np.errstate(all="ignore"):
+        interpreter.run(parse_function(text), arrays | {"out": first})
+        function = prepare(parse_function(text), SM_90A, num_warps=2)
+        launch(function, lower(function, SM_90A), arrays | {"out": second}, {})
+    return [plainly(x) for x in first], [plainly(x) for x in second]
+
+
+def plainly(value: Any) -> int | float | bool:
+    """A NumPy scalar as Python's."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    return int(value) if isinstance(value, np.integer) else float(value)
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Equal, the sign of zero included; any NaN is a NaN."""
+    if isinstance(wanted, float) and wanted != wanted:
+        return found != found
+    return found == wanted and math.copysign(1, found) == math.copysign(1, wanted)
+
+
+def check(found: tuple[list[Any], list[Any]], wanted: list[Any], *operands: list[Any]) -> None:
+    for name, values in zip(("interpreter", "lowered code"), found, strict=True):
+        wrong = [(*of, x, y) for *of, x, y in zip(*operands, values, wanted, strict=True) if not same(x, y)]
+        assert not wrong, f"{name}: operands, found, wanted: {wrong[:5]}"
+
+
+def pairs(dtype: str) -> tuple[list[Any], list[Any]]:
+    every = list(itertools.product(edges(dtype), repeat=2))
+    return [a for a, _ in every], [b for _, b in every]
+
+
+def folded(op: ops.Op, dtype: str, result: TileType, *values: int) -> int | None:
+    """What folding makes of an operation on constants."""
+    for value in values:
+        constant = ops.Constant(value=bool(value) if dtype == "bool" else value)
+        constant.define(TileType(DTYPES[dtype]))
+        op.operands.append(constant.result)
+    op.define(result)
+    found = folding.folded(op)
+    return None if found is None else int(found.value)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("kind", INTEGER_KINDS)
+def test_integer_operations(kind: str, dtype: str) -> None:
+    left, right = pairs(dtype)
+    wanted = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
+    text = f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[{len(left)}]'
+    check(both(text, dtype, (dtype, left), (dtype, right)), wanted, left, right)
+    scalar = TileType(DTYPES[dtype])
+    assert wanted == [folded(ops.Binary(kind=kind), dtype, scalar, a, b) for a, b in zip(left, right, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("kind", ["neg", "abs", "not"])
+def test_integer_functions(kind: str, dtype: str) -> None:
+    values = edges(dtype)
+    wanted = [plain.integer_unary(kind, a, dtype) for a in values]
+    check(both(f'%r = unary %a {{kind = "{kind}"}} : {dtype}[{len(values)}]', dtype, (dtype, values)), wanted, values)
+    assert wanted == [folded(ops.Unary(kind=kind), dtype, TileType(DTYPES[dtype]), a) for a in values]
+
+
+@pytest.mark.parametrize("dtype", plain.FLOATS)
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "div", "min", "max"])
+def test_float_operations(kind: str, dtype: str) -> None:
+    left, right = pairs(dtype)
+    wanted = [plain.float_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
+    text = f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[{len(left)}]'
+    check(both(text, dtype, (dtype, left), (dtype, right)), wanted, left, right)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, *plain.FLOATS])
+@pytest.mark.parametrize("kind", ops.COMPARE_KINDS)
+def test_comparisons(kind: str, dtype: str) -> None:
+    left, right = pairs(dtype)
+    wanted = [plain.compare(kind, a, b) for a, b in zip(left, right, strict=True)]
+    text = f'%r = compare %a, %b {{kind = "{kind}"}} : bool[{len(left)}]'
+    check(both(text, "bool", (dtype, left), (dtype, right)), wanted, left, right)
+    if dtype in plain.BITS:
+        made = [folded(ops.Compare(kind=kind), dtype, TileType(boolean), a, b) for a, b in zip(left, right, strict=True)]
+        assert [bool(x) for x in made] == wanted
+
+
+@pytest.mark.parametrize("source", [*INTEGERS, *plain.FLOATS, "bool"])
+@pytest.mark.parametrize("target", [*INTEGERS, *plain.FLOATS, "bool"])
+def test_casts(source: str, target: str) -> None:
+    values = edges(source)
+    wanted = [plain.cast(value, target) for value in values]
+    check(both(f"%r = cast %a : {target}[{len(values)}]", target, (source, values)), wanted, values)
+    if source not in plain.FLOATS and target not in plain.FLOATS and source != target:
+        made = [folded(ops.Cast(), source, TileType(DTYPES[target]), value) for value in values]
+        assert made == [int(x) for x in wanted]
+
+
+@pytest.mark.parametrize("target", ["f8e4m3", "f8e5m2"])
+@pytest.mark.parametrize("source", ["f32", "f16", "bf16"])
+def test_casts_to_8_bit_floats_stay_finite(source: str, target: str) -> None:
+    values, most = edges(source), {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target]
+    wanted = [float(np.float32(value).clip(-most, most).astype(NUMPY[target])) for value in values]
+    assert max(wanted[1:]) == most and math.isnan(wanted[0])
+    check(both(f"%r = cast %a : {target}[{len(values)}]", target, (source, values)), wanted, values)
+
+
+@pytest.mark.parametrize(
+    "kind", ["exp2", "exp", "log2", "log", "sqrt", "rsqrt", "tanh", "sigmoid", "floor", "ceil", "abs", "neg"]
+)
+def test_functions_are_total(kind: str) -> None:
+    values = edges("f32")
+    first, second = both(f'%r = unary %a {{kind = "{kind}"}} : f32[{len(values)}]', "f32", ("f32", values))
+    assert math.isnan(first[0]) and math.isnan(second[0])
+    np.testing.assert_allclose(first, second, rtol=1e-5, atol=2.0**-126)
+
+
+def test_powers_are_by_logarithms() -> None:
+    left, right = [0.0, math.inf, -1.0, 2.0, 0.0, 1.0, math.nan], [0.0, 0.0, 2.0, 3.0, 2.0, math.inf, 0.0]
+    wanted = [math.nan, math.nan, math.nan, 8.0, 0.0, math.nan, math.nan]
+    check(both(f'%r = binary %a, %b {{kind = "pow"}} : f32[{len(left)}]', "f32", ("f32", left), ("f32", right)), wanted)
+
+
+AWKWARD = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, SMALLEST["f32"]])
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(["argmax", "argmin", "max", "min"]))
+def test_reductions_of_any_floats(data: st.DataObject, kind: str) -> None:
+    extent = data.draw(st.sampled_from([1, 2, 7, 33, 64, 256, 512]))
+    few = data.draw(st.lists(AWKWARD, min_size=1, max_size=4))
+    values = [data.draw(st.sampled_from(few)) for _ in range(min(extent, 16))]
+    values = (values * extent)[:extent]
+    target = "i32" if kind.startswith("arg") else "f32"
+    wanted = plain.arg(kind, values) if target == "i32" else plain.extreme(kind, values)
+    text = f'%s = reduce %a {{kind = "{kind}", axis = 0}} : {target}\n  %r = broadcast %s : {target}[64]'
+    check(both(text, f"{target}[64]", ("f32", values)), [wanted] * 64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from(INTEGERS), kind=st.sampled_from(["floordiv", "mod", "shl", "shr"]))
+def test_divisions_and_shifts_of_any_integers(data: st.DataObject, dtype: str, kind: str) -> None:
+    any_value = st.one_of(st.sampled_from(edges(dtype)), st.integers(*plain.ends(dtype)))
+    left, right = (data.draw(st.lists(any_value, min_size=32, max_size=32)) for _ in range(2))
+    wanted = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
+    check(
+        both(f'%r = binary %a, %b {{kind = "{kind}"}} : {dtype}[32]', dtype, (dtype, left), (dtype, right)), wanted, left, right
+    )
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i32", "i64", "u32"])
+@pytest.mark.parametrize("kind", ["floordiv", "mod", "shl", "shr"])
+def test_constants_on_the_right(kind: str, dtype: str) -> None:
+    """Where ranges know the right operand, the plain instruction is enough, and only then."""
+    values = edges(dtype)
+    for right in [x for x in edges(dtype) if abs(x) < 100]:
+        text = f"%c = constant {{value = {right}}} : {dtype}[{len(values)}]\n"
+        text += f'  %r = binary %a, %c {{kind = "{kind}"}} : {dtype}[{len(values)}]'
+        check(both(text, dtype, (dtype, values)), [plain.integer_binary(kind, a, right, dtype) for a in values], values)
+
+
+def test_the_oracle_knows_python() -> None:
+    """Where nothing is out of range, the oracle is Python's own arithmetic."""
+    for a, b in itertools.product(range(-9, 10), repeat=2):
+        if b:
+            assert plain.integer_binary("floordiv", a, b, "i8") == operator.floordiv(a, b)
+            assert plain.integer_binary("mod", a, b, "i8") == operator.mod(a, b)
+        if b >= 0:
+            assert plain.integer_binary("shr", a, min(b, 7), "i8") == operator.rshift(a, min(b, 7))

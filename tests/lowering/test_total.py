@@ -1,0 +1,172 @@
+"""The rule of lowered code: what LLVM may take as poison or undefined is refused, whatever rule of lowering wrote it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests import shipped
+from tilec.ir.core import Access, VerifyError
+from tilec.ir.parser import parse_function
+from tilec.lowering import lower, total
+from tilec.passes import prepare
+from tilec.passes.aliasing import no_alias_pairs
+from tilec.target import SM_90A, TARGETS
+
+KERNEL = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: out tensor<i32, [N], align 16>) {
+  constants {}
+  dims [N]
+  strides []
+  grid [(N + 63) // 64]
+  %0 = block_id {axis = 0} : i32
+  %1 = constant {value = 64} : i32
+  %2 = binary %0, %1 {kind = "mul"} : i32
+  %3 = load %x, %2 {pad = 0x0.0p+0, unsafe = none, vector = 0} : i32[64]
+  %4 = binary %3, %3 {kind = "KIND"} : i32[64]
+  store %out, %4, %2 {mask = true, unsafe = none, vector = 0}
+}
+"""
+
+
+def lowered(kind: str) -> str:
+    return lower(prepare(parse_function(KERNEL.replace("KIND", kind)), SM_90A), SM_90A).mlir
+
+
+def planted(mlir: str, pattern: str, replacement: str) -> str:
+    """The text with its first match of a pattern replaced."""
+    made, count = re.subn(pattern, replacement, mlir, count=1, flags=re.MULTILINE)
+    assert count, pattern
+    return made
+
+
+@pytest.mark.parametrize("kind", ["add", "floordiv", "mod", "shl", "shr", "min"])
+def test_guarded_code_passes(kind: str) -> None:
+    total.check(lowered(kind))
+
+
+@pytest.mark.parametrize("name", shipped.NAMES)
+def test_shipped_kernels_pass(name: str) -> None:
+    for target in TARGETS:
+        lower(shipped.prepared(name, target), target)  # checks what it made
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "replacement", "named"),
+    [
+        ("add", r"llvm\.add (%\S+), (%\S+) :", r"llvm.add \1, \2 overflow<nsw> :", "`llvm.add` must not say `overflow`"),
+        ("add", r"llvm\.mul (%\S+), (%\S+) :", r"llvm.mul \1, \2 overflow<nuw> :", "`llvm.mul` must not say `overflow`"),
+        ("add", r"llvm\.getelementptr ", "llvm.getelementptr inbounds ", "`llvm.getelementptr` must not say `inbounds`"),
+        ("shr", r"llvm\.lshr ", "llvm.lshr exact ", "`llvm.lshr` must not say `exact`"),
+        ("add", r"llvm\.mlir\.zero :", "llvm.mlir.undef :", "`llvm.mlir.undef` is not known"),
+        ("add", r"llvm\.mlir\.zero :", "llvm.mlir.poison :", "`llvm.mlir.poison` is not known"),
+        ("add", r"= llvm\.add (%\S+), (%\S+) : i32", r"= llvm.freeze \1 : i32", "`llvm.freeze` is not known"),
+        ("add", r"= llvm\.add (%\S+), (%\S+) : i64", r"= llvm.fptosi \1 : f32 to i64", "`llvm.fptosi` is not known"),
+        ("add", r"llvm\.load (%\S+)", r"llvm.load volatile \1", "`llvm.load` must not say `volatile`"),
+        (
+            "add",
+            r"llvm\.store (%\S+), (%\S+) \{",
+            r"llvm.store \1, \2 {nontemporal, ",
+            "`llvm.store` must not say `nontemporal`",
+        ),
+        ("add", r'"ld\.global\.nc\.', '"ld.global.cs.', "`ld.global.cs.*` of `llvm.inline_asm` is on no list"),
+        ("add", r'llvm\.icmp "\w+"', 'llvm.icmp "samesign"', "`samesign` of `llvm.icmp` is on no list"),
+        ("add", r"llvm\.noalias\}", "llvm.noalias, llvm.nonnull}", "promises of an argument"),
+        ("add", r"nvvm\.kernel,", "nvvm.kernel, no_unwind,", "attributes that nothing justifies"),
+        ("add", r"^.*llvm\.return$", "something else", "is not known|is no operation"),
+    ],
+)
+def test_planted_faults_are_refused(kind: str, pattern: str, replacement: str, named: str) -> None:
+    with pytest.raises(VerifyError, match=named):
+        total.check(planted(lowered(kind), pattern, replacement))
+
+
+FLOATS = """module {
+llvm.func @k(%a: f32, %b: i32) attributes {nvvm.kernel, nvvm.reqntid = array<i32: 32>} {
+LINE
+llvm.return
+}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%1 = llvm.fadd %a, %a {fastmathFlags = #llvm.fastmath<fast>} : f32",
+        "%1 = llvm.fmul %a, %a {fastmathFlags = #llvm.fastmath<nnan>} : f32",
+        "%1 = llvm.fdiv %a, %a {fastmathFlags = #llvm.fastmath<contract, ninf>} : f32",
+        "%1 = llvm.intr.minnum(%a, %a) : (f32, f32) -> f32",
+        "%1 = llvm.fptoui %a : f32 to i32",
+        '%1 = llvm.call_intrinsic "llvm.nvvm.redux.sync.add"(%b, %b) : (i32, i32) -> i32',
+        "%1 = llvm.sdiv %b, %b : i32",
+    ],
+)
+def test_single_lines_are_refused(line: str) -> None:
+    total.check(FLOATS.replace("LINE", "%1 = llvm.fadd %a, %a {fastmathFlags = #llvm.fastmath<contract>} : f32"))
+    with pytest.raises(VerifyError):
+        total.check(FLOATS.replace("LINE", line))
+
+
+def right(kind: str, *before: str, mark: str = "") -> str:
+    """A division or shift of `%b` by `%d`."""
+    return FLOATS.replace("LINE", "\n".join([*before, f"%9 = llvm.{kind} %b, %d{mark} : i32"]).replace("%d", "%8"))
+
+
+def constant(name: str, value: int) -> str:
+    return f"{name} = llvm.mlir.constant({value} : i32) : i32"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "allowed"),
+    [
+        ("udiv", 3, True), ("udiv", 0, False), ("urem", -1, True), ("sdiv", -2, True), ("sdiv", -1, False), ("srem", 0, False),
+        ("srem", -1, False), ("shl", 31, True), ("shl", 32, False), ("lshr", -1, False), ("ashr", 0, True),
+    ],
+)  # fmt: skip
+def test_constants_on_the_right(kind: str, value: int, allowed: bool) -> None:
+    text = right(kind, constant("%8", value))
+    if allowed:
+        total.check(text)
+        return
+    with pytest.raises(VerifyError, match=f"right operand of `llvm.{kind}`"):
+        total.check(text)
+
+
+UNSIGNED = [constant("%1", 0), constant("%2", 1), '%3 = llvm.icmp "eq" %b, %1 : i32', "%8 = llvm.select %3, %2, %b : i1, i32"]
+SIGNED = [constant("%1", 2), constant("%2", 1), "%4 = llvm.add %b, %2 : i32", '%3 = llvm.icmp "ult" %4, %1 : i32',
+          "%8 = llvm.select %3, %2, %b : i1, i32"]  # fmt: skip
+AMOUNT = [constant("%1", 32), constant("%2", 0), '%3 = llvm.icmp "ult" %b, %1 : i32', "%8 = llvm.select %3, %b, %2 : i1, i32"]
+
+
+@pytest.mark.parametrize(("kind", "guard"), [("udiv", UNSIGNED), ("srem", SIGNED), ("shl", AMOUNT)])
+def test_guards_must_fit(kind: str, guard: list[str]) -> None:
+    total.check(right(kind, *guard))
+    total.check(right(kind, mark=" {tilec.proven}"))
+    for kinds in {"udiv", "srem", "shl"} - {kind}:
+        if (kind, kinds) != ("srem", "udiv"):
+            with pytest.raises(VerifyError):
+                total.check(right(kinds, *guard))
+    for number, line in enumerate(guard):
+        faults = [line.replace("constant(", "constant(7"), line.replace('"eq"', '"ne"').replace('"ult"', '"slt"')]
+        faults.append(re.sub(r"select (%\d), (%\w), (%\w)", r"select \1, \3, \2", line))
+        for fault in faults:
+            if fault != line and not (kind != "shl" and fault == constant("%2", 71)):  # any divisor but 0 and -1 is safe
+                with pytest.raises(VerifyError):
+                    total.check(right(kind, *guard[:number], fault, *guard[number + 1 :]))
+
+
+@pytest.mark.parametrize("name", shipped.NAMES)
+def test_noalias_is_what_the_contract_enforces(name: str) -> None:
+    """Every pointer has `noalias`: of two tensors, both are only read, or the launch contract keeps them apart."""
+    function = shipped.load(name)
+    pairs = {frozenset(pair) for pair in no_alias_pairs(function)}
+    tensors = [parameter for parameter in function.parameters if parameter.access is not None]
+    for left in tensors:
+        for other in tensors:
+            if left is not other and not left.access is other.access is Access.IN:
+                assert frozenset((left.name, other.name)) in pairs
+    head = next(line for line in lower(shipped.prepared(name, SM_90A), SM_90A).mlir.splitlines() if "llvm.func" in line)
+    for parameter in tensors:
+        promise = "llvm.noalias, llvm.readonly" if parameter.access is Access.IN else "llvm.noalias"
+        assert f"%{parameter.name}: !llvm.ptr<1> {{{promise}}}" in head

@@ -1,0 +1,55 @@
+"""What integer operations mean on single values, for every operand: the rows of `SEMANTICS.md` as plain Python.
+
+In: a kind of operation, integers that fit a dtype, the dtype. Out: an integer that fits it. Nothing raises and nothing is
+undefined, so a constant may take the place of an operation wherever its operands are known. The interpreter says the same in
+NumPy, lowering in MLIR; `tests/lowering/test_meaning.py` holds all against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tilec.ir.types import DType
+
+_TOTAL: Final[dict[str, Callable[[int, int], int]]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b if b else 0,
+    "mod": lambda a, b: a % b if b else 0,
+    "min": min,
+    "max": max,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+}
+INTEGER_KINDS: Final = frozenset({*_TOTAL, "shl", "shr"})
+"""Binary operations that `integer_binary` gives a value to."""
+
+
+def wrapped(value: int, dtype: DType) -> int:
+    """The low bits of `value` as a value of `dtype` (two's complement)."""
+    low, high = dtype.integer_range()
+    return (value - low) % (high - low + 1) + low
+
+
+def integer_binary(kind: str, left: int, right: int, dtype: DType) -> int:
+    """`left kind right`; division rounds toward minus infinity and gives 0 for a zero divisor, an amount below zero or from
+    the width on shifts everything out."""
+    if kind in ("shl", "shr"):
+        amount = right if 0 <= right < dtype.bits else dtype.bits
+        return wrapped(left << amount, dtype) if kind == "shl" else left >> amount
+    return wrapped(_TOTAL[kind](left, right), dtype)
+
+
+def integer_unary(kind: str, value: int, dtype: DType) -> int:
+    """`neg`, `abs` or `not`; the smallest signed value is its own negative and its own `abs`."""
+    if kind == "not":
+        return 1 - value if dtype.kind == "b" else wrapped(~value, dtype)
+    return wrapped(abs(value) if kind == "abs" else -value, dtype)
+
+
+def integer_cast(value: int, target: DType) -> int:
+    """An integer or bool as another integer or bool."""
+    return int(value != 0) if target.kind == "b" else wrapped(value, target)

@@ -1,0 +1,103 @@
+"""Launch expressions - extents and strides - as i64 in the kernel.
+
+The launch contract evaluates them over all integers; it refuses a launch where a divisor is zero or a part of an expression
+does not fit i64 (`tilec.passes.extents`), so the kernel, which evaluates them in i64, gets the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.ir.core import Function
+from tilec.ir.expr import Expr
+from tilec.ir.types import MAX_DIM, DType, i32, i64
+from tilec.lowering.integers import floor_division
+from tilec.lowering.tensor_core import Writer, arith, compare, number, select
+
+LARGEST: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A launch value: its SSA name, how its bits are read, and what it may be at least and at most."""
+
+    name: str
+    dtype: DType
+    low: int
+    high: int
+
+
+def leaves_of(function: Function) -> dict[str, Leaf]:
+    """Dims, strides and integer scalars by name."""
+    found = {name: Leaf(argument(name), i32, 1, MAX_DIM) for name in function.dims}
+    found |= {name: Leaf(argument(name), i64, 0, LARGEST) for name in function.strides}
+    for parameter in function.parameters:
+        if parameter.access is None and not parameter.value.tile.dtype.is_float:
+            dtype = parameter.value.tile.dtype
+            found[parameter.name] = Leaf(argument(parameter.name), dtype, *dtype.integer_range())
+    return found
+
+
+def argument(name: str) -> str:
+    """The SSA name of a parameter, dim or stride. Names inside the kernel are numbers, so that none is taken twice."""
+    return f"%{symbol(name)}"
+
+
+def symbol(name: str) -> str:
+    """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers, and the one name that the
+    module has of its own gets a letter that no identifier has."""
+    if name == "dynamic_shared":
+        return f"{name}$"
+    return "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
+
+
+def launch_term(out: Writer, expr: Expr, leaves: Mapping[str, Leaf]) -> str:
+    """The value as i64; integer operations of dims only, which is all that a tensor's type may hold."""
+    if expr.op == "const":
+        return number(out, expr.value, "i64")
+    if expr.op == "sym":
+        leaf = leaves[expr.name]
+        if leaf.dtype == i64:
+            return leaf.name
+        return out.value(f"llvm.{'sext' if leaf.dtype.kind == 'i' else 'zext'} {leaf.name} : i{leaf.dtype.bits} to i64")
+    left, right = (launch_term(out, arg, leaves) for arg in expr.args)
+    if expr.op in ("min", "max"):
+        smaller = compare(out, "slt", left, right, "i64")
+        return select(out, smaller, *((left, right) if expr.op == "min" else (right, left)), "i64")
+    if expr.op in ("//", "%"):
+        kind = "floordiv" if expr.op == "//" else "mod"
+        low, least = (bounds(arg, leaves)[0] for arg in expr.args)
+        # Of values that are not negative, the signed quotient is the unsigned one.
+        return floor_division(out, kind, left, right, "i64", low >= 0 and least >= 0, least >= 1)
+    return arith(out, {"+": "add", "-": "sub", "*": "mul"}[expr.op], left, right, "i64")
+
+
+def bounds(expr: Expr, leaves: Mapping[str, Leaf]) -> tuple[int, int]:
+    """Least and largest value that an expression may have, over all integers."""
+    if expr.op == "const":
+        return expr.value, expr.value
+    if expr.op == "sym":
+        return leaves[expr.name].low, leaves[expr.name].high
+    (a, b), (c, d) = (bounds(arg, leaves) for arg in expr.args)
+    match expr.op:
+        case "+":
+            return a + c, b + d
+        case "-":
+            return a - d, b - c
+        case "*":
+            corners = [x * y for x in (a, b) for y in (c, d)]
+            return min(corners), max(corners)
+        case "min":
+            return min(a, c), min(b, d)
+        case "max":
+            return max(a, c), max(b, d)
+        case "//" if c >= 1:
+            corners = [x // y for x in (a, b) for y in (c, d)]
+            return min(corners), max(corners)
+        case "%" if c >= 1:
+            return 0, d - 1
+        case _:
+            most = max(abs(a), abs(b), abs(c), abs(d))
+            return -most, most

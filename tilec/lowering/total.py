@@ -1,0 +1,202 @@
+"""The rule of lowered code, checked on its text: nothing that LLVM may take as poison or undefined leaves lowering.
+
+In: the MLIR text of one module, one operation a line. Out: nothing, or a VerifyError that names the operation, for the fault is
+tilec's own. What is on the lists below is total, or harmless for the reason beside it; what is not on them is refused:
+
+- operations by name, each with the words it may carry: no `nsw`, `nuw`, `exact`, `inbounds`, `nnan`, `ninf`, `fast`; no
+  `undef`, `poison`, `freeze`;
+- a division, remainder or shift has a constant on its right for which LLVM has a value, or one selected to be such
+  (`tilec.lowering.integers`), or the mark of a proof by ranges (`tilec.passes.in_range`);
+- inline PTX is one of the texts below, intrinsics one of the names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tilec.ir.core import VerifyError
+from tilec.lowering.integers import PROVEN
+
+_CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
+"""A product and the sum it goes into may round once: a value either way."""
+_FLOATS: Final = ("fadd", "fsub", "fmul", "fdiv")
+_PLAIN: Final = """add sub mul and or xor icmp fcmp fneg select zext sext trunc fpext fptrunc sitofp uitofp bitcast ptrtoint
+    inttoptr extractelement insertelement extractvalue getelementptr return intr.fabs intr.sqrt intr.floor intr.ceil"""
+_DIVISIONS: Final = ("udiv", "urem", "sdiv", "srem")
+_SHIFTS: Final = ("shl", "lshr", "ashr")
+WORDS: Final[dict[str, tuple[str, ...]]] = {
+    **{f"llvm.{name}": () for name in _PLAIN.split()},
+    **{f"llvm.{name}": () for name in _FLOATS},
+    **{f"llvm.{name}": (PROVEN,) for name in (*_DIVISIONS, *_SHIFTS)},
+    "llvm.mlir.constant": ("true", "false"),
+    "llvm.mlir.zero": (),
+    "llvm.mlir.addressof": (),
+    "llvm.mlir.global": ("external", "addr_space", "alignment"),
+    # Alignment follows from that of the tensor's base, which the launch contract checks, and of what is proven of offsets.
+    # `invariant` is only on loads of `In` tensors, which no launch in flight writes (`tilec.passes.aliasing`, no-alias pairs).
+    "llvm.load": ("alignment", "invariant"),
+    "llvm.store": ("alignment",),
+    "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin", "fmax", "fmin"),
+    "llvm.inline_asm": ("has_side_effects",),
+    "llvm.call_intrinsic": (),
+    "scf.if": (),
+    "scf.for": ("step", "iter_args"),
+    "scf.yield": (),
+    "nvvm.shfl.sync": ("bfly",),
+    "nvvm.barrier": (),
+    "nvvm.cp.async.commit.group": (),
+    "nvvm.cp.async.wait.group": (),
+    **{f"nvvm.read.ptx.sreg.{name}": () for name in ("tid.x", *(f"{n}ctaid.{axis}" for n in ("", "n") for axis in "xyz"))},
+}
+"""Operations, and the words that may stand beside their operands and types."""
+
+INTRINSICS: Final = re.compile(
+    r"llvm\.(?:(?:minimum|maximum)num\.f32"
+    r"|nvvm\.(?:cp\.async\.c[ag]\.shared\.global\.(?:4|8|16)(?:\.s)?"
+    r"|ldmatrix\.sync\.aligned\.m8n8\.x[124](?:\.trans)?\.b16\.p3|mma\.m16n8k16\.row\.col\.(?:bf16|f32\.f32)))"
+)
+_REGISTER: Final = r"\$\d+"
+_LIST: Final = rf"\{{?{_REGISTER}(?:, {_REGISTER})*\}}?"
+INLINE: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?:ex2\.approx\.ftz|(?:lg2|rsqrt|rcp|tanh|sin|cos)\.approx)\.f32 \$0, \$1;",
+        r"cvt\.rzi\.(?:s32|u32|s64)\.f32 \$0, \$1;",
+        r"cvt\.rn\.f16x2\.e(?:4m3|5m2)x2 \$0, \$1;",
+        r"cvt\.rn\.satfinite\.e(?:4m3|5m2)x2\.f32 \$0, \$1, \$2;",
+        rf"ld\.global\.nc(?:\.v[24])?\.b32 {_LIST}, \[{_REGISTER}\];",
+        r"mov\.b64 \$0, \$1;",
+        r"griddepcontrol\.(?:wait|launch_dependents);",
+        r"fence\.proxy\.async\.shared::cta;",
+        r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",
+        r"wgmma\.wait_group\.sync\.aligned \d+;",
+        r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
+    )
+)
+"""PTX that lowering may write itself. It is opaque to LLVM, so its meaning is the PTX ISA's alone."""
+
+POINTERS: Final = re.compile(r"llvm\.noalias(?:, llvm\.readonly)?")
+"""What is promised of a tensor's pointer. `noalias`: the launch contract keeps every tensor that is written apart from every
+other (`no_alias` of the manifest); two that are only read may overlap, which `noalias` allows. `readonly`: on `In` alone."""
+
+_COMPARISONS: Final = frozenset(
+    ("eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge", "oeq", "une", "olt", "ole", "ogt", "oge", "uno")
+)
+_HEAD: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = array<i32: \d+>"
+                          r"(?:, nvvm\.minctasm = \d+ : i32)?\} \{")  # fmt: skip
+_ARGUMENT: Final = re.compile(r"%[\w$]+: (?:!llvm\.ptr<1> \{(?P<promise>[^}]*)\}|i\d+|f16|bf16|f32)")
+_LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
+_TYPE: Final = re.compile(r"!llvm\.(?:ptr<[13]>|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
+_NOT_WORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
+_VARYING: Final = re.compile(r"%[\w$#]+|\d+")
+_WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
+_CONSTANT: Final = re.compile(r"llvm\.mlir\.constant\((-?\d+) : i\d+\) : i\d+")
+_PAIR: Final = re.compile(r' (?:"(\w+)" )?(%[\w$#]+), (%[\w$#]+)(?:, (%[\w$#]+))?.* : (?:i1, )?(\w+)')
+
+
+def check(mlir: str) -> None:
+    """VerifyError for the first line that breaks the rule."""
+    made: dict[str, str] = {}
+    seen: set[str] = set()  # lines whose words are known to be allowed, without names and numbers
+    for line in mlir.splitlines():
+        if line in ("module {", "}", "} else {"):
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise VerifyError(f"lowered code: `{line}` is no operation")
+        result, name, rest = found.groups()
+        if name == "llvm.func":
+            _check_head(line)
+        elif name not in WORDS:
+            raise VerifyError(f"lowered code: `{name}` is not known to have a value for all operands: {line}")
+        else:
+            words = _VARYING.sub("", line)
+            if words not in seen:
+                _check_words(name, rest, line)
+                if name not in ("llvm.inline_asm", "llvm.call_intrinsic"):  # whose numbers count
+                    seen.add(words)
+            if name[5:] in _DIVISIONS or name[5:] in _SHIFTS:
+                _check_right(name[5:], rest, made, line)
+        if result:
+            made[result] = name + rest
+
+
+def _check_head(line: str) -> None:
+    head = _HEAD.fullmatch(line)
+    if head is None:
+        raise VerifyError(f"lowered code: `llvm.func` has attributes that nothing justifies: {line}")
+    rest = _ARGUMENT.sub(lambda found: "" if found["promise"] is None or POINTERS.fullmatch(found["promise"]) else "?", head[1])
+    if rest.replace(", ", ""):
+        raise VerifyError(f"lowered code: `llvm.func` promises of an argument what nothing justifies: {line}")
+
+
+def _check_words(name: str, rest: str, line: str) -> None:
+    if '"' in rest:
+        text, rest = rest.split('"')[1], "".join(rest.split('"')[::2])
+        allowed = (
+            any(pattern.fullmatch(text) for pattern in INLINE)
+            if name == "llvm.inline_asm"
+            else INTRINSICS.fullmatch(text)
+            if name == "llvm.call_intrinsic"
+            else text in _COMPARISONS and name in ("llvm.icmp", "llvm.fcmp")
+        )
+        if not allowed:
+            raise VerifyError(f"lowered code: `{text}` of `{name}` is on no list: {line}")
+    if name[5:] in _FLOATS:
+        rest = rest.replace(_CONTRACT, "")
+    words = _WORD.findall(_NOT_WORDS.sub(" ", _TYPE.sub(" ", rest)))
+    for word in words:
+        if word not in WORDS[name]:
+            raise VerifyError(f"lowered code: `{name}` must not say `{word}`: {line}")
+
+
+def _check_right(kind: str, rest: str, made: dict[str, str], line: str) -> None:
+    """The right operand of a division or shift."""
+    if f"{{{PROVEN}}}" in rest:
+        return
+    found = _PAIR.match(rest)
+    assert found is not None, line
+    right, width = found[3], int(found[5][1:])
+    if not _is_safe(kind, made.get(right, ""), width) and not _is_guarded(kind, made.get(right, ""), made, width):
+        raise VerifyError(f"lowered code: nothing keeps the right operand of `llvm.{kind}` where it has a value: {line}")
+
+
+def _is_safe(kind: str, text: str, width: int) -> bool:
+    constant = _CONSTANT.fullmatch(text)
+    if constant is None:
+        return False
+    value = int(constant[1])
+    return 0 <= value < width if kind in _SHIFTS else value != 0 and (kind[0] == "u" or value != -1)
+
+
+def _is_guarded(kind: str, text: str, made: dict[str, str], width: int) -> bool:
+    """Whether `text` selects a safe constant wherever the other choice would have no value."""
+    chosen = _PAIR.match(text.removeprefix("llvm.select")) if text.startswith("llvm.select ") else None
+    if chosen is None:
+        return False
+    condition, on_true, on_false = chosen[2], chosen[3], chosen[4]
+    test = made.get(condition, "")
+    compared = _PAIR.match(test.removeprefix("llvm.icmp")) if test.startswith("llvm.icmp ") else None
+    if compared is None:
+        return False
+    predicate, left, limit = compared[1], compared[2], _number(made.get(compared[3], ""))
+    if kind in _SHIFTS:
+        return (predicate, left, limit) == ("ult", on_true, width) and _is_safe(kind, made.get(on_false, ""), width)
+    if not _is_safe(kind, made.get(on_true, ""), width):
+        return False
+    if kind[0] == "u":
+        return (predicate, left, limit) == ("eq", on_false, 0)
+    shifted = _PAIR.match(made.get(left, "").removeprefix("llvm.add"))
+    return (
+        (predicate, limit) == ("ult", 2)
+        and made.get(left, "").startswith("llvm.add ")
+        and shifted is not None
+        and shifted[2] == on_false
+        and _number(made.get(shifted[3], "")) == 1
+    )
+
+
+def _number(text: str) -> int | None:
+    constant = _CONSTANT.fullmatch(text)
+    return int(constant[1]) if constant else None
