@@ -126,6 +126,8 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
     if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
         return None
     indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
+    if any(atom.kind is Kind.POSITION for atom in indexed):
+        return None  # contents that differ along a tile are no function of the places
     places = [
         atom
         for atom in atoms

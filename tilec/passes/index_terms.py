@@ -52,6 +52,7 @@ class IndexTerms(HostTerms):
     deciding: list[Op] = field(default_factory=list[Op])
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
     _obliged: frozenset[Op] = frozenset()
+    _on_trial: frozenset[Value] = frozenset()
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
     _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
     _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
@@ -246,6 +247,8 @@ class IndexTerms(HostTerms):
         place = body.arguments.index(value)
         if place == 0:
             return self.variable(loop)
+        if value in self._on_trial:
+            return self.opaque(value, positions)
         first = self.element(loop.initial[place - 1], positions)
         advance = self._advance(loop, place - 1, positions)
         if advance is None:
@@ -270,6 +273,7 @@ class IndexTerms(HostTerms):
         # elements are unknowns that change inside the loop, so that growth by them is no growth by the same amount.
         trial = copy(self)
         unknown = self.opaque(carried, positions)
+        trial._on_trial = self._on_trial | {carried}
         trial._elements = {**self._elements, (carried, positions): unknown}
         trial._conditions = dict(self._conditions)
         growth = trial.element(loop.regions[0].ops[-1].operands[place], positions) - unknown

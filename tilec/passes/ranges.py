@@ -104,8 +104,11 @@ def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
             return between(min(a.low, b.low), min(a.high, b.high), *_common(a, b))
         case "max":
             return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
-        case "and" if a.low >= 0 and b.low >= 0:
-            return between(0, min(a.high, b.high))
+        case "and" if a.low >= 0 or b.low >= 0:
+            return between(0, min(fact.high for fact in (a, b) if fact.low >= 0))
+        case "or" | "xor" if a.low >= 0 and b.low >= 0:
+            least = max(a.low, b.low) if kind == "or" else 0
+            return between(least, (1 << max(a.high, b.high).bit_length()) - 1)
         case "shl" if b.low >= 0 and b.high < 63:
             return between(min(a.low << b.low, a.low << b.high), max(a.high << b.low, a.high << b.high))
         case "shr" if b.low >= 0 and b.high < 63:
@@ -176,6 +179,9 @@ class RangeAnalysis(Analysis[Range]):
             return tops
         if tops[0].low <= found.low and found.high <= tops[0].high:
             return [found]
+        if found.constant is not None:
+            size = tops[0].high - tops[0].low + 1
+            return [exactly((found.constant - tops[0].low) % size + tops[0].low)]
         # A result that may wrap has its own obligation; until then any value of the type is assumed. Wrapping subtracts a
         # power of two, so divisibility by a power of two survives it.
         modulus = gcd(found.modulus, 1 << op.result.tile.dtype.bits)
@@ -195,6 +201,8 @@ class RangeAnalysis(Analysis[Range]):
                 return self.symbols[op.symbol]
             case Broadcast() | Reshape() | Permute():
                 return operands[0]
+            case Cast() if op.result.tile.dtype.kind == "b":
+                return _truth(operands[0]) if not op.operands[0].tile.dtype.is_float else None
             case Cast() if not op.operands[0].tile.dtype.is_float:
                 return operands[0]
             case Compare():
@@ -204,7 +212,7 @@ class RangeAnalysis(Analysis[Range]):
             case Binary() if op.result.tile.dtype.is_integer:
                 return arithmetic(op.kind, *operands)
             case Unary() if op.result.tile.dtype.is_integer:
-                return _unary(op.kind, operands[0])
+                return _unary(op, operands[0])
             case Reduce() if op.operands[0].tile.dtype.is_integer or op.kind.startswith("arg"):
                 return _reduction(op, operands[0])
             case _:
@@ -217,10 +225,19 @@ class RangeAnalysis(Analysis[Range]):
         return between(extent.low, min(extent.high, GRID_LIMITS[axis]), extent.modulus, extent.rest)
 
 
-def _unary(kind: str, a: Range) -> Range | None:
-    if kind == "neg":
+def _truth(a: Range) -> Range:
+    """Range of `v != 0`."""
+    never_zero = a.low > 0 or a.high < 0 or (a.modulus > 1 and a.rest != 0)
+    return exactly(1) if never_zero else exactly(0) if a.constant == 0 else Range(0, 1)
+
+
+def _unary(op: Unary, a: Range) -> Range | None:
+    if op.kind == "neg":
         return between(-a.high, -a.low, a.modulus, -a.rest)
-    if kind == "abs":
+    if op.kind == "not":
+        ends = sum(op.result.tile.dtype.integer_range())  # -1 of a signed type, the largest number of an unsigned one
+        return between(ends - a.high, ends - a.low, a.modulus, ends - a.rest)
+    if op.kind == "abs":
         low = 0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
         return between(low, max(abs(a.low), abs(a.high)))
     return None
