@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tilec.ir.core import Function
 
 Constant = int | float | bool | str
-VOCABULARY_SOURCE = ("diagnostics.py", "target.py", "artifact.py", "ir", "language")
+VOCABULARY_SOURCE = ("diagnostics.py", "target.py", "artifact.py", "pipeline.py", "ir", "language")
+"""Source of tilec that every stage rests on; this file holds the stages themselves."""
+PROOF_TOOLS = ("python", "islpy", "networkx", "numpy", "ml-dtypes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +166,14 @@ class Stage:
 
 
 STAGES = (
-    Stage("tir", ".tir", _tir, (), ("frontend",), sources=True, target=False),  # source -> tile IR text
-    Stage("proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), sources=True, target=False),  # safe, or refused
-    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), options=True),  # layouts, then upstream dialects
+    Stage("tir", ".tir", _tir, (), ("frontend",), ("python",), sources=True, target=False),  # source -> tile IR text
+    Stage("proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), PROOF_TOOLS, sources=True, target=False),  # or refused
+    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), ("python",), options=True),  # layouts, upstream dialects
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
     Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), ("cuda-bindings", "nvidia-nvjitlink")),
 )
 CHECK_STAGES = STAGES[:2]
-LINK_PACKAGES = ("pipeline.py",)
+LINK_PACKAGES = ()
 
 
 def stage_named(name: str) -> Stage:
