@@ -1,8 +1,8 @@
 """A failure inside tilec, told as one diagnostic at the kernel it happened to.
 
-A kernel that was accepted and then cannot be built is a defect of tilec, not of the kernel. Whatever a stage raises beside its
-own diagnostics (a verifier's error, a failed assertion, too deep a recursion) comes out as E0508 with the place in tilec and the
-operation it was at; what MLIR and LLVM refuse keeps its code and gets the kernel's span. No traceback reaches a user.
+A kernel that was accepted and then cannot be built is a defect of tilec, not of the kernel. Whatever a stage raises beside
+its own diagnostics (a verifier's error, a failed assertion, too deep a recursion) comes out as E0508 with the place in tilec
+and the operation it was at; what MLIR and LLVM refuse keeps its code and gets the kernel's span. Users see no traceback.
 """
 
 from __future__ import annotations

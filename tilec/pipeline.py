@@ -173,7 +173,9 @@ class Stage:
 
 STAGES = (
     Stage("tir", ".tir", _tir, (), ("frontend",), ("python",), sources=True, target=False),  # source -> tile IR text
-    Stage("proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), PROOF_TOOLS, sources=True, target=False),  # or refused
+    Stage(
+        "proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), PROOF_TOOLS, sources=True, target=False
+    ),  # or refused
     Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), ("python",), options=True),  # layouts, upstream dialects
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
     Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), ("cuda-bindings", "nvidia-nvjitlink")),

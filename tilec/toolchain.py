@@ -102,8 +102,8 @@ def default_memo() -> Path:
 
 
 def fingerprint(memo: Path | None = None, packages: Sequence[Package] | None = None) -> dict[str, str]:
-    """Version and sha256 of packages of the toolchain (None: of all) by distribution name, the same on any path, and the version
-    of `python`.
+    """Version and sha256 of packages of the toolchain (None: of all) by distribution name, the same on any path, and the
+    version of `python`.
 
     `memo` is the file that remembers digests; an unreadable one is ignored, an unwritable one costs only time.
     Raises CompileError E0601, one diagnostic per missing package.
@@ -159,8 +159,8 @@ def _whole(package: Package, known: dict[str, str], seen: dict[str, str]) -> lis
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Python modules and shared libraries below a package and beside it in `<package>.libs`, where wheels put the libraries that
-    they bring; tests are nobody's verdict."""
+    """Python modules and shared libraries below a package and beside it in `<package>.libs`, where wheels put the libraries
+    that they bring; tests are nobody's verdict."""
     pending = [str(folder), f"{folder}.libs"]
     while pending:
         try:

@@ -1,8 +1,8 @@
 """Prove one kernel: every obligation climbs the ladder; what cannot be discharged is refused with a counterexample.
 
 Order of work: translate index values (`index_terms`), see that some launch satisfies the contract (`contract`), describe every
-access as statement instances (`accesses`), then bounds, arithmetic, races, coverage and order, each in its own file; all use one
-`Ladder` and report to one `Findings`.
+access as statement instances (`accesses`), then bounds, arithmetic, races, coverage and order, each in its own file; all use
+one `Ladder` and report to one `Findings`.
 """
 
 from __future__ import annotations

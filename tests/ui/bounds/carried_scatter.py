@@ -1,8 +1,12 @@
 """Positions of a carried index tile in a store: element `arange(4) + d * 1000` of the block's own row, `d` not zero."""
+
 import tilec
 from tilec import Dim, In, InOut, arange, bid, f32, full, grid, scatter
 
-class N(Dim): """rows"""
+
+class N(Dim):
+    """rows"""
+
 
 @tilec.kernel
 def carried_scatter(y: In[f32, N], out: InOut[f32, N, 4]):

@@ -1,8 +1,12 @@
 """An index tile that a loop carries, minus itself turned: the prover takes all its elements for one unknown."""
+
 import tilec
 from tilec import Dim, In, Out, arange, bid, f32, gather, grid, store, zeros
 
-class N(Dim): """rows"""
+
+class N(Dim):
+    """rows"""
+
 
 @tilec.kernel
 def carried_tile(x: In[f32, N, 1], out: Out[f32, N, 4]):

@@ -1,8 +1,12 @@
 """Index tiles that a loop carries: one advances by a constant, one is permuted and reshaped; both stay inside."""
+
 import tilec
 from tilec import Dim, In, Out, arange, bid, f32, gather, grid, store, zeros
 
-class N(Dim): """rows"""
+
+class N(Dim):
+    """rows"""
+
 
 @tilec.kernel
 def carried_tile_ok(x: In[f32, N, 16], out: Out[f32, N, 4]):

@@ -1,8 +1,12 @@
 """More elements than numbers for them to be distinct."""
+
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, i32, load, requires, store, values
 
-class N(Dim): """elements"""
+
+class N(Dim):
+    """elements"""
+
 
 @tilec.kernel
 def distinct_values(ix: In[i32, N], x: In[f32, 8], out: Out[f32, N]):

@@ -1,8 +1,12 @@
 """`values` with no number between its bounds."""
+
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, i32, load, store, values
 
-class N(Dim): """elements"""
+
+class N(Dim):
+    """elements"""
+
 
 @tilec.kernel
 def empty_values(ix: In[i32, N], x: In[f32, N], out: Out[f32, N]):

@@ -1,8 +1,12 @@
 """A grid that never has a block."""
+
 import tilec
 from tilec import Dim, InOut, bid, f32, grid, store
 
-class N(Dim): """elements"""
+
+class N(Dim):
+    """elements"""
+
 
 @tilec.kernel
 def no_blocks(out: InOut[f32, N]):  #~ E0307

@@ -1,8 +1,12 @@
 """The extent of a tensor is negative wherever the precondition holds."""
+
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, load, requires, store
 
-class N(Dim): """elements"""
+
+class N(Dim):
+    """elements"""
+
 
 @tilec.kernel
 def no_elements(x: In[f32, N - 8], out: Out[f32, N]):

@@ -1,9 +1,16 @@
 """A contract that only sizes beyond the largest satisfy, through a product."""
+
 import tilec
 from tilec import Dim, In, Out, bid, f32, grid, load, requires, store
 
-class N(Dim): """rows"""
-class M(Dim): """columns"""
+
+class N(Dim):
+    """rows"""
+
+
+class M(Dim):
+    """columns"""
+
 
 @tilec.kernel
 def too_large(x: In[f32, N, M], out: Out[f32, N]):

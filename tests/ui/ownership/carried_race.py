@@ -1,8 +1,12 @@
 """Two blocks write one element: the row is `b + d`, `d` not zero."""
+
 import tilec
 from tilec import Dim, In, Out, arange, bid, f32, full, grid, maximum, minimum, num_blocks, requires, scatter
 
-class N(Dim): """rows"""
+
+class N(Dim):
+    """rows"""
+
 
 @tilec.kernel
 def carried_race(y: In[f32, N], out: Out[f32, N, 4]):
