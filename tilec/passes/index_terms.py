@@ -157,6 +157,9 @@ class IndexTerms(HostTerms):
             case "not":
                 low, high = dtype.integer_range()
                 return terms.const(low + high) - operands[0]  # -1 - x of a signed number, the largest one - x of an unsigned
+            case "shl" | "shr" if (by := operands[1].constant) is not None and not 0 <= by < dtype.bits:
+                # As by the width: no bit is left, or copies of the sign.
+                return terms.ZERO if kind == "shl" else self.atoms.quotient(operands[0], terms.const(1 << dtype.bits))
             case _ if len(operands) == 2:
                 return self.arithmetic(kind, operands[0], operands[1])
             case _:
