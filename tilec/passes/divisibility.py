@@ -25,6 +25,7 @@ class _ProvenRanges(RangeAnalysis):
     trusted: set[Op] = field(default_factory=set[Op])
 
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
+        self.latest.update(zip(op.operands, operands, strict=True))
         found = self._result(op, operands) if _has_obligation(op, operands) and op not in self.trusted else None
         if found is None:
             return RangeAnalysis.transfer(self, op, operands)
@@ -52,7 +53,7 @@ def promised_symbols(function: Function) -> dict[str, Range]:
 
 def aligned_ranges(function: Function) -> dict[Value, Range]:
     """Range and congruence of every integer value of a proven kernel."""
-    return solve(function, _ProvenRanges(function, promised_symbols(function), trusted_ops(function)))
+    return solve(function, _ProvenRanges(function, promised_symbols(function), trusted=trusted_ops(function)))
 
 
 def divisor(fact: Range) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 
 from tilec.diagnostics import Label
 from tilec.ir.core import Access
@@ -42,12 +44,12 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     covers: list[Cover] = []
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     for write in writes:
-        second = write.instance.renamed(findings.index, 2)
-        cover = cover_of(findings, second, elements)
-        cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-        cover.append(_before(write, second, read, first))
-        if usable(cover, universal) and not loaded_or_opaque(cover, universal):
-            covers.append(cover)
+        for second, before in _earlier(findings, read, first, write):
+            cover = cover_of(findings, second, elements)
+            cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+            cover.append(before)
+            if usable(cover, universal) and not loaded_or_opaque(cover, universal):
+                covers.append(cover)
     try:
         found = climb(findings, universe, covers, points_of)
     except Undecided:
@@ -69,6 +71,21 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
         return
     element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
     findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
+
+
+def _earlier(findings: Findings, read: AccessSite, first: Instance, write: AccessSite) -> Iterator[tuple[Instance, Formula]]:
+    """Executions of a write by the block of a read, each with when it comes before: any at all, and those in the same iteration
+    of the loops around both, where what neither computes anew is the same for both."""
+    second = write.instance.renamed(findings.index, 2, like=1)
+    yield second, _before(write, second, read, first)
+    pairs = zip(write.instance.loops, read.instance.loops, strict=False)
+    common = tuple(ours[0] for ours, _ in takewhile(lambda pair: pair[0][0] is pair[1][0], pairs))
+    if common and write.position < read.position:
+        together = write.instance.renamed(findings.index, 3, like=1, loops=common)
+        ours = moments(write, replace(together, loops=together.loops[: len(common)]))
+        theirs = moments(read, replace(first, loops=first.loops[: len(common)]))
+        if len(ours) == len(theirs):
+            yield together, terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:

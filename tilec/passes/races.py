@@ -129,7 +129,7 @@ def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_iteration: bool = False) -> Discharge | None:
-    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2)
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2, like=1)
     system = _touching(left, right, first, second)
     same_block = [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
     system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]

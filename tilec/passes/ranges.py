@@ -7,7 +7,7 @@ constant `rest`. Facts declared by the kernel (`requires`, `values`) are not use
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Final
 
@@ -30,48 +30,13 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.types import MAX_DIM, DType, TileType
+from tilec.ir.types import MAX_DIM, TileType
 from tilec.passes.dataflow import Analysis, solve
+from tilec.passes.range_facts import Range, arithmetic, between, exactly, join, of_dtype
+from tilec.passes.selected_ranges import selected
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Largest grid extent per axis that CUDA launches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """`low <= v <= high`, and `v == rest` modulo `modulus` (0: exactly `rest`, 1: nothing known)."""
-
-    low: int
-    high: int
-    modulus: int = 1
-    rest: int = 0
-
-    @property
-    def constant(self) -> int | None:
-        return self.low if self.low == self.high else None
-
-
-def exactly(value: int) -> Range:
-    """The fact of a constant."""
-    return Range(value, value, 0, value)
-
-
-def between(low: int, high: int, modulus: int = 1, rest: int = 0) -> Range:
-    """A fact in normal form; an empty range (code that is never reached) widens to its larger bound."""
-    if low >= high:
-        return exactly(high) if low == high else exactly(max(low, high))
-    return Range(low, high, modulus, rest % modulus if modulus else rest)
-
-
-def of_dtype(dtype: DType) -> Range:
-    """Every value of an integer or bool dtype; floats carry no fact (a range of zero width is never read)."""
-    return Range(*dtype.integer_range()) if not dtype.is_float else Range(-(2**63), 2**63)
-
-
-def join(left: Range, right: Range) -> Range:
-    """Both ranges; the congruence that both satisfy."""
-    modulus = gcd(gcd(left.modulus, right.modulus), abs(left.rest - right.rest))
-    return between(min(left.low, right.low), max(left.high, right.high), modulus, left.rest)
 
 
 def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
@@ -85,71 +50,13 @@ def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
     return arithmetic(kind, left, right) or Range(0, 1)
 
 
-def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
-    """Range of `a kind b` over the integers; None for kinds it knows nothing about."""
-    match kind:
-        case "add":
-            return between(a.low + b.low, a.high + b.high, gcd(a.modulus, b.modulus), a.rest + b.rest)
-        case "sub":
-            return between(a.low - b.high, a.high - b.low, gcd(a.modulus, b.modulus), a.rest - b.rest)
-        case "mul":
-            corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-            modulus = gcd(gcd(a.modulus * b.modulus, a.modulus * b.rest), b.modulus * a.rest)
-            return between(min(corners), max(corners), modulus, a.rest * b.rest)
-        case "floordiv":
-            return _floordiv(a, b)
-        case "mod":
-            return _mod(a, b)
-        case "min":
-            return between(min(a.low, b.low), min(a.high, b.high), *_common(a, b))
-        case "max":
-            return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
-        case "and" if a.low >= 0 or b.low >= 0:
-            return between(0, min(fact.high for fact in (a, b) if fact.low >= 0))
-        case "or" | "xor" if a.low >= 0 and b.low >= 0:
-            least = max(a.low, b.low) if kind == "or" else 0
-            return between(least, (1 << max(a.high, b.high).bit_length()) - 1)
-        case "shl" if b.low >= 0 and b.high < 63:
-            return between(min(a.low << b.low, a.low << b.high), max(a.high << b.low, a.high << b.high))
-        case "shr" if b.low >= 0 and b.high < 63:
-            return between(min(a.low >> b.low, a.low >> b.high), max(a.high >> b.low, a.high >> b.high))
-        case _:
-            return None
-
-
-def _common(a: Range, b: Range) -> tuple[int, int]:
-    return gcd(gcd(a.modulus, b.modulus), abs(a.rest - b.rest)), a.rest
-
-
-def _floordiv(a: Range, b: Range) -> Range:
-    if b.low < 1:
-        magnitude = max(abs(a.low), abs(a.high)) + 1
-        return Range(-magnitude, magnitude)
-    corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
-    d = b.constant
-    if d and a.modulus and a.modulus % d == 0:
-        return between(min(corners), max(corners), a.modulus // d, a.rest // d)
-    return between(min(corners), max(corners))
-
-
-def _mod(a: Range, b: Range) -> Range:
-    if b.low < 1:
-        return Range(min(b.low, 0), max(b.high, 0))
-    d = b.constant
-    if a.low >= 0 and a.high < b.low:
-        return a
-    if d and a.modulus and a.modulus % d == 0:
-        return exactly(a.rest % d)
-    modulus = gcd(a.modulus, d) if d else 1
-    return between(0, b.high - 1, modulus, a.rest)
-
-
 @dataclass(slots=True)
 class RangeAnalysis(Analysis[Range]):
     """Ranges of all integer values of one kernel."""
 
     function: Function
     symbols: dict[str, Range]
+    latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand met, while solving
 
     def parameter(self, value: Value) -> Range:
         return self.symbols.get(self.function.parameter_of(value).name) or self.top(value)
@@ -173,7 +80,11 @@ class RangeAnalysis(Analysis[Range]):
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
         if not op.results:
             return []
+        self.latest.update(zip(op.operands, operands, strict=True))
         found = self._result(op, operands)
+        return self._within_type(op, found)
+
+    def _within_type(self, op: Op, found: Range | None) -> list[Range]:
         tops = [self.top(result) for result in op.results]
         if found is None or len(tops) != 1:
             return tops
@@ -208,7 +119,7 @@ class RangeAnalysis(Analysis[Range]):
             case Compare():
                 return Range(0, 1)
             case Select():
-                return join(operands[1], operands[2])
+                return selected(op, self.latest, self.under)
             case Binary() if op.result.tile.dtype.is_integer:
                 return arithmetic(op.kind, *operands)
             case Unary() if op.result.tile.dtype.is_integer:
@@ -217,6 +128,10 @@ class RangeAnalysis(Analysis[Range]):
                 return _reduction(op, operands[0])
             case _:
                 return None
+
+    def under(self, op: Op, operands: list[Range]) -> Range:
+        """Range of an element-wise operation's result for operands that are known better than in general."""
+        return self._within_type(op, self._result(op, operands))[0]
 
     def _grid(self, axis: int) -> Range:
         if axis >= len(self.function.grid):
