@@ -194,7 +194,7 @@ def _fixed(index: IndexTerms, atom: Atom, loops: tuple[For, ...]) -> bool:
     if atom.kind is Kind.ITERATION:
         return any(index.iteration(loop).atom is atom for loop in loops)
     value = index.sources.get(atom)
-    if atom.kind is not Kind.OPAQUE or value is None or value.tile.rank:
+    if atom.kind is not Kind.OPAQUE or value is None or any(p.constant is None for p in index.places.get(atom, ())):
         return False
     around = index.structure.around(value)
     return around is not None and all(loop in loops for loop in around)

@@ -51,6 +51,7 @@ class IndexTerms(HostTerms):
     structure: Structure = field(default_factory=Structure)
     deciding: list[Op] = field(default_factory=list[Op])
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
+    places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
     _obliged: frozenset[Op] = frozenset()
     _on_trial: frozenset[Value] = frozenset()
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
@@ -311,13 +312,13 @@ class IndexTerms(HostTerms):
         name = value.name if value.name.isidentifier() else "v"
         varies = bool(positions) or not self._uniform(value)
         atom = self.atoms.make((value, positions), Kind.OPAQUE, name, (bounds.low, bounds.high), varies=varies)
-        self.sources[atom] = value
+        self.sources[atom], self.places[atom] = value, positions
         if bounds.modulus > 1:
             # Divisibility is kept exactly: v = modulus * q + rest with a fresh q.
             share = ((bounds.low - bounds.rest) // bounds.modulus, (bounds.high - bounds.rest) // bounds.modulus)
             key = (value, positions, "multiple")
             inner = self.atoms.make(key, Kind.OPAQUE, name, share, varies=varies)
-            self.sources[inner] = value
+            self.sources[inner], self.places[inner] = value, positions
             return terms.of(inner) * bounds.modulus + bounds.rest
         return terms.of(atom)
 
@@ -358,7 +359,8 @@ class IndexTerms(HostTerms):
     def _flag(self, value: Value, positions: Positions) -> Poly:
         if value in self._names:
             return self.symbol(self._names[value])
-        return self.opaque(value, positions)
+        found = self._read(value.owner, positions) if isinstance(value.owner, Load | Gather) else None
+        return self.opaque(value, positions) if found is None else found
 
     def _pick(self, which: Formula, on_true: Formula, on_false: Formula) -> Formula:
         taken = terms.conjunction((which, on_true))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
 
 from tilec.diagnostics import Label
 from tilec.ir.core import Access
@@ -17,7 +16,7 @@ from tilec.passes.findings import Complaint, Findings
 from tilec.passes.integer_sets import evaluator
 from tilec.passes.ladder import Discharge
 from tilec.passes.products import Undecided
-from tilec.passes.races import moments
+from tilec.passes.races import common_loops, moments, within
 from tilec.passes.terms import Formula
 
 
@@ -78,12 +77,10 @@ def _earlier(findings: Findings, read: AccessSite, first: Instance, write: Acces
     of the loops around both, where what neither computes anew is the same for both."""
     second = write.instance.renamed(findings.index, 2, like=1)
     yield second, _before(write, second, read, first)
-    pairs = zip(write.instance.loops, read.instance.loops, strict=False)
-    common = tuple(ours[0] for ours, _ in takewhile(lambda pair: pair[0][0] is pair[1][0], pairs))
+    common = common_loops(write.instance, read.instance)
     if common and write.position < read.position:
         together = write.instance.renamed(findings.index, 3, like=1, loops=common)
-        ours = moments(write, replace(together, loops=together.loops[: len(common)]))
-        theirs = moments(read, replace(first, loops=first.loops[: len(common)]))
+        ours, theirs = moments(write, within(together, common)), moments(read, within(first, common))
         if len(ours) == len(theirs):
             yield together, terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True))
 

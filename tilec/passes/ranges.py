@@ -37,6 +37,7 @@ from tilec.passes.selected_ranges import selected
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Largest grid extent per axis that CUDA launches."""
+LANDMARKS: Final = 4  # times that a value is widened to a landmark
 
 
 def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
@@ -56,7 +57,9 @@ class RangeAnalysis(Analysis[Range]):
 
     function: Function
     symbols: dict[str, Range]
-    latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand met, while solving
+    latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand met
+    widened: dict[Value, int] = field(default_factory=dict[Value, int])
+    marks: tuple[int, ...] = ()
 
     def parameter(self, value: Value) -> Range:
         return self.symbols.get(self.function.parameter_of(value).name) or self.top(value)
@@ -68,10 +71,25 @@ class RangeAnalysis(Analysis[Range]):
         return join(left, right)
 
     def widen(self, value: Value, before: Range, after: Range) -> Range:
-        all_values = self.top(value)
-        low = before.low if after.low >= before.low else all_values.low
-        high = before.high if after.high <= before.high else all_values.high
+        """To the next landmark that the kernel's text suggests, so that `where(c > 0, c - 1, 4)` stops at 0; after a few of
+        them to the ends of the type."""
+        top = self.top(value)
+        count = self.widened[value] = self.widened.get(value, 0) + 1
+        marks = self._landmarks() if count <= LANDMARKS else ()
+        low = max((m for m in marks if top.low <= m <= after.low), default=top.low)
+        high = min((m for m in marks if after.high <= m <= top.high), default=top.high)
+        low = before.low if after.low >= before.low else low
+        high = before.high if after.high <= before.high else high
         return between(low, high, after.modulus, after.rest)
+
+    def _landmarks(self) -> tuple[int, ...]:
+        if not self.marks:
+            found = {0}
+            for op in self.function.body.walk():
+                if isinstance(op, Constant) and isinstance(op.value, int):
+                    found |= {op.value - 1, op.value, op.value + 1}
+            self.marks = tuple(sorted(found))
+        return self.marks
 
     def induction(self, op: For, lower: Range, upper: Range, step: Range) -> Range:
         modulus = gcd(lower.modulus, step.modulus, step.rest)
