@@ -68,6 +68,7 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     if found is None:
         findings.report(complaint, None)
         return
+    found = findings.ladder.completed(found)
     element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
     findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
 
