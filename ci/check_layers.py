@@ -16,7 +16,7 @@ from typing import Final
 
 VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact", "bundle_format")
 STAGES: Final = ("frontend", "interpreter", "passes", "lowering", "codegen", "assemble", "cache", "runtime", "graph")
-DRIVERS: Final = ("pipeline", "build", "bundle", "cli", "__main__", "__init__")
+DRIVERS: Final = ("defects", "pipeline", "build", "bundle", "cli", "__main__", "__init__")
 ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics")

@@ -15,14 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilec.defects import told_as_diagnostics
 from tilec.target import Target
 
 if TYPE_CHECKING:
     from tilec.cache import Store
+    from tilec.diagnostics import Span
     from tilec.ir.core import Function
 
 Constant = int | float | bool | str
-VOCABULARY_SOURCE = ("diagnostics.py", "target.py", "artifact.py", "ir", "language")
+VOCABULARY_SOURCE = ("diagnostics.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir", "language")
+"""Source of tilec that every stage rests on; this file holds the stages themselves."""
+PROOF_TOOLS = ("python", "islpy", "networkx", "numpy", "ml-dtypes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,10 @@ class Work:
             root = Path(self.request.root)
             self.loaded = load_kernel(root / self.request.path, self.request.constants, root=root)
         return self.loaded
+
+    def span(self) -> Span | None:
+        """Where the kernel stands in its source."""
+        return self.function().loc
 
     def data(self, name: str) -> Any:
         """A JSON product, decoded."""
@@ -164,14 +172,16 @@ class Stage:
 
 
 STAGES = (
-    Stage("tir", ".tir", _tir, (), ("frontend",), sources=True, target=False),  # source -> tile IR text
-    Stage("proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), sources=True, target=False),  # safe, or refused
-    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), options=True),  # layouts, then upstream dialects
+    Stage("tir", ".tir", _tir, (), ("frontend",), ("python",), sources=True, target=False),  # source -> tile IR text
+    Stage(
+        "proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), PROOF_TOOLS, sources=True, target=False
+    ),  # or refused
+    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), ("python",), options=True),  # layouts, upstream dialects
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
     Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), ("cuda-bindings", "nvidia-nvjitlink")),
 )
 CHECK_STAGES = STAGES[:2]
-LINK_PACKAGES = ("pipeline.py",)
+LINK_PACKAGES = ()
 
 
 def stage_named(name: str) -> Stage:
@@ -203,13 +213,18 @@ def _typed(value: Constant) -> str:
 
 
 def run_stage(stage: Stage, work: Work, store: Store) -> None:
-    """Add the products of `stage` to `work`, from the store where they are there. CompileError where the input is refused."""
+    """Add the products of `stage` to `work`, from the store where they are there. CompileError where the input is refused, and
+    where tilec itself fails."""
     from tilec.cache import key_of
+
+    def make() -> Mapping[str, bytes]:
+        with told_as_diagnostics(f"stage `{stage.name}` of kernel `{work.request.kernel}`", work.span):
+            return stage.run(work)
 
     start = time.perf_counter()
     arch = f" for {work.target}" if stage.target else ""
     label = f"{stage.name} of {work.request.kernel}{arch}"
-    entry = store.make(key_of(stage.name, stage_fields(stage, work)), lambda: stage.run(work), label)
+    entry = store.make(key_of(stage.name, stage_fields(stage, work)), make, label)
     work.products |= entry.outputs
     work.digests |= entry.digests
     work.hits[stage.name] = entry.hit
@@ -248,6 +263,11 @@ def artifact_fields(request: Request, target: Target) -> dict[str, str]:
 
 def link(work: Work) -> None:
     """Add the product `json`, the manifest, and `summary`, the few numbers of a build's table."""
+    with told_as_diagnostics(f"the manifest of kernel `{work.request.kernel}`", work.span):
+        _link(work)
+
+
+def _link(work: Work) -> None:
     interface, proofs, launch, resources = (work.data(name) for name in ("interface", "proofs", "launch", "resources"))
     request = work.request
     assert work.target is not None

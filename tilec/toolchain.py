@@ -1,7 +1,9 @@
-"""The packages that turn tile IR into a CUBIN: where they are, and a fingerprint of exactly these binaries.
+"""The packages that prove kernels and turn tile IR into a CUBIN: where they are, and a fingerprint of exactly these files.
 
-The fingerprint is part of every cache key and every manifest, so it holds versions and the sha256 of the shared libraries
-and tools. Hashing 400 MB takes a second, so digests are remembered by (path, size, mtime) in a small file.
+The fingerprint is part of cache keys and of every manifest, so it holds versions and the sha256 of the shared libraries, tools
+and modules that can change a verdict or a product, and the version of Python, whose parser reads kernels. Hashing 400 MB takes
+a second, so digests are remembered in a small file by path, size, times of modification and of change, and inode: what writes
+to a file and sets its old time of modification again still moves its time of change.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import platform
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,15 +26,26 @@ from tilec.diagnostics import CompileError, Diagnostic
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution of the toolchain, the module that holds it, and the binaries (globs below that module) that matter."""
+    """A distribution of the toolchain, the module that holds it, and the files that matter: binaries (globs below that module),
+    or with `whole` every Python module and shared library of it, as one digest."""
 
     distribution: str
     module: str
     binaries: tuple[str, ...]
     extra: str = "compiler"
+    whole: bool = False
 
+
+PROVERS: Final = (
+    Package("islpy", "islpy", (), whole=True),
+    Package("networkx", "networkx", (), whole=True),
+    Package("numpy", "numpy", (), whole=True),
+    Package("ml-dtypes", "ml_dtypes", (), whole=True),
+)
+"""What a verdict rests on, or is loaded into the process that gives it."""
 
 PACKAGES: Final = (
+    *PROVERS,
     Package("torch-mlir", "torch_mlir", ("_mlir_libs/libTorchMLIRAggregateCAPI.so", "_mlir_libs/_mlir.*.so")),
     Package("llvmlite", "llvmlite", ("binding/libllvmlite.so",)),
     Package("cuda-bindings", "cuda.bindings", ()),
@@ -87,8 +101,9 @@ def default_memo() -> Path:
     return base / "toolchain.json"
 
 
-def fingerprint(memo: Path | None = None) -> dict[str, str]:
-    """Version and sha256 of every package of the toolchain by distribution name, the same on any path.
+def fingerprint(memo: Path | None = None, packages: Sequence[Package] | None = None) -> dict[str, str]:
+    """Version and sha256 of packages of the toolchain (None: of all) by distribution name, the same on any path, and the
+    version of `python`.
 
     `memo` is the file that remembers digests; an unreadable one is ignored, an unwritable one costs only time.
     Raises CompileError E0601, one diagnostic per missing package.
@@ -96,12 +111,12 @@ def fingerprint(memo: Path | None = None) -> dict[str, str]:
     memo = memo or default_memo()
     known = _read_memo(memo)
     seen: dict[str, str] = {}
-    result: dict[str, str] = {}
+    result = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     missing: list[Diagnostic] = []
-    for package in PACKAGES:
+    for package in PACKAGES if packages is None else packages:
         try:
             version = importlib.metadata.version(package.distribution)
-            digests = [_digest(path, known, seen) for path in find_binaries(package)]
+            digests = _whole(package, known, seen) if package.whole else _each(package, known, seen)
         except importlib.metadata.PackageNotFoundError:
             missing.extend(missing_package(package.distribution, package.extra).diagnostics)
         except CompileError as error:
@@ -110,19 +125,63 @@ def fingerprint(memo: Path | None = None) -> dict[str, str]:
             result[package.distribution] = " ".join([version, *(f"sha256:{digest}" for digest in digests)])
     if missing:
         raise CompileError(missing)
-    if seen:
+    if seen.keys() - known.keys():
         _write_memo(memo, known | seen)
     return result
 
 
-def _digest(path: Path, known: dict[str, str], seen: dict[str, str]) -> str:
-    status = path.stat()
-    key = f"{path}|{status.st_size}|{status.st_mtime_ns}"
+def _each(package: Package, known: dict[str, str], seen: dict[str, str]) -> list[str]:
+    """The digest of every binary."""
+    found: list[str] = []
+    for path in find_binaries(package):
+        key = f"{path}|{_stamp(path.stat())}"
+        seen[key] = known[key] if key in known else _sha256(path)
+        found.append(seen[key])
+    return found
+
+
+def _whole(package: Package, known: dict[str, str], seen: dict[str, str]) -> list[str]:
+    """One digest of all modules and shared libraries of a package and of their names; remembered as a whole."""
+    folder = _module_folder(package.module)
+    if folder is None:
+        raise missing_package(package.distribution, package.extra)
+    files = sorted(_modules(folder), key=lambda entry: entry[0])
+    stamps = hashlib.sha256("\n".join(f"{path}|{_stamp(status)}" for path, status in files).encode()).hexdigest()
+    key = f"{package.distribution}|{stamps}"
     if key not in known:
-        with path.open("rb") as file:
-            known[key] = hashlib.file_digest(file, "sha256").hexdigest()
-        seen[key] = known[key]
-    return known[key]
+        total = hashlib.sha256()
+        for path, _ in files:
+            total.update(f"{Path(path).relative_to(folder.parent).as_posix()}\0{_sha256(Path(path))}\n".encode())
+        seen[key] = total.hexdigest()
+        return [seen[key]]
+    seen[key] = known[key]
+    return [known[key]]
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Python modules and shared libraries below a package and beside it in `<package>.libs`, where wheels put the libraries
+    that they bring; tests are nobody's verdict."""
+    pending = [str(folder), f"{folder}.libs"]
+    while pending:
+        try:
+            entries = list(os.scandir(pending.pop()))
+        except FileNotFoundError:
+            continue
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name not in ("__pycache__", "tests"):
+                    pending.append(entry.path)
+            elif entry.name.endswith(".py") or ".so" in entry.name:
+                yield entry.path, entry.stat()
+
+
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}|{status.st_ino}"
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_memo(memo: Path) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tilec.cache import FileDigests, Store, key_of, reasons, write_atomically
+from tilec.cache import FileDigests, Store, files, key_of, reasons, write_atomically
 from tilec.cache import store as store_module
 from tilec.cache.maintain import clean, prune, size, verify
 from tilec.diagnostics import CompileError
@@ -288,6 +289,24 @@ def test_digest_memory_sees_edits_of_equal_size(tmp_path: Path) -> None:
     path.write_bytes(b"two")
     assert FileDigests(memory).digest(path) != first
     memory.write_text('{"x": 3, "y": []}')
+    assert FileDigests(memory).digest(path) != first
+
+
+def test_digest_memory_sees_an_edit_that_keeps_size_inode_and_time_of_modification(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SETTLED_NS", -1)  # remembered at once
+    path, memory = tmp_path / "f", tmp_path / "memory.json"
+    path.write_bytes(b"one")
+    digests = FileDigests(memory)
+    first, before = digests.digest(path), path.stat()
+    digests.save()
+    assert json.loads(memory.read_text())[str(path)][-1] == first
+    time.sleep(0.02)  # a tick of the file system's clock
+    path.write_bytes(b"two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (before.st_size, before.st_mtime_ns, before.st_ino)
     assert FileDigests(memory).digest(path) != first
 
 

@@ -1,4 +1,8 @@
-"""Files: atomic writes, and digests of source files remembered by (path, size, modification time)."""
+"""Files: atomic writes, and digests of source files remembered by path, size, inode and the times of modification and change.
+
+The time of modification can be set back to what it was; the time of change (`st_ctime`) moves with every write and with every
+such setting, and nobody sets it.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +53,13 @@ class FileDigests:
         """Hex sha256 of the bytes of `path`; OSError where it cannot be read."""
         name = os.path.abspath(path)
         status = os.stat(name)
-        stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         known = self._known.get(name)
-        if isinstance(known, list) and len(known) == 4 and known[:3] == stamp and isinstance(known[3], str):
-            return known[3]
+        if isinstance(known, list) and len(known) == 5 and known[:4] == stamp and isinstance(known[4], str):
+            return known[4]
         with open(name, "rb") as file:
             value = hashlib.file_digest(file, "sha256").hexdigest()
-        if time.time_ns() - status.st_mtime_ns > SETTLED_NS:
+        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
             self._known[name] = [*stamp, value]
             self._changed = True
         return value

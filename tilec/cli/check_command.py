@@ -12,10 +12,11 @@ from tilec.build.scheduler import Crashed, Report, run
 from tilec.build.worker import Outcome, Task, raise_if_fatal
 from tilec.build.worker import run as run_task
 from tilec.cache import FileDigests
-from tilec.cli.project import chosen_entries, open_project, open_store, print_diagnostics, status_of
+from tilec.cli.project import chosen_entries, open_project, open_store, print_diagnostics, status_of, toolchain
 from tilec.diagnostics import Diagnostic
 from tilec.pipeline import CHECK_STAGES, look_up
 from tilec.target import TARGETS
+from tilec.toolchain import PROVERS
 
 CHECK_PRELOAD = ("tilec.frontend", "tilec.passes")
 
@@ -26,7 +27,7 @@ def check_command(project: str, kernels: tuple[str, ...], jobs: int, *, proofs: 
     entries = chosen_entries(build, kernels)
     store = open_store(build)
     files = FileDigests(store.base / "files.json")
-    planned, refusals = plan(build, entries, TARGETS[:1], store, files, {})
+    planned, refusals = plan(build, entries, TARGETS[:1], store, files, toolchain(store, PROVERS))
     files.save()
     found: dict[int, Outcome] = {}
     todo: list[int] = []

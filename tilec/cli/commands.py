@@ -10,6 +10,7 @@ import click
 
 from tilec import __version__
 from tilec.cli.project import UsageError, print_diagnostics, status_of
+from tilec.defects import defect
 from tilec.diagnostics import CompileError
 
 EPILOG = "Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, 130 interrupted."
@@ -327,3 +328,6 @@ def run(arguments: list[str] | None = None) -> int:
         # The reader of our stdout left; keep the interpreter from failing again when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        print_diagnostics([defect("the command", error, lambda: None)])
+        return 1

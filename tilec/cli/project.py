@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilec.build.buildfile import BuildFile, KernelEntry
     from tilec.cache import Store
     from tilec.target import Target
+    from tilec.toolchain import Package
 
 
 class UsageError(Exception):
@@ -58,11 +59,11 @@ def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
     return tuple(dict.fromkeys(Target.parse(item) for item in text.split(",") if item.strip()))
 
 
-def toolchain(store: Store) -> dict[str, str]:
-    """The fingerprint of the installed compilers; CompileError E0601 where one is missing."""
+def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[str, str]:
+    """The fingerprint of the installed compilers, or of `packages` alone; CompileError E0601 where one is missing."""
     from tilec.toolchain import fingerprint
 
-    return fingerprint(store.base / "toolchain.json")
+    return fingerprint(store.base / "toolchain.json", packages)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:

@@ -46,9 +46,14 @@ class Instance:
         """All that is true when it is executed."""
         return (*self.runs, *self.given)
 
-    def renamed(self, index: IndexTerms, copy: int) -> Instance:
-        """The same execution by unknowns of its own, for reasoning about two at a time."""
-        return _substituted(index, self, _copies(index, self, copy))
+    def renamed(self, index: IndexTerms, copy: int, like: int = 0, loops: tuple[For, ...] = ()) -> Instance:
+        """The same execution by unknowns of its own, for reasoning about two at a time. With `like`, one by the same block as
+        the copy of that number, in the same iteration of `loops`: what is computed outside of other loops is then the same."""
+        mapping = _copies(index, self, copy)
+        if like:
+            known = _copies(index, self, like)
+            mapping = {atom: known[atom] if _fixed(index, atom, loops) else twin for atom, twin in mapping.items()}
+        return _substituted(index, self, mapping)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,6 +185,19 @@ def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, P
         tuple((loop, move(variable), move(count)) for loop, variable, count in instance.loops),
         tuple(map(move, instance.positions)),
     )
+
+
+def _fixed(index: IndexTerms, atom: Atom, loops: tuple[For, ...]) -> bool:
+    """Whether an unknown has one value in a block and an iteration of each of `loops`."""
+    if atom.kind is Kind.BLOCK:
+        return True
+    if atom.kind is Kind.ITERATION:
+        return any(index.iteration(loop).atom is atom for loop in loops)
+    value = index.sources.get(atom)
+    if atom.kind is not Kind.OPAQUE or value is None or any(p.constant is None for p in index.places.get(atom, ())):
+        return False
+    around = index.structure.around(value)
+    return around is not None and all(loop in loops for loop in around)
 
 
 _BASE = (Kind.BLOCK, Kind.ITERATION, Kind.POSITION, Kind.COORDINATE, Kind.OPAQUE)

@@ -33,8 +33,34 @@ def counterexample(
         {loop.variable or "i": terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
         for instance in instances
     )
-    note = ", ".join(part for part in (note, _assumed(index, found)) if part)
+    note = ", ".join(part for part in (note, _assumed(index, _needed(found, instances))) if part)
     return Counterexample(dims, blocks, iterations, tensor, element, _loaded(found, value), note)
+
+
+class _Recorded(dict[Atom, int]):
+    """An assignment that remembers which of its values were asked for."""
+
+    def __init__(self, values: Assignment) -> None:
+        super().__init__(values)
+        self.asked: set[Atom] = set()
+
+    def get(self, key: Atom, default: int = 0) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
+    """The part of an assignment that decides what the instances touch and whether they run, in the cases that apply."""
+    if not instances:
+        return found
+    recorded = _Recorded(found)
+    value = evaluator(recorded)
+    for instance in instances:
+        for axis in instance.axes:
+            terms.evaluate(axis.start, value)
+        for formula in instance.runs:
+            terms.holds(formula, value)
+    return {atom: number for atom, number in found.items() if atom in recorded.asked}
 
 
 def _assumed(index: IndexTerms, found: Assignment) -> str:

@@ -19,6 +19,7 @@ from tilec.ir.core import Access, Op, Parameter
 from tilec.ir.ops import For
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis, Instance
+from tilec.passes.branches import either_arm
 from tilec.passes.counterexample import counterexample
 from tilec.passes.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
 from tilec.passes.findings import Complaint, Findings
@@ -33,7 +34,7 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
     """One obligation per `Out` tensor."""
     for parameter in findings.index.function.parameters:
         if parameter.access is Access.OUT:
-            writes = [site for site in sites if site.parameter is parameter and site.writes]
+            writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
             _prove_tensor(findings, parameter, writes)
 
 
@@ -126,6 +127,8 @@ def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
     if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
         return None
     indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
+    if any(atom.kind is Kind.POSITION for atom in indexed):
+        return None  # contents that differ along a tile are no function of the places
     places = [
         atom
         for atom in atoms
@@ -210,6 +213,7 @@ def _complain(
     if example is None:
         findings.report(complaint, None)
         return
+    example = findings.ladder.completed(example)
     element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
     shown = counterexample(findings.index, example, (), name, element, "is written by no block")
     findings.report(complaint, shown)

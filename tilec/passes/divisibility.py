@@ -1,29 +1,45 @@
 """Ranges of index values with the divisibility that launch preconditions promise, for choosing vector widths.
 
 Runs on proven kernels: index arithmetic does not wrap there, so a congruence survives where the interval alone would not, and
-`requires(H % 8 == 0)` may be used because the launcher checks it.
+`requires(H % 8 == 0)` may be used because the launcher checks it. What an `unsafe` access computes its place from has no such
+proof and may wrap.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import gcd
 
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
+from tilec.ir.ops import Binary, Cast, Unary
 from tilec.passes.dataflow import solve
 from tilec.passes.ranges import Range, RangeAnalysis, between, expr_range, symbol_ranges
+from tilec.passes.relevance import trusted_ops
 
 
+@dataclass(slots=True)
 class _ProvenRanges(RangeAnalysis):
-    """Ranges where no result wraps: what leaves the type is clipped to it and keeps its congruence."""
+    """Ranges where no result wraps, save those of `trusted`: what leaves the type is clipped to it and keeps its congruence."""
+
+    trusted: set[Op] = field(default_factory=set[Op])
 
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
-        found = self._result(op, operands) if len(op.results) == 1 else None
+        self.latest.update(zip(op.operands, operands, strict=True))
+        found = self._result(op, operands) if _has_obligation(op, operands) and op not in self.trusted else None
         if found is None:
-            return super().transfer(op, operands)
+            return RangeAnalysis.transfer(self, op, operands)
         top = self.top(op.results[0])
         low, high = max(found.low, top.low), min(found.high, top.high)
         return [between(low, high, found.modulus, found.rest)]
+
+
+def _has_obligation(op: Op, operands: list[Range]) -> bool:
+    """Whether the prover shows that the operation does not wrap where it feeds an index; it takes the sum of a tile and a shift
+    by an unknown amount as they come."""
+    if isinstance(op, Binary):
+        return op.kind != "shl" or operands[1].constant is not None
+    return isinstance(op, Unary | Cast) and op.result.tile.dtype.is_integer
 
 
 def promised_symbols(function: Function) -> dict[str, Range]:
@@ -37,7 +53,7 @@ def promised_symbols(function: Function) -> dict[str, Range]:
 
 def aligned_ranges(function: Function) -> dict[Value, Range]:
     """Range and congruence of every integer value of a proven kernel."""
-    return solve(function, _ProvenRanges(function, promised_symbols(function)))
+    return solve(function, _ProvenRanges(function, promised_symbols(function), trusted=trusted_ops(function)))
 
 
 def divisor(fact: Range) -> int:

@@ -8,7 +8,7 @@ from tilec.ir.core import Function
 from tilec.ir.expr import COMPARISONS, Expr
 from tilec.passes import terms
 from tilec.passes.atoms import Atoms
-from tilec.passes.ranges import GRID_LIMITS, Range
+from tilec.passes.ranges import GRID_LIMITS, Range, expr_range
 from tilec.passes.terms import Formula, Kind, Poly
 
 
@@ -62,8 +62,10 @@ class HostTerms:
         left, right = (self.expression(arg) for arg in expr.args)
         kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
         if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
-            # The host may divide by a negative number, which a quotient here does not describe.
-            return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (-(2**63), 2**63), varies=False))
+            # The host may divide by a negative number, which a quotient here does not describe. By zero it does not divide:
+            # such a launch is refused.
+            fact = expr_range(expr, self.symbols)
+            return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (fact.low, fact.high), varies=False))
         result = self.arithmetic(kind, left, right)
         assert result is not None
         return result

@@ -31,7 +31,7 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.types import TileType
+from tilec.ir.types import DType, TileType
 from tilec.passes import terms
 from tilec.passes.host_terms import HostTerms, compare
 from tilec.passes.ranges import Range, symbol_ranges, value_ranges
@@ -51,6 +51,9 @@ class IndexTerms(HostTerms):
     structure: Structure = field(default_factory=Structure)
     deciding: list[Op] = field(default_factory=list[Op])
     sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
+    places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
+    _obliged: frozenset[Op] = frozenset()
+    _on_trial: frozenset[Value] = frozenset()
     _names: dict[Value, str] = field(default_factory=dict[Value, str])
     _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
     _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
@@ -60,6 +63,7 @@ class IndexTerms(HostTerms):
         self.symbols = symbol_ranges(self.function)
         self.structure = structure(self.function)
         self.deciding = deciding_ops(self.function)
+        self._obliged = frozenset(self.deciding)
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
         self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
 
@@ -92,7 +96,7 @@ class IndexTerms(HostTerms):
         if value in self._names:
             return self.symbol(self._names[value])
         if isinstance(owner, Block):
-            return self._argument(value, owner)
+            return self._argument(value, owner, positions)
         assert owner is not None
         known = self.ranges[value].constant
         if known is not None and not isinstance(owner, Load | Gather):
@@ -114,24 +118,51 @@ class IndexTerms(HostTerms):
                 return self.symbol(op.symbol)
             case Broadcast() | Permute() | Reshape():
                 return self.element(op.operands[0], self._moved(op, positions))
-            case Binary():
-                return self.arithmetic(op.kind, *(self.element(v, positions) for v in op.operands))
-            case Unary() if op.kind in ("neg", "abs"):
-                inner = self.element(op.operands[0], positions)
-                return -inner if op.kind == "neg" else self.atoms.maximum(inner, -inner)
+            case Binary() | Unary():
+                return self._exact(op, [self.element(v, positions) for v in op.operands])
             case Select():
                 on_true, on_false = (self.element(v, positions) for v in op.operands[1:])
                 return self.choose(self.condition(op.operands[0], positions), on_true, on_false)
             case Cast() if not op.operands[0].tile.dtype.is_float:
-                return self.element(op.operands[0], positions)
+                return self._exact(op, [self.element(op.operands[0], positions)])
             case Load() | Gather():
                 return self._read(op, positions)
             case If():
                 place = op.results.index(value)
-                arms = [self.scalar(region.ops[-1].operands[place]) for region in op.regions] if not positions else None
-                return self.choose(self.condition(op.operands[0]), *arms) if arms else None
+                arms = [self.element(region.ops[-1].operands[place], positions) for region in op.regions]
+                return self.choose(self.condition(op.operands[0]), *arms)
             case For():
-                return self._after_loop(op, op.results.index(value)) if not positions else None
+                return self._after_loop(op, op.results.index(value), positions)
+            case _:
+                return None
+
+    def _exact(self, op: Binary | Unary | Cast, operands: list[Poly]) -> Poly | None:
+        """The result over unbounded integers, where it is known to be that: an obligation says so of what decides where memory
+        is touched, intervals must say it of the rest (an index in an `unsafe` block may wrap)."""
+        found = operands[0] if isinstance(op, Cast) else self.unbounded(op.kind, op.result.tile.dtype, operands)
+        if found is None or op in self._obliged:
+            return found
+        if isinstance(op, Binary) and op.kind in ("floordiv", "mod") and terms.interval(operands[1])[0] < 1:
+            return None
+        (low, high), (least, greatest) = op.result.tile.dtype.integer_range(), terms.interval(found)
+        return found if low <= least and greatest <= high else None
+
+    def unbounded(self, kind: str, dtype: DType, operands: list[Poly]) -> Poly | None:
+        """The result of a unary or binary operation on elements of `dtype` if integers had no end; None where that is no
+        polynomial or derived atom."""
+        match kind:
+            case "neg":
+                return -operands[0]
+            case "abs":
+                return self.atoms.maximum(operands[0], -operands[0])
+            case "not":
+                low, high = dtype.integer_range()
+                return terms.const(low + high) - operands[0]  # -1 - x of a signed number, the largest one - x of an unsigned
+            case "shl" | "shr" if (by := operands[1].constant) is not None and not 0 <= by < dtype.bits:
+                # As by the width: no bit is left, or copies of the sign.
+                return terms.ZERO if kind == "shl" else self.atoms.quotient(operands[0], terms.const(1 << dtype.bits))
+            case _ if len(operands) == 2:
+                return self.arithmetic(kind, operands[0], operands[1])
             case _:
                 return None
 
@@ -156,9 +187,10 @@ class IndexTerms(HostTerms):
         return tuple(moved)
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
-        """An element of an In tensor is a function of its index; of any other tensor it may change under way."""
+        """An element of an In tensor is a function of its index; of any other tensor it may change under way, and what lies
+        outside (an `unsafe` load may read there) is nothing we know of."""
         parameter = self.function.parameter_of(op.source)
-        if parameter.access is not Access.IN:
+        if parameter.access is not Access.IN or op.unsafe is not None:
             return None
         if isinstance(op, Load):
             index = tuple(self.scalar(o) + p for o, p in zip(op.offsets, positions, strict=True))
@@ -214,35 +246,41 @@ class IndexTerms(HostTerms):
                     found.append(terms.ge(self.scalar(other.operands[1]), 1))
         return [formula for formula in dict.fromkeys(found) if formula != terms.TRUE]
 
-    def _argument(self, value: Value, body: Block) -> Poly:
+    def _argument(self, value: Value, body: Block, positions: Positions) -> Poly:
         loop = self.structure.loops[body]
         place = body.arguments.index(value)
         if place == 0:
             return self.variable(loop)
-        advance = self._advance(loop, place - 1)
+        if value in self._on_trial:
+            return self.opaque(value, positions)
+        first = self.element(loop.initial[place - 1], positions)
+        advance = self._advance(loop, place - 1, positions)
         if advance is None:
-            return self.opaque(value, ())
-        return self.scalar(loop.initial[place - 1]) + advance * self.iteration(loop)
+            later = self.opaque(value, positions)
+            return self.choose(terms.eq(self.iteration(loop)), first, later) if value.tile.rank else later
+        return first + advance * self.iteration(loop)
 
-    def _after_loop(self, loop: For, place: int) -> Poly | None:
-        advance = self._advance(loop, place)
+    def _after_loop(self, loop: For, place: int, positions: Positions) -> Poly | None:
+        advance = self._advance(loop, place, positions)
         if advance is None:
             return None
         lower, upper, step = (self.scalar(v) for v in (loop.lower, loop.upper, loop.step))
         trips = self.atoms.maximum(terms.ZERO, self.atoms.quotient(upper - lower + step - 1, step))
-        return self.scalar(loop.initial[place]) + advance * trips
+        return self.element(loop.initial[place], positions) + advance * trips
 
-    def _advance(self, loop: For, place: int) -> Poly | None:
-        """By how much a carried integer grows per iteration, if always by the same amount."""
+    def _advance(self, loop: For, place: int, positions: Positions) -> Poly | None:
+        """By how much the element at `positions` of a carried value grows per iteration, if always by the same amount."""
         carried = loop.regions[0].arguments[place + 1]
-        if not isinstance(carried.type, TileType) or carried.type.rank or not carried.type.dtype.is_integer:
+        if not isinstance(carried.type, TileType) or not carried.type.dtype.is_integer:
             return None
-        # Translated in a scratch copy, where the carried value is an unknown: what is learned holds for any value of it.
+        # Translated in a scratch copy, where this one element is an unknown: what is learned holds for any value of it. Other
+        # elements are unknowns that change inside the loop, so that growth by them is no growth by the same amount.
         trial = copy(self)
-        unknown = self.opaque(carried, ())
-        trial._elements = {**self._elements, (carried, ()): unknown}
+        unknown = self.opaque(carried, positions)
+        trial._on_trial = self._on_trial | {carried}
+        trial._elements = {**self._elements, (carried, positions): unknown}
         trial._conditions = dict(self._conditions)
-        growth = trial.scalar(loop.regions[0].ops[-1].operands[place]) - unknown
+        growth = trial.element(loop.regions[0].ops[-1].operands[place], positions) - unknown
         inner = {*self._varying(loop), *unknown.atoms()}
         moving = any(atom in inner or self._inside(atom, loop) for atom in terms.closure([Formula("ge", growth)]))
         return None if moving else growth
@@ -274,13 +312,13 @@ class IndexTerms(HostTerms):
         name = value.name if value.name.isidentifier() else "v"
         varies = bool(positions) or not self._uniform(value)
         atom = self.atoms.make((value, positions), Kind.OPAQUE, name, (bounds.low, bounds.high), varies=varies)
-        self.sources[atom] = value
+        self.sources[atom], self.places[atom] = value, positions
         if bounds.modulus > 1:
             # Divisibility is kept exactly: v = modulus * q + rest with a fresh q.
             share = ((bounds.low - bounds.rest) // bounds.modulus, (bounds.high - bounds.rest) // bounds.modulus)
             key = (value, positions, "multiple")
             inner = self.atoms.make(key, Kind.OPAQUE, name, share, varies=varies)
-            self.sources[inner] = value
+            self.sources[inner], self.places[inner] = value, positions
             return terms.of(inner) * bounds.modulus + bounds.rest
         return terms.of(atom)
 
@@ -311,9 +349,9 @@ class IndexTerms(HostTerms):
                 return self.condition(owner.operands[0], self._moved(owner, positions))
             case Cast() if not owner.operands[0].tile.dtype.is_float:
                 return terms.ne(self.element(owner.operands[0], positions))
-            case If() if not positions:
+            case If():
                 place = owner.results.index(value)
-                arms = [self.condition(region.ops[-1].operands[place]) for region in owner.regions]
+                arms = [self.condition(region.ops[-1].operands[place], positions) for region in owner.regions]
                 return self._pick(self.condition(owner.operands[0]), *arms)
             case _:
                 return terms.ge(self._flag(value, positions), 1)
@@ -321,7 +359,8 @@ class IndexTerms(HostTerms):
     def _flag(self, value: Value, positions: Positions) -> Poly:
         if value in self._names:
             return self.symbol(self._names[value])
-        return self.opaque(value, positions)
+        found = self._read(value.owner, positions) if isinstance(value.owner, Load | Gather) else None
+        return self.opaque(value, positions) if found is None else found
 
     def _pick(self, which: Formula, on_true: Formula, on_false: Formula) -> Formula:
         taken = terms.conjunction((which, on_true))

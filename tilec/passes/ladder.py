@@ -228,6 +228,16 @@ class Ladder:
         found = self.solver.solution(refusal.system, lambda atom: atom.kind in small)
         return found if found is not None else self._with_fixed_symbols(refusal, small)
 
+    def completed(self, found: Assignment) -> Assignment:
+        """An assignment with sizes for the symbols that it says nothing of, such that all preconditions hold."""
+        facts = [fact.formula for fact in self._requires]
+        symbols = [atom for atom in terms.closure(facts) if atom.kind is Kind.SYMBOL]
+        if all(atom in found for atom in symbols):
+            return found
+        fixed = [terms.eq(terms.of(atom), found[atom]) for atom in symbols if atom in found]
+        rest = self.solver.solution([*facts, *fixed], lambda atom: atom.kind is Kind.SYMBOL) or {}
+        return {**{atom: value for atom, value in rest.items() if atom.kind is Kind.SYMBOL}, **found}
+
     def _with_fixed_symbols(self, refusal: Refusal, small: tuple[Kind, ...]) -> Assignment | None:
         """Products of a symbol and an unknown are linear once the symbol has a value: try small ones."""
         symbols = [atom for atom in terms.closure(refusal.system) if atom.kind is Kind.SYMBOL]

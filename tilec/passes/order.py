@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilec.diagnostics import Label
@@ -15,7 +16,7 @@ from tilec.passes.findings import Complaint, Findings
 from tilec.passes.integer_sets import evaluator
 from tilec.passes.ladder import Discharge
 from tilec.passes.products import Undecided
-from tilec.passes.races import moments
+from tilec.passes.races import common_loops, moments, within
 from tilec.passes.terms import Formula
 
 
@@ -42,12 +43,12 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     covers: list[Cover] = []
     universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
     for write in writes:
-        second = write.instance.renamed(findings.index, 2)
-        cover = cover_of(findings, second, elements)
-        cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
-        cover.append(_before(write, second, read, first))
-        if usable(cover, universal) and not loaded_or_opaque(cover, universal):
-            covers.append(cover)
+        for second, before in _earlier(findings, read, first, write):
+            cover = cover_of(findings, second, elements)
+            cover += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+            cover.append(before)
+            if usable(cover, universal) and not loaded_or_opaque(cover, universal):
+                covers.append(cover)
     try:
         found = climb(findings, universe, covers, points_of)
     except Undecided:
@@ -67,8 +68,22 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
     if found is None:
         findings.report(complaint, None)
         return
+    found = findings.ladder.completed(found)
     element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
     findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
+
+
+def _earlier(findings: Findings, read: AccessSite, first: Instance, write: AccessSite) -> Iterator[tuple[Instance, Formula]]:
+    """Executions of a write by the block of a read, each with when it comes before: any at all, and those in the same iteration
+    of the loops around both, where what neither computes anew is the same for both."""
+    second = write.instance.renamed(findings.index, 2, like=1)
+    yield second, _before(write, second, read, first)
+    common = common_loops(write.instance, read.instance)
+    if common and write.position < read.position:
+        together = write.instance.renamed(findings.index, 3, like=1, loops=common)
+        ours, theirs = moments(write, within(together, common)), moments(read, within(first, common))
+        if len(ours) == len(theirs):
+            yield together, terms.conjunction(terms.eq(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def _before(write: AccessSite, later: Instance, read: AccessSite, earlier: Instance) -> Formula:

@@ -1,7 +1,8 @@
 """Prove one kernel: every obligation climbs the ladder; what cannot be discharged is refused with a counterexample.
 
-Order of work: translate index values (`index_terms`), describe every access as statement instances (`accesses`), then bounds,
-arithmetic, races, coverage and order, each in its own file; all use one `Ladder` and report to one `Findings`.
+Order of work: translate index values (`index_terms`), see that some launch satisfies the contract (`contract`), describe every
+access as statement instances (`accesses`), then bounds, arithmetic, races, coverage and order, each in its own file; all use
+one `Ladder` and report to one `Findings`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tilec.ir.core import Function
 from tilec.passes.accesses import access_sites
 from tilec.passes.aliasing import launch_checks, no_alias_pairs, value_checks
 from tilec.passes.bounds import prove_bounds
+from tilec.passes.contract import prove_contract
 from tilec.passes.coverage import prove_coverage
 from tilec.passes.findings import Findings
 from tilec.passes.index_graph import Graph, index_graph
@@ -39,6 +41,9 @@ def prove(function: Function) -> Proofs:
     """Proofs of `function`; CompileError with every refusal, in source order, if some obligation is not met."""
     index = IndexTerms(function)
     findings = Findings(index, Ladder(index))
+    contradiction = prove_contract(index, findings.ladder.solver)
+    if contradiction is not None:
+        raise CompileError(contradiction)  # of launches that there are none of, everything holds
     sites = access_sites(index)
     prove_arithmetic(findings, sites)
     if any(diagnostic.code == "E0305" for diagnostic in findings.diagnostics):

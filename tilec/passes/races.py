@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tilec.diagnostics import Label
 from tilec.ir.core import Access, Parameter
-from tilec.ir.ops import AtomicUpdate, Scatter
+from tilec.ir.ops import AtomicUpdate, For, Scatter
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Instance
 from tilec.passes.bounds import meeting_point, overlap
@@ -129,7 +130,7 @@ def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_iteration: bool = False) -> Discharge | None:
-    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2)
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2, like=1)
     system = _touching(left, right, first, second)
     same_block = [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
     system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]
@@ -144,10 +145,54 @@ def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_it
     result = findings.ladder.discharge(system)
     if isinstance(result, Refusal) and not all(f in system for f in same_block):
         result = findings.ladder.discharge([*system, *same_block])
+    if isinstance(result, Refusal) and (common := common_loops(left.instance, right.instance)):
+        result = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
     if isinstance(result, Discharge):
         return result
     findings.refuse(result, _again(findings, (left, right), (first, second), same_iteration))
     return None
+
+
+def common_loops(left: Instance, right: Instance) -> tuple[For, ...]:
+    """The loops around both of two accesses, outermost first."""
+    found: list[For] = []
+    for (ours, _, _), (theirs, _, _) in zip(left.loops, right.loops, strict=False):
+        if ours is not theirs:
+            break
+        found.append(ours)
+    return tuple(found)
+
+
+def _by_iteration(
+    findings: Findings,
+    left: AccessSite,
+    right: AccessSite,
+    common: tuple[For, ...],
+    system: list[Formula],
+    same_iteration: bool,
+) -> Discharge | Refusal:
+    """Two executions in one iteration of the common loops share what it computes; those in different iterations do not."""
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 3, like=1, loops=common)
+    together = _touching(left, right, first, second)
+    together += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    ours, theirs = (moments(left, within(first, common)), moments(right, within(second, common)))
+    if len(ours) != len(theirs):
+        return findings.ladder.discharge(system)
+    together += [terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)]
+    if left is right:
+        together.append(terms.disjunction(terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)))
+    result = findings.ladder.discharge(together)
+    if isinstance(result, Refusal) or same_iteration:
+        return result
+    second = right.instance.renamed(findings.index, 2, like=1)
+    pairs = zip(moments(left, within(first, common)), moments(right, within(second, common)), strict=True)
+    apart = findings.ladder.discharge([*system, terms.disjunction(terms.ne(a, b) for a, b in pairs)])
+    return strongest((result, apart)) if isinstance(apart, Discharge) else apart
+
+
+def within(instance: Instance, loops: tuple[For, ...]) -> Instance:
+    """The instance as if only its outermost loops were there."""
+    return replace(instance, loops=instance.loops[: len(loops)])
 
 
 def _again(

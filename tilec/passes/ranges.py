@@ -7,7 +7,7 @@ constant `rest`. Facts declared by the kernel (`requires`, `values`) are not use
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Final
 
@@ -30,48 +30,14 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.types import MAX_DIM, DType, TileType
+from tilec.ir.types import MAX_DIM, TileType
 from tilec.passes.dataflow import Analysis, solve
+from tilec.passes.range_facts import Range, arithmetic, between, exactly, join, of_dtype
+from tilec.passes.selected_ranges import selected
 
 GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 """Largest grid extent per axis that CUDA launches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """`low <= v <= high`, and `v == rest` modulo `modulus` (0: exactly `rest`, 1: nothing known)."""
-
-    low: int
-    high: int
-    modulus: int = 1
-    rest: int = 0
-
-    @property
-    def constant(self) -> int | None:
-        return self.low if self.low == self.high else None
-
-
-def exactly(value: int) -> Range:
-    """The fact of a constant."""
-    return Range(value, value, 0, value)
-
-
-def between(low: int, high: int, modulus: int = 1, rest: int = 0) -> Range:
-    """A fact in normal form; an empty range (code that is never reached) widens to its larger bound."""
-    if low >= high:
-        return exactly(high) if low == high else exactly(max(low, high))
-    return Range(low, high, modulus, rest % modulus if modulus else rest)
-
-
-def of_dtype(dtype: DType) -> Range:
-    """Every value of an integer or bool dtype; floats carry no fact (a range of zero width is never read)."""
-    return Range(*dtype.integer_range()) if not dtype.is_float else Range(-(2**63), 2**63)
-
-
-def join(left: Range, right: Range) -> Range:
-    """Both ranges; the congruence that both satisfy."""
-    modulus = gcd(gcd(left.modulus, right.modulus), abs(left.rest - right.rest))
-    return between(min(left.low, right.low), max(left.high, right.high), modulus, left.rest)
+LANDMARKS: Final = 4  # times that a value is widened to a landmark
 
 
 def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
@@ -85,68 +51,15 @@ def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
     return arithmetic(kind, left, right) or Range(0, 1)
 
 
-def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
-    """Range of `a kind b` over the integers; None for kinds it knows nothing about."""
-    match kind:
-        case "add":
-            return between(a.low + b.low, a.high + b.high, gcd(a.modulus, b.modulus), a.rest + b.rest)
-        case "sub":
-            return between(a.low - b.high, a.high - b.low, gcd(a.modulus, b.modulus), a.rest - b.rest)
-        case "mul":
-            corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-            modulus = gcd(gcd(a.modulus * b.modulus, a.modulus * b.rest), b.modulus * a.rest)
-            return between(min(corners), max(corners), modulus, a.rest * b.rest)
-        case "floordiv":
-            return _floordiv(a, b)
-        case "mod":
-            return _mod(a, b)
-        case "min":
-            return between(min(a.low, b.low), min(a.high, b.high), *_common(a, b))
-        case "max":
-            return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
-        case "and" if a.low >= 0 and b.low >= 0:
-            return between(0, min(a.high, b.high))
-        case "shl" if b.low >= 0 and b.high < 63:
-            return between(min(a.low << b.low, a.low << b.high), max(a.high << b.low, a.high << b.high))
-        case "shr" if b.low >= 0 and b.high < 63:
-            return between(min(a.low >> b.low, a.low >> b.high), max(a.high >> b.low, a.high >> b.high))
-        case _:
-            return None
-
-
-def _common(a: Range, b: Range) -> tuple[int, int]:
-    return gcd(gcd(a.modulus, b.modulus), abs(a.rest - b.rest)), a.rest
-
-
-def _floordiv(a: Range, b: Range) -> Range:
-    if b.low < 1:
-        magnitude = max(abs(a.low), abs(a.high)) + 1
-        return Range(-magnitude, magnitude)
-    corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
-    d = b.constant
-    if d and a.modulus and a.modulus % d == 0:
-        return between(min(corners), max(corners), a.modulus // d, a.rest // d)
-    return between(min(corners), max(corners))
-
-
-def _mod(a: Range, b: Range) -> Range:
-    if b.low < 1:
-        return Range(min(b.low, 0), max(b.high, 0))
-    d = b.constant
-    if a.low >= 0 and a.high < b.low:
-        return a
-    if d and a.modulus and a.modulus % d == 0:
-        return exactly(a.rest % d)
-    modulus = gcd(a.modulus, d) if d else 1
-    return between(0, b.high - 1, modulus, a.rest)
-
-
 @dataclass(slots=True)
 class RangeAnalysis(Analysis[Range]):
     """Ranges of all integer values of one kernel."""
 
     function: Function
     symbols: dict[str, Range]
+    latest: dict[Value, Range] = field(default_factory=dict[Value, Range])  # of every operand met
+    widened: dict[Value, int] = field(default_factory=dict[Value, int])
+    marks: tuple[int, ...] = ()
 
     def parameter(self, value: Value) -> Range:
         return self.symbols.get(self.function.parameter_of(value).name) or self.top(value)
@@ -158,10 +71,25 @@ class RangeAnalysis(Analysis[Range]):
         return join(left, right)
 
     def widen(self, value: Value, before: Range, after: Range) -> Range:
-        all_values = self.top(value)
-        low = before.low if after.low >= before.low else all_values.low
-        high = before.high if after.high <= before.high else all_values.high
+        """To the next landmark that the kernel's text suggests, so that `where(c > 0, c - 1, 4)` stops at 0; after a few of
+        them to the ends of the type."""
+        top = self.top(value)
+        count = self.widened[value] = self.widened.get(value, 0) + 1
+        marks = self._landmarks() if count <= LANDMARKS else ()
+        low = max((m for m in marks if top.low <= m <= after.low), default=top.low)
+        high = min((m for m in marks if after.high <= m <= top.high), default=top.high)
+        low = before.low if after.low >= before.low else low
+        high = before.high if after.high <= before.high else high
         return between(low, high, after.modulus, after.rest)
+
+    def _landmarks(self) -> tuple[int, ...]:
+        if not self.marks:
+            found = {0}
+            for op in self.function.body.walk():
+                if isinstance(op, Constant) and isinstance(op.value, int):
+                    found |= {op.value - 1, op.value, op.value + 1}
+            self.marks = tuple(sorted(found))
+        return self.marks
 
     def induction(self, op: For, lower: Range, upper: Range, step: Range) -> Range:
         modulus = gcd(lower.modulus, step.modulus, step.rest)
@@ -170,12 +98,19 @@ class RangeAnalysis(Analysis[Range]):
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
         if not op.results:
             return []
+        self.latest.update(zip(op.operands, operands, strict=True))
         found = self._result(op, operands)
+        return self._within_type(op, found)
+
+    def _within_type(self, op: Op, found: Range | None) -> list[Range]:
         tops = [self.top(result) for result in op.results]
         if found is None or len(tops) != 1:
             return tops
         if tops[0].low <= found.low and found.high <= tops[0].high:
             return [found]
+        if found.constant is not None:
+            size = tops[0].high - tops[0].low + 1
+            return [exactly((found.constant - tops[0].low) % size + tops[0].low)]
         # A result that may wrap has its own obligation; until then any value of the type is assumed. Wrapping subtracts a
         # power of two, so divisibility by a power of two survives it.
         modulus = gcd(found.modulus, 1 << op.result.tile.dtype.bits)
@@ -195,20 +130,26 @@ class RangeAnalysis(Analysis[Range]):
                 return self.symbols[op.symbol]
             case Broadcast() | Reshape() | Permute():
                 return operands[0]
+            case Cast() if op.result.tile.dtype.kind == "b":
+                return _truth(operands[0]) if not op.operands[0].tile.dtype.is_float else None
             case Cast() if not op.operands[0].tile.dtype.is_float:
                 return operands[0]
             case Compare():
                 return Range(0, 1)
             case Select():
-                return join(operands[1], operands[2])
+                return selected(op, self.latest, self.under)
             case Binary() if op.result.tile.dtype.is_integer:
                 return arithmetic(op.kind, *operands)
             case Unary() if op.result.tile.dtype.is_integer:
-                return _unary(op.kind, operands[0])
+                return _unary(op, operands[0])
             case Reduce() if op.operands[0].tile.dtype.is_integer or op.kind.startswith("arg"):
                 return _reduction(op, operands[0])
             case _:
                 return None
+
+    def under(self, op: Op, operands: list[Range]) -> Range:
+        """Range of an element-wise operation's result for operands that are known better than in general."""
+        return self._within_type(op, self._result(op, operands))[0]
 
     def _grid(self, axis: int) -> Range:
         if axis >= len(self.function.grid):
@@ -217,10 +158,19 @@ class RangeAnalysis(Analysis[Range]):
         return between(extent.low, min(extent.high, GRID_LIMITS[axis]), extent.modulus, extent.rest)
 
 
-def _unary(kind: str, a: Range) -> Range | None:
-    if kind == "neg":
+def _truth(a: Range) -> Range:
+    """Range of `v != 0`."""
+    never_zero = a.low > 0 or a.high < 0 or (a.modulus > 1 and a.rest != 0)
+    return exactly(1) if never_zero else exactly(0) if a.constant == 0 else Range(0, 1)
+
+
+def _unary(op: Unary, a: Range) -> Range | None:
+    if op.kind == "neg":
         return between(-a.high, -a.low, a.modulus, -a.rest)
-    if kind == "abs":
+    if op.kind == "not":
+        ends = sum(op.result.tile.dtype.integer_range())  # -1 of a signed type, the largest number of an unsigned one
+        return between(ends - a.high, ends - a.low, a.modulus, ends - a.rest)
+    if op.kind == "abs":
         low = 0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
         return between(low, max(abs(a.low), abs(a.high)))
     return None

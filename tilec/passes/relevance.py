@@ -1,4 +1,7 @@
-"""Which operations decide where memory is touched: all that an index, a loop bound or a branch condition is computed from."""
+"""Which operations decide where memory is touched: all that an index, a loop bound or a branch condition is computed from.
+
+Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,30 @@ from collections.abc import Iterator
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import AtomicUpdate, For, Gather, If, Load, Scatter, Store
+from tilec.ir.ops_staging import AsyncCopy
 
 
 def deciding_ops(function: Function) -> list[Op]:
     """Those operations and all loops, in program order."""
+    roots = [value for op in function.body.walk() for value in _roots(op)]
+    found = _sources_of(function, roots) | {op for op in function.body.walk() if isinstance(op, For)}
+    return [op for op in function.body.walk() if op in found]
+
+
+def trusted_ops(function: Function) -> set[Op]:
+    """Operations that an index in an `unsafe` block is computed from: there, nobody has proven that they do not wrap."""
+    accesses = (op for op in function.body.walk() if isinstance(op, Load | Store | AtomicUpdate | Gather | Scatter | AsyncCopy))
+    return _sources_of(function, [value for op in accesses if op.unsafe is not None for value in _places(op)])
+
+
+def _places(op: Load | Store | AtomicUpdate | Gather | Scatter | AsyncCopy) -> list[Value]:
+    return op.indices if isinstance(op, Gather | Scatter) else op.offsets
+
+
+def _sources_of(function: Function, roots: list[Value]) -> set[Op]:
+    """Every operation that `roots` are computed from."""
     found: set[Op] = set()
-    pending: list[Value] = []
-    for op in function.body.walk():
-        pending += _roots(op)
-        if isinstance(op, For):
-            found.add(op)
+    pending = list(roots)
     loops = {op.regions[0]: op for op in function.body.walk() if isinstance(op, For)}
     seen: set[Value] = set()
     while pending:
@@ -26,15 +43,13 @@ def deciding_ops(function: Function) -> list[Op]:
         pending += _sources(loops, value)
         if isinstance(value.owner, Op):
             found.add(value.owner)
-    return [op for op in function.body.walk() if op in found]
+    return found
 
 
 def _roots(op: Op) -> list[Value]:
     match op:
-        case Load() | Store() | AtomicUpdate():
-            return [] if op.unsafe is not None else op.offsets
-        case Gather() | Scatter():
-            return [] if op.unsafe is not None else op.indices
+        case Load() | Store() | AtomicUpdate() | Gather() | Scatter():
+            return [] if op.unsafe is not None else _places(op)
         case For():
             return op.operands[:3]
         case If():

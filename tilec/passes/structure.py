@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilec.ir.core import Block, Function, Op
+from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import For, If
 
 
@@ -23,6 +23,17 @@ class Structure:
     frames: dict[Op, tuple[Frame, ...]] = field(default_factory=dict[Op, "tuple[Frame, ...]"])
     position: dict[Op, int] = field(default_factory=dict[Op, int])
     loops: dict[Block, For] = field(default_factory=dict[Block, For])
+
+    def around(self, value: Value) -> list[For] | None:
+        """The loops in whose bodies a value is defined; None for a parameter."""
+        owner = value.owner
+        if isinstance(owner, Block):
+            loop = self.loops.get(owner)
+            return None if loop is None else [*self._loops(loop), loop]
+        return None if owner is None else self._loops(owner)
+
+    def _loops(self, op: Op) -> list[For]:
+        return [frame.op for frame in self.frames[op] if isinstance(frame.op, For)]
 
     def inside(self, op: Op, loop: For) -> bool:
         """True where `op` lies in the body of `loop`."""

@@ -12,7 +12,6 @@ from tilec.ir.types import DType
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis, Instance, rebased, tile_position
 from tilec.passes.findings import Complaint, Findings, loop_labels
-from tilec.passes.index_terms import IndexTerms
 from tilec.passes.ladder import Discharge, strongest
 from tilec.passes.terms import Poly
 
@@ -61,21 +60,10 @@ def _fits(findings: Findings, op: Op) -> None:
     positions = tuple(tile_position(findings.index, op, k, e) for k, e in enumerate(op.result.tile.shape))
     operands = [findings.index.element(v, positions) for v in op.operands]
     kind = op.kind if isinstance(op, Binary | Unary) else "cast"
-    result = _exact(findings.index, kind, operands)
+    result = operands[0] if kind == "cast" else findings.index.unbounded(kind, dtype, operands)
     if result is None:
         result = findings.index.element(op.result, positions)
     _within(findings, op, _located(findings, op, [result]), dtype, kind)
-
-
-def _exact(index: IndexTerms, kind: str, operands: list[Poly]) -> Poly | None:
-    """The result over unbounded integers."""
-    if kind == "cast":
-        return operands[0]
-    if kind == "neg":
-        return -operands[0]
-    if kind == "abs":
-        return index.atoms.maximum(operands[0], -operands[0])
-    return index.arithmetic(kind, operands[0], operands[1])
 
 
 def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> None:

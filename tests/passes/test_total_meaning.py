@@ -1,0 +1,117 @@
+"""What the prover knows of a value holds of what the table of operations makes of it, on random integer programs.
+
+Held against a plain oracle: ranges and congruences of every value; and the terms of every element, exactly, with each unknown
+taken at what it stands for. Where an access uses a value, its arithmetic has obligations; then, and only then, the terms may
+rest on integers that do not wrap.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.passes.builder import Access
+from tests.passes.integer_oracle import SIZE, Maker, Program, State
+from tilec.ir import ops
+from tilec.ir.core import Value
+from tilec.ir.types import TileType, i64
+from tilec.passes import terms
+from tilec.passes.divisibility import aligned_ranges
+from tilec.passes.index_terms import IndexTerms
+from tilec.passes.integer_sets import evaluator
+from tilec.passes.ranges import Range, value_ranges
+from tilec.passes.terms import Atom, Kind
+
+seeds = st.integers(0, 1 << 32)
+
+
+def inside(fact: Range, value: int) -> bool:
+    if not fact.low <= value <= fact.high:
+        return False
+    return value == fact.rest if fact.modulus == 0 else (value - fact.rest) % fact.modulus == 0
+
+
+def integers(state: State) -> list[Value]:
+    return [value for value in state if isinstance(value.type, TileType)]
+
+
+@settings(max_examples=300, deadline=None)
+@given(seeds)
+def test_ranges_and_congruences_hold_of_every_element(seed: int) -> None:
+    made = Maker(seed).program()
+    facts = value_ranges(made.kernel.function)
+    for turn, state in made.moments():
+        for value in integers(state):
+            for number in state[value]:
+                assert inside(facts[value], number), (seed, turn, value.owner, number, facts[value])
+
+
+@settings(max_examples=300, deadline=None)
+@given(seeds)
+def test_terms_are_exact_without_any_obligation(seed: int) -> None:
+    made = Maker(seed).program()
+    index = IndexTerms(made.kernel.function)
+    assert all(isinstance(op, ops.For | ops.Constant) for op in index.deciding)
+    for turn, state in made.moments():
+        check_terms(seed, made, index, turn, state)
+
+
+@settings(max_examples=200, deadline=None)
+@given(seeds)
+def test_terms_are_exact_where_nothing_that_an_access_uses_wraps(seed: int) -> None:
+    made = Maker(seed).program()
+    gathered = made.kernel.tensor("g", Access.IN, 1 << 20)
+    made.contents["g"] = []
+    last = next(value for op in reversed(made.kernel.body.ops) for value in op.results if value.tile.shape == (SIZE,))
+    wide = made.kernel.emit(ops.Cast(operands=[last]), TileType(i64, (SIZE,))).result
+    moments = [(turn, dict(state)) for turn, state in made.moments()]
+    access = ops.Gather(operands=[gathered, wide], pad=0.0)
+    access.define(TileType(gathered.tensor.dtype, wide.tile.shape))
+    made.kernel.body.ops.append(access)
+    index = IndexTerms(made.kernel.function)
+    facts = aligned_ranges(made.kernel.function)
+    if made.wrapped & set(index.deciding):
+        return  # an obligation fails: the kernel would be refused
+    for turn, state in moments:
+        check_terms(seed, made, index, turn, state)
+        for value in integers(state):
+            decides = value.owner in set(index.deciding) and not isinstance(value.owner, ops.For)  # one of its values may
+            assert not decides or all(inside(facts[value], number) for number in state[value]), (seed, value.owner)
+
+
+def check_terms(seed: int, made: Program, index: IndexTerms, turn: int, state: State) -> None:
+    for value in integers(state):
+        shape = value.tile.shape
+        for place in range(max(1, value.tile.size)):
+            where = (place // 2, place % 2) if len(shape) == 2 else (place,) if shape else ()
+            poly = index.element(value, tuple(map(terms.const, where)))
+            found = evaluator(known(made, index, turn, state))
+            assert terms.evaluate(poly, found) == state[value][place], (seed, turn, value.owner, where, poly)
+
+
+def known(made: Program, index: IndexTerms, turn: int, state: State) -> dict[Atom, int]:
+    """What each unknown stands for at this moment; every one lies in its interval."""
+    found: dict[Atom, int] = {}
+    for (kind, key), atom in index.atoms._interned.items():  # type: ignore[misc]
+        if kind is Kind.SYMBOL:
+            found[atom] = made.contents[key][0]
+        elif kind is Kind.LOADED:
+            tensor, (where,) = key
+            assert where.constant is not None
+            found[atom] = made.contents[tensor][where.constant]
+        elif kind is Kind.ITERATION:
+            found[atom] = max(turn, 0)
+        elif kind is Kind.OPAQUE:
+            value, positions, *multiple = key
+            if value not in state:
+                continue  # of another moment
+            numbers = [p.constant for p in positions]
+            if any(n is None for n in numbers):
+                continue
+            flat = numbers[0] * 2 + numbers[1] if len(numbers) == 2 else numbers[0] if numbers else 0
+            number = state[value][flat]
+            fact = index.ranges[value]
+            found[atom] = (number - fact.rest) // fact.modulus if multiple else number
+        if atom in found:
+            assert atom.low <= found[atom] <= atom.high, (atom, found[atom])
+    return found

@@ -1,0 +1,84 @@
+"""A failure inside tilec, told as one diagnostic at the kernel it happened to.
+
+A kernel that was accepted and then cannot be built is a defect of tilec, not of the kernel. Whatever a stage raises beside
+its own diagnostics (a verifier's error, a failed assertion, too deep a recursion) comes out as E0508 with the place in tilec
+and the operation it was at; what MLIR and LLVM refuse keeps its code and gets the kernel's span. Users see no traceback.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.ir.core import Op
+
+HINT = "this is a defect of tilec; please report it with the kernel"
+PACKAGE = Path(__file__).parent
+REFUSED_LATE = ("E0501", "E0502", "E0503", "E0505")
+"""Codes of the compilers behind tilec, which know nothing of the kernel's source."""
+
+
+@contextmanager
+def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator[None]:
+    """Turn what is raised inside into CompileError. `what` says what tilec was doing, such as "stage `mlir` of kernel `k`";
+    `span` finds the kernel in its source, where there is one."""
+    try:
+        yield
+    except CompileError as error:
+        raise CompileError([_placed(item, span) for item in error.diagnostics]) from error
+    except Exception as error:
+        raise CompileError(defect(what, error, span)) from error
+
+
+def _placed(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
+    if item.primary is not None or item.code not in REFUSED_LATE:
+        return item
+    where = _found(span)
+    label = Label(where, "this kernel was accepted, and then could not be compiled") if where is not None else None
+    return replace(item, primary=label, hint=item.hint or HINT)
+
+
+def defect(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
+    """E0508 for an exception that nobody should have raised."""
+    where, op = _found(span), _operation(error.__traceback__)
+    primary = Label(where, "this kernel was accepted, and then could not be compiled") if where is not None else None
+    secondary = (Label(op.loc, f"the operation `{op.opcode}`"),) if op is not None and op.loc is not None else ()
+    message = str(error).strip().split("\n")[0][:200]
+    notes = [f"{type(error).__name__}{f': {message}' if message else ''}"]
+    place = _place(error.__traceback__)
+    if place:
+        notes.append(f"in {place}" + (f", at the operation `{op.opcode}`" if op is not None else ""))
+    return Diagnostic("E0508", f"internal error in tilec: {what} failed", primary, secondary, tuple(notes), hint=HINT)
+
+
+def _found(span: Callable[[], Span | None]) -> Span | None:
+    try:
+        return span()
+    except Exception:  # the kernel may be what tilec fails on
+        return None
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost function of tilec that was running, as `passes/layout.py`, line and name."""
+    for frame in reversed(traceback.extract_tb(trace)):
+        path = Path(frame.filename)
+        if path.is_relative_to(PACKAGE):
+            return f"`{path.relative_to(PACKAGE).as_posix()}`, line {frame.lineno}, `{frame.name}`"
+    return ""
+
+
+def _operation(trace: TracebackType | None) -> Op | None:
+    """The operation that the innermost function with one had at hand."""
+    found: Op | None = None
+    while trace is not None:
+        for name in ("self", "op"):
+            held = trace.tb_frame.f_locals.get(name)
+            if isinstance(held, Op):
+                found = held
+        trace = trace.tb_next
+    return found
