@@ -80,7 +80,6 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
         (op.offset + op.result.shared.bytes for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)),
         default=0,
     )
-    context.shared_in_use = context.shared_bytes > 0
     context.begin()
 
     def run(sequence: Sequence[Op]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tilec.ir.core import Function, VerifyError
 from tilec.ir.verifier import verify
-from tilec.passes import layout, overlap, staging, versioning
+from tilec.passes import conversions, layout, meeting_check, meetings, overlap, staging, versioning
 from tilec.passes.canonicalize import canonicalize
 from tilec.target import Target
 
 
 def prepare(function: Function, target: Target, *, num_warps: int | None = None, min_blocks: int | None = None) -> Function:
     """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
-    blocks from masks, decide layouts and vectors; in place.
+    blocks from masks, decide layouts and vectors, let threads meet where they must; in place.
 
     `num_warps` overrides the choice that shapes decide; pipelines leave room for `min_blocks` blocks on a multiprocessor where
     two stages allow it. The function is verified after each pass; the VerifyError names the pass that broke a rule.
@@ -28,6 +28,11 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None,
     _check(function, "versioning")
     layout.assign(function, num_warps)
     _check(function, "layout")
+    conversions.convert(function)
+    _check(function, "conversions")
+    meetings.meet(function)
+    _check(function, "meetings")
+    meeting_check.check(function)
     return function
 
 
