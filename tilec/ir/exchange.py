@@ -1,8 +1,8 @@
 """Which operations pass elements from thread to thread through shared memory, and how much of it each takes.
 
-In: operations with layouts. Out: bytes of scratch; types and layouts alone decide them, so that passes can plan for what lowering
-will do. An operation that exchanges writes its scratch, lets all threads of the block meet, and reads it; the meeting in
-between is its own. After `tilec.passes.conversions` four operations do so: `relayout`, `reshape` and `permute` where a thread
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone, so that passes can plan for what lowering will
+do. An operation that exchanges writes its scratch, lets all threads of the block meet, and reads it; the meeting in between
+is its own. After `tilec.passes.conversions` four operations do so: `relayout`, `reshape` and `permute` where a thread
 needs elements that another one holds, and `reduce` along an axis that lies on several warps.
 """
 
