@@ -12,10 +12,11 @@ from functools import cache
 from math import prod
 
 from tilec.ir.blocked_layouts import reshaped, row_major, row_padding, with_axes
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Function, Op, Value
 from tilec.ir.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
 from tilec.ir.ops_staging import Relayout
+from tilec.ir.shared_plan import scratch_offset, taken_bytes
 from tilec.ir.types import TileType
 
 Steps = tuple[int, ...]
@@ -62,6 +63,16 @@ def exchange_bytes(op: Op, threads: int) -> int:
             return _reduced_bytes(op, threads)
         case _:
             return 0
+
+
+def shared_bytes(function: Function) -> int:
+    """Dynamic shared memory that a block takes: rings of stages, and scratch behind those that are live."""
+    taken, threads = taken_bytes(function), function.num_warps * 32
+    most = 0
+    for op in function.body.walk():
+        size = exchange_bytes(op, threads)
+        most = max(most, taken[op], scratch_offset(taken, op) + size if size else 0)
+    return most
 
 
 def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:

@@ -14,6 +14,7 @@ from tilec.artifact import AbiSlot
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir import ops, ops_launch, ops_staging
 from tilec.ir.core import Access, Function, Op
+from tilec.ir.exchange import shared_bytes
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import TensorType
 from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core
@@ -76,10 +77,7 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
 
     CompileError E0506 where an operation has no form on tensors of this shape, E0507 where shared memory runs out."""
     context = Context(function, taken_bytes(function))
-    context.shared_bytes = max(
-        (op.offset + op.result.shared.bytes for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)),
-        default=0,
-    )
+    context.shared_bytes = shared_bytes(function)
     context.begin()
 
     def run(sequence: Sequence[Op]) -> None:

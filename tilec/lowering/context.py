@@ -168,7 +168,6 @@ class Context:
         declared = exchange_bytes(self.current, self.threads)
         assert size <= declared, f"{self.current.opcode} takes {size} bytes of scratch and declares {declared}"
         offset = scratch_offset(self._taken, self.current)
-        self.shared_bytes = max(self.shared_bytes, offset + size)
         return offset_pointer(self, self._base, offset, "!llvm.ptr<3>")
 
     def barrier(self) -> None:

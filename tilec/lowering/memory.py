@@ -14,6 +14,7 @@ from tilec.ir.core import Access, Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
+from tilec.lowering import positions
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
 from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
@@ -157,6 +158,7 @@ class _Box:
         self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
         self.known_inside = _known_inside(tensor, offsets, shape)
         self.offsets = [_wide(context, offset, [context.scalar(offset)])[0] for offset in offsets]
+        self.wraps = [offset.tile.dtype.bits == 64 for offset in offsets]
         own = context.thread_coordinates(layout) if layout.lanes else [number(context, 0)] * len(shape)
         self.first = [
             arith(context, "add", offset, context.value(f"llvm.zext {coordinate} : i32 to i64"), "i64")
@@ -182,8 +184,12 @@ class _Box:
         out = ""
         for axis, offset in enumerate(self.offsets):
             limit = self._extent(axis)
-            end = arith(self.context, "add", offset, number(self.context, self.shape[axis], "i64"), "i64")
             out = _and(self.context, out, compare(self.context, "sge", offset, number(self.context, 0, "i64"), "i64"))
+            if self.wraps[axis]:  # the end of a box at such an offset may be past the largest i64
+                last = arith(self.context, "sub", limit, number(self.context, self.shape[axis], "i64"), "i64")
+                out = _and(self.context, out, compare(self.context, "sle", offset, last, "i64"))
+                continue
+            end = arith(self.context, "add", offset, number(self.context, self.shape[axis], "i64"), "i64")
             out = _and(self.context, out, compare(self.context, "sle", end, limit, "i64"))
         return out
 
@@ -231,11 +237,8 @@ def _and(context: Context, left: str, right: str) -> str:
 
 
 def _wide(context: Context, value: Value, names: list[str]) -> list[str]:
-    dtype = value.tile.dtype
-    if dtype.bits == 64:
-        return names
-    kind = "sext" if dtype.kind == "i" else "zext"
-    return [context.value(f"llvm.{kind} {name} : i{dtype.bits} to i64") for name in names]
+    """Positions as i64, which addresses and masks here are both made from."""
+    return [positions.position(context, value, name).wide(context) for name in names]
 
 
 def _element(context: Context, tensor: Value, place: list[str]) -> str:

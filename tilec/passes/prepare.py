@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from tilec.ir.clone import clone
 from tilec.ir.core import Function, VerifyError
+from tilec.ir.exchange import shared_bytes
+from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.verifier import verify
 from tilec.passes import conversions, layout, meeting_check, meetings, overlap, staging, versioning
 from tilec.passes.canonicalize import canonicalize
@@ -22,7 +25,19 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None,
     _check(function, "overlap")
     if num_warps is not None and not function.num_warps:
         function.num_warps = num_warps
-    staging.stage(function, target, min_blocks=min_blocks)
+    kept, warps = clone(function.body.ops, {}), function.num_warps
+    _schedule(function, target, num_warps, min_blocks, None)
+    # Scratch beside the buffers is known only now; where it leaves them no room, pipelines get shorter.
+    while shared_bytes(function) > target.max_shared_bytes and (stages := _stages(function)):
+        function.body.ops, function.num_warps = clone(kept, {}), warps
+        _schedule(function, target, num_warps, min_blocks, stages - 1)
+    return function
+
+
+def _schedule(
+    function: Function, target: Target, num_warps: int | None, min_blocks: int | None, max_stages: int | None
+) -> None:
+    staging.stage(function, target, max_stages=max_stages, min_blocks=min_blocks)
     _check(function, "staging")
     versioning.version(function)
     _check(function, "versioning")
@@ -33,7 +48,11 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None,
     meetings.meet(function)
     _check(function, "meetings")
     meeting_check.check(function)
-    return function
+
+
+def _stages(function: Function) -> int:
+    """Stages of the longest pipeline, 0 where there is none."""
+    return max((op.result.shared.stages for op in function.body.walk() if isinstance(op, SharedAlloc)), default=0)
 
 
 def _check(function: Function, after: str) -> None:
