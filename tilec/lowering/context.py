@@ -52,6 +52,7 @@ class Context:
         self._taken = taken
         self._thread = self._base = ""
         self.current: Op | None = None
+        self.line = 0  # of the tile IR's text, 0 where operations have none
 
     def begin(self) -> None:
         """Bind parameters and read the special registers."""
@@ -74,6 +75,12 @@ class Context:
     def effect(self, text: str) -> None:
         """Append text without a result."""
         self.lines.append(text)
+
+    def at_line(self, line: int) -> None:
+        """What follows comes from this line of the tile IR's text."""
+        if line != self.line:
+            self.line = line
+            self.lines.append(f"// line {line}")
 
     def registers(self, value: Value) -> list[str]:
         """What this thread holds of a value."""
