@@ -7,7 +7,7 @@ from tilec.ir.core import Function, VerifyError
 from tilec.ir.exchange import shared_bytes
 from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.verifier import verify
-from tilec.passes import conversions, layout, meeting_check, meetings, overlap, staging, versioning
+from tilec.passes import conversions, layout, meeting_check, meetings, overlap, ring_check, staging, versioning
 from tilec.passes.canonicalize import canonicalize
 from tilec.target import Target
 
@@ -48,6 +48,7 @@ def _schedule(
     meetings.meet(function)
     _check(function, "meetings")
     meeting_check.check(function)
+    ring_check.check(function)
 
 
 def _stages(function: Function) -> int:
