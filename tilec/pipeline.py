@@ -82,6 +82,7 @@ def _json(data: Any) -> bytes:
 
 def _tir(work: Work) -> dict[str, bytes]:
     from tilec.artifact import ScalarSpec, TensorSpec, to_json
+    from tilec.ir.lines import spans_json
     from tilec.ir.printer import print_function
     from tilec.ir.types import TensorType
     from tilec.ir.verifier import verify
@@ -105,7 +106,7 @@ def _tir(work: Work) -> dict[str, bytes]:
         "grid": to_json(function.grid),
         "constants": function.constants,
     }
-    return {"tir": print_function(function).encode(), "interface": _json(interface)}
+    return {"tir": print_function(function).encode(), "interface": _json(interface), "spans": _json(spans_json(function))}
 
 
 def _proofs(work: Work) -> dict[str, bytes]:
@@ -121,11 +122,14 @@ def _proofs(work: Work) -> dict[str, bytes]:
 
 def _mlir(work: Work) -> dict[str, bytes]:
     from tilec.artifact import to_json
+    from tilec.ir.lines import number_lines
     from tilec.lowering import lower
     from tilec.passes import prepare
 
     assert work.target is not None
-    prepared = prepare(work.function(), work.target, num_warps=work.request.num_warps, min_blocks=work.request.min_blocks)
+    function = work.function()
+    number_lines(function)
+    prepared = prepare(function, work.target, num_warps=work.request.num_warps, min_blocks=work.request.min_blocks)
     lowered = lower(prepared, work.target, min_blocks=work.request.min_blocks)
     work.loaded = None  # `prepare` may have rewritten it
     launch = {

@@ -277,7 +277,7 @@ def test_the_place_in_the_source_is_named() -> None:
         verify(function)
 
 
-@pytest.mark.parametrize("name", ["canonicalize", "overlap", "staging", "versioning", "layout"])
+@pytest.mark.parametrize("name", ["canonicalize", "overlap", "staging", "versioning", "layout", "conversions", "meetings"])
 def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
 
@@ -291,6 +291,8 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
         "staging": (prepare_module.staging, "stage"),
         "versioning": (prepare_module.versioning, "version"),
         "layout": (prepare_module.layout, "assign"),
+        "conversions": (prepare_module.conversions, "convert"),
+        "meetings": (prepare_module.meetings, "meet"),
     }[name]
     monkeypatch.setattr(where, what, break_it)
     with pytest.raises(VerifyError, match=f"after {name}: add: a grid has 1 to 3 extents, not 0"):

@@ -53,7 +53,7 @@ class BlockMachine:
         self.memory = [np.zeros(0, np.uint8)]
         self.arguments: dict[str, Array] = {}
         self.read_only: set[int] = set()
-        types = dict(re.findall(r"%(\w+): (i32|i64|f32|f16|bf16|i1|i8|i16)", lines[start]))
+        types = dict(re.findall(r"%(\w+): (i32|i64|f32|f16|bf16|i1|i8|i16)\b", lines[start]))
         for slot in lowered.abi:
             if slot.kind == "pointer":
                 self.arguments[f"%{slot.name}"] = self.all(len(self.memory) << SPACE, np.dtype(np.int64))

@@ -12,6 +12,7 @@ from tilec.ir import mma_layouts
 from tilec.ir.mma_layouts import WarpGrid
 from tilec.ir.types import SharedType, bf16, f16
 from tilec.lowering import tensor_core
+from tilec.lowering.positions import Position
 from tilec.target import TARGETS, Target
 
 GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(4, 1), WarpGrid(1, 4)]
@@ -53,8 +54,8 @@ def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
             pointer=thread.bind((row * 80 + column) * 2),
             row_stride=thread.bind(160),
             padded=True,
-            row=thread.bind(row),
-            column=thread.bind(column),
+            row=Position(thread.bind(row), "i32"),
+            column=Position(thread.bind(column), "i32"),
             row_extent=thread.bind(extents[0]),
             column_extent=thread.bind(extents[1]),
         )
@@ -136,7 +137,8 @@ def test_text_becomes_the_instructions_on_each_target(target: Target, dtype: obj
     zero = tensor_core.number(out, 0)
     size = tensor_core.number(out, 128, "i64")
     for whole in (False, True):
-        padded = tensor_core.Box("%x", size, True, whole, zero, zero, thread, thread)
+        edge = Position(zero, "i32")
+        padded = tensor_core.Box("%x", size, True, whole, edge, edge, thread, thread)
         tensor_core.async_copy(out, padded, type, base, thread, 32, 16)
     tensor_core.async_copy(out, tensor_core.Box("%x", size), type, base, thread, 32, 16)
     tensor_core.commit_copies(out)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tilec.frontend import load_kernel
-from tilec.ir.core import Effect, Function, Op
+from tilec.ir.core import Effect, Function, Op, VerifyError
 from tilec.ir.ops_launch import WaitPrior
+from tilec.ir.verifier import verify
 from tilec.passes import prepare
 from tilec.target import SM_90A
 
@@ -46,3 +47,29 @@ def test_nothing_touches_memory_before_the_wait(name: str, constants: dict[str, 
     assert after, "never waits"
     assert all(op.effect is Effect.NONE for op in before), before
     assert not any(isinstance(inner, WaitPrior) for op in after for region in op.regions for inner in region.walk())
+
+
+def test_the_verifier_refuses_an_access_before_the_wait() -> None:
+    function = prepared("add", E="bf16", BLOCK=2048)
+    wait = next(op for op in function.body.ops if isinstance(op, WaitPrior))
+    function.body.ops.remove(wait)
+    function.body.ops.append(wait)
+    with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
+        verify(function)
+
+
+def test_the_verifier_refuses_a_wait_that_a_path_skips() -> None:
+    function = prepared("add", E="bf16", BLOCK=2048)
+    wait = next(op for op in function.body.ops if isinstance(op, WaitPrior))
+    branch = next(op for op in function.body.ops if op.regions)
+    function.body.ops.remove(wait)
+    branch.regions[0].ops.insert(0, wait)
+    with pytest.raises(VerifyError, match="a kernel waits once, outside of loops and branches"):
+        verify(function)
+
+
+def test_the_verifier_refuses_a_second_wait() -> None:
+    function = prepared("add", E="bf16", BLOCK=2048)
+    function.body.ops.append(WaitPrior())
+    with pytest.raises(VerifyError, match="a kernel waits once"):
+        verify(function)

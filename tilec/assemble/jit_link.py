@@ -1,20 +1,25 @@
 """PTX to CUBIN through nvJitLink, in process and without a driver.
 
 The input is named `kernel` and the options hold no path, because the assembler writes both into the CUBIN: equal PTX gives
-equal bytes on any machine with the same nvJitLink.
+equal bytes on any machine with the same nvJitLink. Line directives are for readers of the PTX: they are taken off first, since
+nvJitLink would put a table of them into the CUBIN, two thirds of it.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tilec.artifact import Resources
 from tilec.assemble import resources
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.target import Target
 from tilec.toolchain import missing_package
+
+_LINES: Final = re.compile(r"^(?:[ \t]*\.(?:loc|file)\b[^\n]*|\$L__(?:tmp|func_begin|func_end)\d+:)\n", re.MULTILINE)
+"""Line directives, and the labels that LLVM puts around them and nothing jumps to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ def assemble(ptx: str, target: Target) -> Assembled:
     options = [f"-arch={target.name}", "-O3", "-verbose"]
     handle = link.create(len(options), options)
     try:
-        data = ptx.encode()
+        data = _LINES.sub("", ptx).encode()
         link.add_data(handle, link.InputType.PTX, data, len(data), "kernel")
         link.complete(handle)
         cubin = bytearray(link.get_linked_cubin_size(handle))

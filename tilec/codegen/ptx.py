@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tilec.codegen import float_literals, legality
+from tilec.codegen import float_literals, legality, locations
 from tilec.codegen.bindings import load_llvmlite, load_mlir
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.target import Target
@@ -26,6 +26,8 @@ _PLAIN_PIPELINE: Final = (
     f"builtin.module({_CLEANUP},convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
     f"convert-index-to-llvm,convert-cf-to-llvm,convert-nvvm-to-llvm,{_CLEANUP},reconcile-unrealized-casts)"
 )
+_EMPTY_SECTION: Final = re.compile(r"^\s*\.section\s+\.debug_macinfo\s*\{\s*\}\n", re.MULTILINE)
+"""What LLVM leaves beside line directives; it says nothing, and an assembler may take it for debug information."""
 _EXTERN_FUNCTION: Final = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$.]+)")
 
 
@@ -35,11 +37,14 @@ def to_llvm_ir(mlir: str) -> str:
     with ir.Context() as context, ir.Location.unknown():
         context.enable_multithreading(False)
         try:
-            module = ir.Module.parse(mlir)
+            lines = locations.has_lines(mlir)
+            module = ir.Module.parse(locations.located(mlir) if lines else mlir)
             nested = [op for op in module.body.operations if op.operation.name == "gpu.module"]
             passmanager.PassManager.parse(_GPU_PIPELINE if nested else _PLAIN_PIPELINE).run(module.operation)
             if nested:
                 module = _unwrapped(ir, nested[0])
+            if lines:
+                passmanager.PassManager.parse(f"builtin.module({locations.PASS})").run(module.operation)
             return float_literals.older_spelling(str(llvm.translate_module_to_llvmir(module.operation)))
         except (ir.MLIRError, RuntimeError) as error:
             raise _failure("E0501", "MLIR refused the lowered kernel", str(error)) from None
@@ -87,7 +92,7 @@ def _generate(llvm_ir: str, target: Target) -> str:
         raise _failure("E0505", "LLVM refused the translated kernel", str(error)) from None
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(module, builder)
-    return str(machine.emit_assembly(module))
+    return _EMPTY_SECTION.sub("", str(machine.emit_assembly(module)))
 
 
 def _failure(code: str, message: str, detail: str) -> CompileError:

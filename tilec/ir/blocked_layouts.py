@@ -144,3 +144,13 @@ def hidden(layout: Layout, repeated: set[int]) -> Layout:
 
     kept = tuple(d for d in layout.registers if d.axis not in repeated)
     return Layout(layout.rank, kept, replicas(layout.lanes), replicas(layout.warps))
+
+
+def vector_length(layout: Layout, most: int) -> int:
+    """Neighbouring elements on the last axis that registers hold in a run, at most `most`, a power of two."""
+    if not layout.registers or layout.registers[0].axis != layout.rank - 1 or layout.registers[0].stride != 1:
+        return 1
+    length = 1
+    while length * 2 <= most and layout.registers[0].extent % (length * 2) == 0:
+        length *= 2
+    return length

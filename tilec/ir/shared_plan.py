@@ -17,6 +17,11 @@ def taken_bytes(function: Function) -> dict[Op, int]:
     return taken
 
 
+def scratch_offset(taken: dict[Op, int], op: Op) -> int:
+    """Where the scratch of an operation begins, bytes from the start of dynamic shared memory: behind all live buffers."""
+    return (taken.get(op, 0) + 127) // 128 * 128
+
+
 def _visit(block: Block, entry: int, taken: dict[Op, int]) -> None:
     current = entry
     for op in block.ops:

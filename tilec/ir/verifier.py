@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tilec.ir.core import Block, Function, Op, Value, VerifyError
+from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
 from tilec.ir.ops import (
     AtomicUpdate,
@@ -75,6 +75,7 @@ def verify(function: Function) -> None:
     """Raise VerifyError at the first broken rule; the message names the operation and its place in the source."""
     _verify_signature(function)
     _Verifier(function).block(function.body, set(), outermost=True)
+    _verify_wait(function)
 
 
 def _verify_signature(function: Function) -> None:
@@ -107,6 +108,19 @@ def _verify_signature(function: Function) -> None:
     for fact in function.values:
         if fact.tensor not in names or fact.tensor in scalars:
             raise refuse(f"a values fact names {fact.tensor}, which is no tensor")
+
+
+def _verify_wait(function: Function) -> None:
+    """Where a kernel waits for the ones before it, it does so on every path and before any access to memory: at the top, once,
+    with nothing in front of it but arithmetic."""
+    waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
+    if not waits:
+        return
+    if len(waits) > 1 or waits[0] not in function.body.ops:
+        raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches"))
+    for op in function.body.ops[: function.body.ops.index(waits[0])]:
+        if op.regions or op.effect is not Effect.NONE:
+            raise VerifyError(_at(op, "touches memory before the kernels before this one are complete"))
 
 
 def _verify_tensor(name: str, type: TensorType) -> None:

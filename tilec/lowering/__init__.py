@@ -1,7 +1,8 @@
 """Tile IR with layouts -> MLIR text (`llvm`, `nvvm` and `scf` dialects), one `llvm.func` per kernel.
 
 In: a function from `tilec.passes.prepare`. Out: a module that code generation takes to PTX, and how to launch it. The text is
-deterministic and names no source location.
+deterministic and names no source location: where the operations have lines of the tile IR's text, a comment `// line N` says
+which one what follows came from (`tilec.codegen.locations` makes locations of them).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from tilec.artifact import AbiSlot
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir import ops, ops_launch, ops_staging
 from tilec.ir.core import Access, Function, Op
+from tilec.ir.exchange import shared_bytes
+from tilec.ir.lines import text_line
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import TensorType
 from tilec.lowering import arithmetic, control, launch, memory, mma, tensor_core, total
@@ -78,22 +81,21 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
 
     CompileError E0506 where an operation has no form on tensors of this shape, E0507 where shared memory runs out."""
     context = Context(function, taken_bytes(function))
-    context.shared_bytes = max(
-        (op.offset + op.result.shared.bytes for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)),
-        default=0,
-    )
-    context.shared_in_use = context.shared_bytes > 0
+    context.shared_bytes = shared_bytes(function)
     context.begin()
 
     def run(sequence: Sequence[Op]) -> None:
+        around = context.line
         for op in sequence:
             context.current = op
+            context.at_line(text_line(op) or around)
             if isinstance(op, ops.For):
                 control.lower_for(context, op, run)
             elif isinstance(op, ops.If):
                 control.lower_if(context, op, run)
             else:
                 RULES[type(op)](context, op)
+        context.at_line(around)
 
     run(function.body.ops)
     if context.shared_bytes > target.max_shared_bytes:

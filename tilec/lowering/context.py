@@ -9,8 +9,10 @@ from __future__ import annotations
 import struct
 
 from tilec.ir.core import Function, Op, Value
+from tilec.ir.exchange import exchange_bytes
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
+from tilec.ir.shared_plan import scratch_offset
 from tilec.ir.types import DType
 from tilec.lowering.launch_terms import argument, launch_term, leaves_of
 from tilec.lowering.narrow_floats import narrowed
@@ -45,13 +47,12 @@ class Context:
         self.threads = function.num_warps * 32
         self.lines: list[str] = []
         self.shared_bytes = 0
-        self.shared_in_use = False  # whether some thread may still read or write shared memory here
-        self.loops = 0  # around the current operation
         self._count = 0
         self._held: dict[Value, list[str]] = {}
         self._taken = taken
         self._thread = self._base = ""
         self.current: Op | None = None
+        self.line = 0  # of the tile IR's text, 0 where operations have none
 
     def begin(self) -> None:
         """Bind parameters and read the special registers."""
@@ -74,6 +75,12 @@ class Context:
     def effect(self, text: str) -> None:
         """Append text without a result."""
         self.lines.append(text)
+
+    def at_line(self, line: int) -> None:
+        """What follows comes from this line of the tile IR's text."""
+        if line != self.line:
+            self.line = line
+            self.lines.append(f"// line {line}")
 
     def registers(self, value: Value) -> list[str]:
         """What this thread holds of a value."""
@@ -150,14 +157,12 @@ class Context:
         return [coordinate or number(self, 0) for coordinate in out]
 
     def scratch(self, size: int) -> str:
-        """Shared memory for one conversion or reduction, past what live buffers take; `size` in bytes. All threads are done
-        with what was there before."""
+        """Shared memory for the current operation's exchange, past what live buffers take; `size` in bytes, of what
+        `exchange_bytes` declared. All threads are done with what was there before."""
         assert self.current is not None
-        offset = (self._taken.get(self.current, 0) + 127) // 128 * 128
-        self.shared_bytes = max(self.shared_bytes, offset + size)
-        if self.shared_in_use or self.loops:  # in a loop, the iteration before may have used it
-            self.barrier()
-        self.shared_in_use = True
+        declared = exchange_bytes(self.current, self.threads)
+        assert size <= declared, f"{self.current.opcode} takes {size} bytes of scratch and declares {declared}"
+        offset = scratch_offset(self._taken, self.current)
         return offset_pointer(self, self._base, offset, "!llvm.ptr<3>")
 
     def barrier(self) -> None:

@@ -32,7 +32,6 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     head = f"{result}:{len(types)} = " if types else ""
     iteration = f" iter_args({pairs}) -> ({', '.join(types)})" if types else ""
     bounds = f"{context.scalar(op.lower)} to {upper} step {stride}"
-    context.loops += 1
     context.effect(f"{head}scf.for {variable} = {bounds}{iteration} : i32 {{")
     for turn in range(factor):
         index = arith(context, "add", variable, turn * step) if turn else variable
@@ -40,7 +39,6 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
     if types:
         context.effect(f"scf.yield {', '.join(name for names in inside for name in names)} : {', '.join(types)}")
     context.effect("}")
-    context.loops -= 1
     position = 0
     after: list[list[str]] = []
     for names in start:
@@ -69,17 +67,13 @@ def lower_if(context: Context, op: If, lower: Lower) -> None:
     result = context.name()
     head = f"{result}:{len(types)} = " if types else ""
     context.effect(f"{head}scf.if {context.scalar(op.operands[0])}{f' -> ({chr(44).join(types)})' if types else ''} {{")
-    before, after = context.shared_in_use, False
     for position, region in enumerate(op.regions):
-        context.shared_in_use = before
         if position:
             context.effect("} else {")
         lower(region.ops[:-1])
         yielded = [_as(context, value, like) for value, like in zip(region.ops[-1].operands, op.results, strict=True)]
         if types:
             context.effect(f"scf.yield {', '.join(name for names in yielded for name in names)} : {', '.join(types)}")
-        after = after or context.shared_in_use
-    context.shared_in_use = after
     context.effect("}")
     first = 0
     for value, count in zip(op.results, counts, strict=True):

@@ -1,51 +1,36 @@
 """Bring a tile into another layout: by renaming registers where a thread already holds what it needs, else through shared
-memory, row-major, with a barrier on either side."""
+memory, row-major, with a meeting of the block's threads in between. That all are done with the scratch before is for the
+`block_barrier` operations to see to (`tilec.passes.meetings`)."""
 
 from __future__ import annotations
 
-from tilec.ir.blocked_layouts import row_major, row_padding
 from tilec.ir.core import Value
-from tilec.ir.layout import Layout, register_map
-from tilec.ir.ops import Broadcast, Constant
+from tilec.ir.exchange import Steps, conversion_steps, is_uniform, renamed
+from tilec.ir.layout import Layout
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
 from tilec.lowering.tensor_core import SHARED, arith, offset_pointer
 
-Steps = tuple[int, ...]
-
 
 def registers_in(context: Context, value: Value, layout: Layout) -> list[str]:
-    """What this thread holds of `value` under `layout`."""
+    """What this thread holds of `value` under `layout`. Free, but for a `relayout`."""
     held = context.registers(value)
     source = value.layout
     assert source is not None, value.type
     if source == layout:
         return held
-    if isinstance(value.owner, Constant) or (len(set(held)) == 1 and _uniform(value)):
+    if is_uniform(value):
         return [held[0]] * layout.num_registers
     return moved(context, held, value.tile, source, layout)
 
 
 def moved(context: Context, held: list[str], tile: TileType, source: Layout, target: Layout) -> list[str]:
     """The registers of a tile under `target`, given what this thread holds of it under `source`."""
-    renamed = register_map(source, target)
-    if renamed is not None:
-        return [held[register] for register in renamed]
-    steps = _steps(tile, source, target)
+    names = renamed(source, target)
+    if names is not None:
+        return [held[register] for register in names]
+    steps = conversion_steps(tile, source, target)
     return through_shared(context, held, tile, (source, steps), (target, steps), tile.shape[0] * steps[0])
-
-
-def _steps(tile: TileType, *layouts: Layout) -> Steps:
-    """Elements between neighbours on each axis; rows are padded where lanes lie on several of them."""
-    padding = row_padding(tile)
-    if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
-        return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
-    return row_major(tile.shape)
-
-
-def _uniform(value: Value) -> bool:
-    """True for a broadcast scalar: every thread holds the same element everywhere."""
-    return isinstance(value.owner, Broadcast) and value.owner.operands[0].tile.size == 1
 
 
 def through_shared(

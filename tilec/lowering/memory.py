@@ -1,7 +1,7 @@
 """Accesses to global memory: boxes as vectors where the whole box is inside its tensor, else element by element under masks.
 
 Addresses are 64-bit. The test whether a box is inside is the same for all threads of a block, so the tail of a tensor costs
-the full blocks one comparison.
+the full blocks one comparison. Which threads must have met before an access is decided before (`tilec.passes.meetings`).
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Set
 from functools import partial
 
-from tilec.ir.blocked_layouts import natural
-from tilec.ir.core import Access, Op, Value
+from tilec.ir.blocked_layouts import vector_length
+from tilec.ir.core import Access, Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
+from tilec.lowering import positions
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
 from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
-from tilec.lowering.visibility import is_touched_after, reads_before
 
 
 def lower_load(context: Context, op: Load) -> None:
@@ -26,7 +26,7 @@ def lower_load(context: Context, op: Load) -> None:
     dtype = op.result.tile.dtype
     box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
     invariant = context.function.parameter_of(op.source).access is Access.IN
-    width = _vector_length(layout, op.vector // dtype.bytes)
+    width = vector_length(layout, op.vector // dtype.bytes)
 
     words = _Words(context, dtype, width)
 
@@ -62,18 +62,16 @@ def lower_load(context: Context, op: Load) -> None:
 
 
 def lower_store(context: Context, op: Store) -> None:
-    """The tile in its own layout where that is vectorised, else converted to one that is."""
+    """Each element by the first of the threads that hold it."""
     dtype = op.tile.tile.dtype
-    layout = _store_layout(op, op.vector // dtype.bytes, context.function.num_warps)
-    held = registers_in(context, op.tile, layout) if op.tile.layout else context.registers(op.tile)
+    layout = op.tile.layout or Layout(op.tile.tile.rank, (), (), ())
+    held = context.registers(op.tile)
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
-    width = _vector_length(layout, op.vector // dtype.bytes)
+    width = vector_length(layout, op.vector // dtype.bytes)
     if dtype.kind == "b":
         held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
     type_ = "i8" if dtype.kind == "b" else storage(dtype)
     owner = _owns(context, layout)
-    if any(owner or not _same_threads(other, op, layout) for other in reads_before(context.function, op, op.target)):
-        context.barrier()
     if owner:
         context.effect(f"scf.if {owner} {{")
     if op.mask:
@@ -90,7 +88,6 @@ def lower_store(context: Context, op: Store) -> None:
         context.effect("}")
     if owner:
         context.effect("}")
-    _meet_after(context, op)
 
 
 def lower_gather(context: Context, op: Gather) -> None:
@@ -119,8 +116,6 @@ def lower_scatter(context: Context, op: Scatter) -> None:
     dtype = op.tile.tile.dtype
     held = context.registers(op.tile)
     indices = [_wide(context, index, registers_in(context, index, layout)) for index in op.indices]
-    if reads_before(context.function, op, op.target):
-        context.barrier()
     owner = _owns(context, layout)
     if owner:
         context.effect(f"scf.if {owner} {{")
@@ -133,7 +128,6 @@ def lower_scatter(context: Context, op: Scatter) -> None:
             context.effect("}")
     if owner:
         context.effect("}")
-    _meet_after(context, op)
 
 
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
@@ -157,17 +151,6 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
         context.effect("}")
 
 
-def _same_threads(earlier: Op, op: Store, layout: Layout) -> bool:
-    """Whether an earlier load took each element with the thread that stores it now."""
-    return isinstance(earlier, Load) and earlier.offsets == op.offsets and earlier.result.layout == layout
-
-
-def _meet_after(context: Context, op: Store | Scatter) -> None:
-    """A later access to the same element may be done by another thread of the block."""
-    if is_touched_after(context.function, op, op.target):
-        context.barrier()
-
-
 class _Box:
     """Addresses and edges of a box, for the elements this thread holds."""
 
@@ -175,6 +158,7 @@ class _Box:
         self.context, self.tensor, self.shape, self.layout = context, tensor, shape, layout
         self.known_inside = _known_inside(tensor, offsets, shape)
         self.offsets = [_wide(context, offset, [context.scalar(offset)])[0] for offset in offsets]
+        self.wraps = [offset.tile.dtype.bits == 64 for offset in offsets]
         own = context.thread_coordinates(layout) if layout.lanes else [number(context, 0)] * len(shape)
         self.first = [
             arith(context, "add", offset, context.value(f"llvm.zext {coordinate} : i32 to i64"), "i64")
@@ -200,8 +184,12 @@ class _Box:
         out = ""
         for axis, offset in enumerate(self.offsets):
             limit = self._extent(axis)
-            end = arith(self.context, "add", offset, number(self.context, self.shape[axis], "i64"), "i64")
             out = _and(self.context, out, compare(self.context, "sge", offset, number(self.context, 0, "i64"), "i64"))
+            if self.wraps[axis]:  # the end of a box at such an offset may be past the largest i64
+                last = arith(self.context, "sub", limit, number(self.context, self.shape[axis], "i64"), "i64")
+                out = _and(self.context, out, compare(self.context, "sle", offset, last, "i64"))
+                continue
+            end = arith(self.context, "add", offset, number(self.context, self.shape[axis], "i64"), "i64")
             out = _and(self.context, out, compare(self.context, "sle", end, limit, "i64"))
         return out
 
@@ -249,11 +237,8 @@ def _and(context: Context, left: str, right: str) -> str:
 
 
 def _wide(context: Context, value: Value, names: list[str]) -> list[str]:
-    dtype = value.tile.dtype
-    if dtype.bits == 64:
-        return names
-    kind = "sext" if dtype.kind == "i" else "zext"
-    return [context.value(f"llvm.{kind} {name} : i{dtype.bits} to i64") for name in names]
+    """Positions as i64, which addresses and masks here are both made from."""
+    return [positions.position(context, value, name).wide(context) for name in names]
 
 
 def _element(context: Context, tensor: Value, place: list[str]) -> str:
@@ -268,25 +253,6 @@ def _element(context: Context, tensor: Value, place: list[str]) -> str:
             moved = arith(context, "mul", elements, number(context, size, "i64"), "i64")
         pointer = offset_pointer(context, pointer, moved, GLOBAL, "i64")
     return pointer
-
-
-def _store_layout(op: Store, most: int, warps: int) -> Layout:
-    """The tile's own layout, or the natural one where that stores wider vectors (accumulators of `mma`)."""
-    tile = op.tile
-    if tile.layout is None:
-        return Layout(tile.tile.rank, (), (), ())
-    wider = natural(tile.tile.shape, warps)
-    return wider if _vector_length(wider, most) > _vector_length(tile.layout, most) else tile.layout
-
-
-def _vector_length(layout: Layout, most: int) -> int:
-    """Neighbouring elements on the last axis that registers hold in a run, at most `most`, a power of two."""
-    if not layout.registers or layout.registers[0].axis != layout.rank - 1 or layout.registers[0].stride != 1:
-        return 1
-    length = 1
-    while length * 2 <= most and layout.registers[0].extent % (length * 2) == 0:
-        length *= 2
-    return length
 
 
 class _Words:

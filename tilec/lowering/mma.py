@@ -12,7 +12,8 @@ from tilec.ir.core import Value
 from tilec.ir.ops import Mma
 from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitCopies, WaitMma
 from tilec.lowering import tensor_core, warpgroup
-from tilec.lowering.tensor_core import Box, Writer, arith, compare, number, offset_pointer
+from tilec.lowering.positions import position
+from tilec.lowering.tensor_core import Box, Writer, arith, number, offset_pointer
 
 
 class TileContext(Writer, Protocol):
@@ -69,11 +70,10 @@ def lower_async_copy(context: TileContext, op: AsyncCopy) -> None:
     """Every thread copies its share of the box; with `pad` each copy's byte count ends at the tensor's edges."""
     tensor, size = op.source, op.source.tensor.dtype.bytes
     rank = tensor.tensor.rank
-    offsets = [context.registers(value)[0] for value in op.offsets]
+    positions = [position(context, value, context.registers(value)[0]) for value in op.offsets]
     element = number(context, 0, "i64")
-    for axis, value in enumerate(op.offsets):
-        offset = offsets[axis]
-        wide = offset if value.tile.dtype.bits == 64 else context.value(f"llvm.sext {offset} : i32 to i64")
+    for axis, place in enumerate(positions):
+        wide = place.wide(context)
         scaled = wide if axis == rank - 1 else arith(context, "mul", wide, context.stride(tensor, axis), "i64")
         element = arith(context, "add", element, scaled, "i64")
     start = arith(context, "mul", element, size, "i64")
@@ -82,24 +82,19 @@ def lower_async_copy(context: TileContext, op: AsyncCopy) -> None:
     row_stride = arith(context, "mul", context.stride(tensor, row_axis), size, "i64")
     box = Box(pointer, row_stride)
     if op.pad:
-        narrow = [
-            offset if value.tile.dtype.bits == 32 else context.value(f"llvm.trunc {offset} : i64 to i32")
-            for offset, value in zip(offsets, op.offsets, strict=True)
-        ]
-        inside = _inside_others(context, tensor, {axis: narrow[axis] for axis in range(rank - 1) if axis != row_axis})
+        others = [axis for axis in range(rank - 1) if axis != row_axis]
+        inside = _all(context, [positions[axis].below(context, context.extent(tensor, axis)) for axis in others])
         extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
-        box = Box(pointer, row_stride, True, op.whole, narrow[row_axis], narrow[-1], *extents, inside)
+        box = Box(pointer, row_stride, True, op.whole, positions[row_axis], positions[-1], *extents, inside)
     stage = _stage_pointer(context, op.buffer, op.stage)
     tensor_core.async_copy(context, box, op.buffer.shared, stage, context.thread(), context.threads, op.vector)
 
 
-def _inside_others(context: TileContext, tensor: Value, offsets: dict[int, str]) -> str:
-    condition = ""
-    for axis, offset in offsets.items():
-        # One unsigned comparison: a negative offset is larger than any extent.
-        inside = compare(context, "ult", offset, context.extent(tensor, axis))
-        condition = context.value(f"llvm.and {condition}, {inside} : i1") if condition else inside
-    return condition
+def _all(context: TileContext, conditions: list[str]) -> str:
+    out = ""
+    for condition in conditions:
+        out = context.value(f"llvm.and {out}, {condition} : i1") if out else condition
+    return out
 
 
 def lower_shared_load(context: TileContext, op: SharedLoad) -> None:

@@ -28,6 +28,32 @@ class Writer(Protocol):
         ...
 
 
+class Edge(Protocol):
+    """A position that a mask is made from (`tilec.lowering.positions`)."""
+
+    @property
+    def name(self) -> str:
+        """Its SSA name."""
+        ...
+
+    @property
+    def type(self) -> str:
+        """i32 or i64."""
+        ...
+
+    def moved(self, out: Writer, step: str) -> Edge:
+        """Further on by `step` (i32)."""
+        ...
+
+    def below(self, out: Writer, extent: str) -> str:
+        """Whether this lies in `0 .. extent` (i32)."""
+        ...
+
+    def extent(self, out: Writer, extent: str) -> str:
+        """An extent (i32) in this type."""
+        ...
+
+
 def number(out: Writer, value: int, type: str = "i32") -> str:
     """An integer constant."""
     return out.value(f"llvm.mlir.constant({value} : {type}) : {type}")
@@ -76,16 +102,16 @@ def wait_copies(out: Writer, pending: int, matrices: bool) -> None:
 @dataclass(frozen=True, slots=True)
 class Box:
     """The part of a tensor that a copy reads, in SSA names: `pointer` is its first element; `row_stride` (i64, bytes).
-    With padding, rows `0 .. rows_below` before the box and so on are outside: `row`, `column` (i32) are the box's position on
-    the last two axes, `row_extent`, `column_extent` (i32) the tensor's, `inside` (i1 or "") whether the other axes are. Where
-    rows are `whole` copies, each copy is inside or outside as a whole."""
+    With padding, `row` and `column` are the box's position on the two axes that it spans, `row_extent`, `column_extent` (i32)
+    the tensor's, `inside` (i1 or "") whether the other axes are. Where rows are `whole` copies, each copy is inside or outside
+    as a whole."""
 
     pointer: str
     row_stride: str
     padded: bool = False
     whole: bool = False
-    row: str = ""
-    column: str = ""
+    row: Edge | None = None
+    column: Edge | None = None
     row_extent: str = ""
     column_extent: str = ""
     inside: str = ""
@@ -112,7 +138,7 @@ def async_copy(out: Writer, box: Box, type: SharedType, stage: str, thread: str,
         target = offset_pointer(out, stage, shared_offset(out, type, row, byte), SHARED)
         own_row = arith(out, "udiv", thread, per_row) if aligned else row
         source = _source(out, box, own_row, fixed_row, byte)
-        column = arith(out, "add", box.column, arith(out, "udiv", byte, type.dtype.bytes)) if box.padded else ""
+        column = box.column.moved(out, arith(out, "udiv", byte, type.dtype.bytes)) if box.column else None
         inside = _inside(out, box, row, column)
         last = first + threads <= total
         if not last:
@@ -120,7 +146,7 @@ def async_copy(out: Writer, box: Box, type: SharedType, stage: str, thread: str,
         if inside and box.whole:
             _copy_or_zero(out, target, source, vector, inside)
         else:
-            size = _copied_bytes(out, box, type.dtype, column, inside, vector) if inside else None
+            size = _copied_bytes(out, box, type.dtype, column, inside, vector) if column else None
             _copy(out, target, source, vector, size)
         if not last:
             out.effect("}")
@@ -146,24 +172,26 @@ def _source(out: Writer, box: Box, row: str, fixed_row: int, byte: str) -> str:
     return pointer
 
 
-def _inside(out: Writer, box: Box, row: str, column: str) -> str:
-    """Whether row `row` of the box and column `column` of the tensor (i32) lie inside the tensor; "" where all are known to.
+def _inside(out: Writer, box: Box, row: str, column: Edge | None) -> str:
+    """Whether row `row` of the box (i32) and column `column` of the tensor lie inside the tensor; "" where all are known to.
     Columns are multiples of the vector, so a copy that begins before column 0 lies outside as a whole."""
-    if not box.padded:
+    if box.row is None or column is None:
         return ""
-    # Unsigned: a negative position is larger than any extent.
-    at_row = compare(out, "ult", arith(out, "add", box.row, row), box.row_extent)
-    at_column = compare(out, "ult", column, box.column_extent)
+    at_row = box.row.moved(out, row).below(out, box.row_extent)
+    at_column = column.below(out, box.column_extent)
     if box.inside:
         at_column = out.value(f"llvm.and {at_column}, {box.inside} : i1")
     return out.value(f"llvm.and {at_row}, {at_column} : i1")
 
 
-def _copied_bytes(out: Writer, box: Box, dtype: DType, column: str, inside: str, vector: int) -> str:
+def _copied_bytes(out: Writer, box: Box, dtype: DType, column: Edge, inside: str, vector: int) -> str:
     """How many of the `vector` bytes lie inside the tensor."""
-    left = arith(out, "sub", box.column_extent, column)
-    whole = number(out, vector // dtype.bytes)
-    elements = select(out, compare(out, "slt", left, whole), left, whole)
+    type_ = column.type
+    left = arith(out, "sub", column.extent(out, box.column_extent), column.name, type_)
+    whole = number(out, vector // dtype.bytes, type_)
+    elements = select(out, compare(out, "slt", left, whole, type_), left, whole, type_)
+    if type_ == "i64":
+        elements = out.value(f"llvm.trunc {elements} : i64 to i32")
     return select(out, inside, arith(out, "mul", elements, dtype.bytes), number(out, 0))
 
 

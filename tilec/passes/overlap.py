@@ -2,6 +2,13 @@
 
 Every kernel waits for its predecessors itself, before its first access to memory, so that its launch may overlap them: their
 last blocks then cost neither the launch nor the arithmetic on block ids that comes first.
+
+That every kernel does so makes the read-only path (`ld.global.nc`) and loads marked invariant safe on `In` tensors, which want
+that nothing writes the data while the kernel runs. A kernel before this one may run beside it only up to this one's wait,
+which lets it go on when those before are complete and what they wrote is visible (PTX ISA, `griddepcontrol.wait`). A kernel
+behind this one may begin early, but waits likewise before it touches memory, and this one is not complete while any of its
+blocks still reads. Within the kernel an `In` tensor is never written, and the launch contract refuses one that shares memory
+with a tensor that is (`no_alias`). The verifier refuses an access in front of the wait, and a wait that some path skips.
 """
 
 from __future__ import annotations

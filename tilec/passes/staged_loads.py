@@ -67,6 +67,8 @@ def staged_operand(
         op = op.operands[0].owner
     if not isinstance(op, Load) or op not in loop.regions[0].ops or op.pad not in (None, 0.0):
         return None
+    if is_written(function, op.source):
+        return None  # copies run ahead of the stores that the load comes after
     shape = op.result.tile.shape
     if len(shape) < 2:
         return None
@@ -82,6 +84,11 @@ def staged_operand(
     row_bytes = expr_divisor(op.source.tensor.dims[-1], promised_symbols(function)) * op.source.tensor.dtype.bytes
     known[op] = Operand(op, transposed, vector, row_bytes % vector == 0, chain)
     return known[op]
+
+
+def is_written(function: Function, tensor: Value) -> bool:
+    """Whether anything in the kernel writes the tensor, now or in an earlier turn."""
+    return any(op.effect in (Effect.WRITE, Effect.ATOMIC) and op.operands[0] is tensor for op in function.body.walk())
 
 
 def _without_units(value: Value) -> list[int]:

@@ -4,7 +4,6 @@ A loop qualifies where an `mma` takes operands that are loads of this iteration 
 whose offsets follow from the loop variable alone, aligned to 4 bytes or more; one of the two may also be a tile in registers,
 such as the result of the `mma` before. With `s` stages the loop becomes
 
-    barrier, if scratch was used before                           its bytes are the buffers' now
     start the copies of iterations 0 .. s-2                       one group each, empty past the end
     for each iteration:
         wait for its copies; barrier
@@ -26,7 +25,7 @@ from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.mma_layouts import WarpGrid
 from tilec.ir.ops import For, If, Load, Mma, Yield
-from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, CommitCopies, SharedAlloc, WaitCopies
+from tilec.ir.ops_staging import AsyncCopy, CommitCopies, SharedAlloc, WaitCopies
 from tilec.ir.types import SharedType, TileType, i32
 from tilec.passes.divisibility import aligned_ranges
 from tilec.passes.ranges import Range
@@ -58,25 +57,10 @@ def stage(function: Function, target: Target, *, max_stages: int | None = None, 
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                if block is not function.body or _may_use_scratch(block, loop):
-                    block.ops.insert(block.ops.index(loop), _barrier())
                 _pipeline(block, loop, products, known, target, warps, (max_stages, min_blocks))
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)
     return function
-
-
-def _may_use_scratch(block: Block, loop: For) -> bool:
-    """Whether something before the loop may read shared memory that the loop's first copies write: the scratch of a reduction
-    or of a changed layout, which other threads may not have left yet."""
-    before = block.ops[: block.ops.index(loop)]
-    return any(op.regions or any(isinstance(v.type, TileType) and v.type.rank for v in op.operands) for op in before)
-
-
-def _barrier() -> BlockBarrier:
-    barrier = BlockBarrier()
-    barrier.define()
-    return barrier
 
 
 def _is_chained(function: Function) -> bool:

@@ -19,7 +19,7 @@ from tilec.passes.divisibility import aligned_ranges
 from tilec.passes.overlap import launch_values
 from tilec.passes.ranges import Range
 
-Edge = tuple[Value, int, int | str]  # offset, extent of the box, extent of the tensor
+Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent of the tensor: a number, a dim or a scalar
 
 
 def version(function: Function) -> Function:
@@ -30,8 +30,7 @@ def version(function: Function) -> Function:
         return function
     early = launch_values(function)
     facts = aligned_ranges(function)
-    dims = set(function.dims)
-    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(op, early, facts, dims)) is not None}
+    decided = {op: edges for op in ops if _is_masked(op) and (edges := _edges(function, op, early, facts)) is not None}
     tests = list(dict.fromkeys(edge for edges in decided.values() for edge in edges))
     if not tests:
         for op in decided:
@@ -64,8 +63,11 @@ def _is_early(op: Op, early: set[Value]) -> bool:
     return isinstance(op, WaitPrior) or (bool(op.results) and set(op.results) <= early)
 
 
-def _edges(op: Op, early: set[Value], facts: dict[Value, Range], dims: set[str]) -> list[Edge] | None:
-    """The tests that put the box of an access inside its tensor; None where they cannot be made at the start."""
+def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
+    """The tests that put the box of an access inside its tensor; None where they cannot be made at the start. Ranges decide
+    nothing of an access in an `unsafe` block, since nobody proved that the arithmetic behind it does not wrap."""
+    trusted = op.attributes()["unsafe"] is None
+    scalars = {p.name: p.value for p in function.parameters if p.access is None and p.value.type == TileType(i32)}
     if isinstance(op, Load):
         tensor, offsets, shape = op.source.tensor, op.offsets, op.result.tile.shape
     else:
@@ -74,11 +76,18 @@ def _edges(op: Op, early: set[Value], facts: dict[Value, Range], dims: set[str])
     edges: list[Edge] = []
     for offset, extent, dim in zip(offsets, shape, tensor.dims, strict=True):
         fact = facts[offset]
-        if dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
+        if trusted and dim.constant is not None and fact.low >= 0 and fact.high + extent <= dim.constant:
             continue
-        if offset not in early or offset.tile.dtype != i32 or (dim.op != "const" and dim.name not in dims):
+        if offset not in early or offset.tile.dtype != i32:
             return None
-        edges.append((offset, extent, dim.value if dim.op == "const" else dim.name))
+        if dim.op == "const":
+            edges.append((offset, extent, dim.value))
+        elif dim.op == "sym" and dim.name in scalars:
+            edges.append((offset, extent, scalars[dim.name]))
+        elif dim.op == "sym" and dim.name in function.dims and dim.name not in function.strides:
+            edges.append((offset, extent, dim.name))
+        else:
+            return None
     return edges
 
 
@@ -103,7 +112,8 @@ def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
         if isinstance(dim, int):
             last = constant(dim - extent)
         else:
-            last = put(Binary(operands=[put(DimValue(symbol=dim)), constant(extent)], kind="sub"))
+            size = dim if isinstance(dim, Value) else put(DimValue(symbol=dim))
+            last = put(Binary(operands=[size, constant(extent)], kind="sub"))
         for inside in (compare("ge", offset, zero), compare("le", offset, last)):
             found = put(Binary(operands=[found, inside], kind="and"), TileType(boolean)) if found else inside
     assert found is not None

@@ -1,0 +1,124 @@
+"""Line directives of PTX: they name lines of the tile IR's text, change no instruction, and survive edits of comments.
+
+What LLVM moves out of a loop, or joins from two places, has line 0: it then belongs to no operation alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import shipped
+from tilec.assemble import assemble
+from tilec.codegen import locations, to_ptx
+from tilec.frontend import load_kernel
+from tilec.ir.core import Function
+from tilec.ir.lines import line_numbers, number_lines, source_of, spans_json
+from tilec.ir.printer import print_function
+from tilec.lowering import lower
+from tilec.passes import prepare
+from tilec.target import SM_90A, TARGETS, Target
+
+NAMES = ("add", "rms_norm", "matmul", "flash_attention", "sample_token")
+KERNEL = '''"""A kernel."""
+import tilec
+from tilec import InOut, bid, f32, grid, i32, load, store, zeros
+{comment}
+@tilec.kernel
+def k(a: InOut[f32, 8, 512], turns: i32):
+    grid(8)
+    total = zeros((1, 256), f32)
+    for i in range(turns):{remark}
+        if i > 2:
+            total = total + load(a, (bid(0), i % 2), shape=(1, 256))
+    store(a, (bid(0), 1), total)
+'''
+
+
+def numbered(function: Function, target: Target, name: str = "") -> str:
+    number_lines(function)
+    return lower(shipped.prepare_as(name, function, target) if name else prepare(function, target), target).mlir
+
+
+def own(folder: Path, comment: str = "", remark: str = "") -> Function:
+    path = folder / "k.py"
+    path.write_text(KERNEL.format(comment=comment, remark=remark))
+    return load_kernel(path, {}, root=folder)
+
+
+def without_lines(mlir: str) -> str:
+    return re.sub(r"// line \d+\n", "", mlir)
+
+
+def instructions(ptx: str) -> list[str]:
+    lines = [line.strip() for line in ptx.splitlines()]
+    return [x for x in lines if x and not re.match(r"\.(loc|file)\b|\$L__(tmp|func_begin|func_end)\d+:", x)]
+
+
+@pytest.mark.parametrize("name", shipped.NAMES)
+def test_every_operation_stands_on_its_line(name: str) -> None:
+    function = shipped.load(name)
+    text = print_function(function).splitlines()
+    numbers = line_numbers(function)
+    assert len(set(numbers.values())) == len(numbers) == sum(1 for _ in function.body.walk())
+    for op, line in numbers.items():
+        head = text[line - 1].split(" = ", 1)[-1].strip() if op.results else text[line - 1].strip()
+        assert head.split(" ")[0] == op.opcode, text[line - 1]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_change_no_instruction_and_add_no_section(name: str, target: Target) -> None:
+    function = shipped.load(name)
+    lines = print_function(function).splitlines()
+    mlir = numbered(function, target, name)
+    ptx = to_ptx(mlir, target)
+    assert instructions(ptx) == instructions(to_ptx(without_lines(mlir), target))
+    assert ".debug" not in ptx and not re.search(r"^\.target.*debug", ptx, re.MULTILINE)
+    assert re.findall(r"\.file\s+\d+ (.*)", ptx) == ['"KERNEL.tir"']
+    named = {int(line) for line in re.findall(r"\.loc\s+1 (\d+) ", ptx)}
+    assert len(named) > 4 and max(named) <= len(lines)
+    stores = [line for line in named if " store " in f" {lines[line - 1].strip()} "]
+    assert stores, "no instruction of a store"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_machine_code_is_the_same_without_lines(name: str) -> None:
+    mlir = numbered(shipped.load(name), SM_90A, name)
+    with_lines = assemble(to_ptx(mlir, SM_90A), SM_90A).cubin
+    assert with_lines == assemble(to_ptx(without_lines(mlir), SM_90A), SM_90A).cubin
+
+
+def test_a_comment_moves_the_source_and_nothing_else(tmp_path: Path) -> None:
+    plain, moved = own(tmp_path), own(tmp_path, "# one\n# two", "  # three")
+    assert print_function(plain) == print_function(moved)
+    tables = [json.dumps(spans_json(function)).encode() for function in (plain, moved)]
+    (line,) = (number for op, number in line_numbers(plain).items() if op.opcode == "load")
+    found = [source_of(table, line) for table in tables]
+    assert [span and span.line for span in found] == [11, 12]
+    assert source_of(tables[0], 1) is None
+    assert numbered(plain, SM_90A) == numbered(moved, SM_90A)
+
+
+def test_an_instruction_leads_to_its_operation(tmp_path: Path) -> None:
+    function = own(tmp_path)
+    numbers = {op.opcode: line for op, line in line_numbers(function).items()}
+    ptx = to_ptx(numbered(own(tmp_path), SM_90A), SM_90A)
+    line, found = 0, dict[str, set[int]]()
+    for text in ptx.splitlines():
+        mark = re.match(r"\s*\.loc\s+1 (\d+) ", text)
+        line = int(mark[1]) if mark else line
+        for kind in ("ld.global", "st.global"):
+            if kind in text:
+                found.setdefault(kind, set()).add(line)
+    assert found == {"ld.global": {numbers["load"]}, "st.global": {numbers["store"]}}
+
+
+def test_braces_carry_the_line_of_their_operation() -> None:
+    text = "module {\n// line 3\n%a = x : i1\nscf.if %a {\n// line 4\ny\n// line 3\n} else {\nz\n}\n}\n"
+    assert locations.located(text) == (
+        "module {\n%a = x : i1 loc(#l3)\nscf.if %a {\ny loc(#l4)\n} else {\nz loc(#l3)\n} loc(#l3)\n} loc(#l1)\n"
+        '#l1 = loc("KERNEL.tir":1:1)\n#l3 = loc("KERNEL.tir":3:1)\n#l4 = loc("KERNEL.tir":4:1)\n'
+    )

@@ -1,0 +1,168 @@
+"""Random kernels that read and write the same tensors through tiles of many shapes, in loops and branches.
+
+In: a seed. Out: the source of a kernel of one block on integers held as f32, all accesses inside by construction. Its result
+does not depend on rounding, so that the interpreter's and the lowered code's must be equal.
+"""
+
+from __future__ import annotations
+
+import random
+
+ROWS, COLUMNS, LENGTH = 8, 64, 512
+SHAPES = ((1, 64), (8, 64), (2, 32), (4, 16), (8, 8), (1, 16), (8, 1), (4, 64))
+LENGTHS = (1, 8, 32, 64, 128, 256, 512)
+HEAD = '''"""Random accesses of one block."""
+import tilec
+from tilec import In, InOut, Scratch, arange, f32, full, gather, grid, i32, load, max, minimum, permute, scatter, store, sum
+
+@tilec.kernel
+def k(x: In[f32, {rows}, {columns}], a: InOut[f32, {rows}, {columns}], b: InOut[f32, {length}], s: Scratch[f32, {length}],
+      turns: i32, flag: i32):
+    grid(1)
+    store(s, full(({length},), 1.0, f32), offset=0)
+'''
+
+
+class Program:
+    """Text under construction; `names` are the tiles in scope by name with their shapes, `loops` the variables in scope."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.lines: list[str] = []
+        self.count = 0
+        self.left = self.random.randint(5, 11)
+
+    def source(self) -> str:
+        self.body(1, {}, [])
+        head = HEAD.format(rows=ROWS, columns=COLUMNS, length=LENGTH)
+        return head + "\n".join(self.lines) + "\n"
+
+    def put(self, depth: int, text: str) -> None:
+        self.lines.append("    " * depth + text)
+
+    def body(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        names = dict(names)
+        start = len(self.lines)
+        for _ in range(self.random.randint(2, 4)):
+            if self.left > 0:
+                self.left -= 1
+                self.statement(depth, names, loops)
+        while depth == 1 and self.left > 0:
+            self.left -= 1
+            self.statement(depth, names, loops)
+        if len(self.lines) == start:
+            self.store(depth, names, loops)
+
+    def statement(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        kinds = [self.load] * 4 + [self.store] * 4 + [self.combine] * 3 + [self.gather, self.scatter]
+        if depth < 3:
+            kinds += [self.loop] * 3 + [self.branch] * 2
+        self.random.choice(kinds)(depth, names, loops)
+
+    def fresh(self, names: dict[str, tuple[int, ...]], shape: tuple[int, ...]) -> str:
+        self.count += 1
+        names[f"v{self.count}"] = shape
+        return f"v{self.count}"
+
+    def offset(self, extent: int, size: int, loops: list[str]) -> str:
+        room = extent - size
+        kind = self.random.randrange(4)
+        if not room or kind == 0:
+            return "0"
+        if not loops or kind == 1:
+            return str(self.random.choice((room, room // 2, self.random.randint(0, room))))
+        step = self.random.choice((1, size, max(1, size // 2), 3))
+        return f"({self.random.choice(loops)} * {step} + {self.random.randint(0, room)}) % {room + 1}"
+
+    def box(self, loops: list[str]) -> tuple[str, tuple[int, ...], str]:
+        tensor = self.random.choice("aabbs")
+        if tensor == "a":
+            shape: tuple[int, ...] = self.random.choice(SHAPES)
+            places = [self.offset(extent, size, loops) for extent, size in zip((ROWS, COLUMNS), shape, strict=True)]
+            return tensor, shape, f"({', '.join(places)})"
+        size = self.random.choice(LENGTHS)
+        return tensor, (size,), self.offset(LENGTH, size, loops)
+
+    def load(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        tensor, shape, place = self.box(loops)
+        self.put(depth, f"{self.fresh(names, shape)} = load({tensor}, offset={place}, shape={shape})")
+
+    def tile(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str], shape: tuple[int, ...]) -> str:
+        """A tile of a shape: one in scope, one in scope brought into it, or a new one."""
+        fitting = [name for name, other in names.items() if other == shape]
+        size = 1
+        for extent in shape:
+            size *= extent
+        turned = [name for name, other in names.items() if len(other) == 2 and other[::-1] == shape]
+        reshaped = [name for name, other in names.items() if other != shape and _size(other) == size]
+        kind = self.random.randrange(5)
+        if turned and kind == 0:
+            return f"permute({self.random.choice(turned)}, (1, 0))"
+        if reshaped and kind in (1, 2):
+            return f"{self.random.choice(reshaped)}.reshape({shape})"
+        if fitting and kind:
+            return self.random.choice(fitting)
+        if names and kind == 3:
+            name = self.random.choice(list(names))
+            total = f"sum({name}, axis=0)" if len(names[name]) == 1 else f"sum(max({name}, axis=1), axis=0)"
+            return f"minimum({total} + full({shape}, 1.0, f32), full({shape}, 1000.0, f32))"
+        return f"full({shape}, {float(self.random.randint(1, 9))}, f32)"
+
+    def store(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        tensor, shape, place = self.box(loops)
+        self.put(depth, f"store({tensor}, {self.tile(depth, names, loops, shape)}, offset={place})")
+
+    def combine(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        if not names:
+            self.load(depth, names, loops)
+            return
+        shape = names[self.random.choice(list(names))]
+        left, right = (self.tile(depth, names, loops, shape) for _ in range(2))
+        text = f"minimum({left} + {right}, full({shape}, 1000.0, f32))"
+        self.put(depth, f"{self.fresh(names, shape)} = {text}")
+
+    def indices(self, loops: list[str], size: int) -> str:
+        """Distinct places of a tensor of LENGTH, a power of two, scattered by an odd step."""
+        shift = self.random.choice([*loops, str(self.random.randint(0, 99))])
+        return f"(arange({size}) * {self.random.choice((1, 3, 5, 511))} + {shift}) % {LENGTH}"
+
+    def gather(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        size = self.random.choice((8, 64, 256))
+        place = self.indices(loops, size)
+        self.put(depth, f"{self.fresh(names, (size,))} = gather({self.random.choice('bs')}, {place})")
+
+    def scatter(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        size = self.random.choice((8, 64, 256))
+        value = self.tile(depth, names, loops, (size,))
+        self.put(depth, f"scatter({self.random.choice('bs')}, {self.indices(loops, size)}, {value})")
+
+    def loop(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        self.count += 1
+        variable = f"i{self.count}"
+        self.put(depth, f"for {variable} in range({self.random.choice(('turns', '3', '2'))}):")
+        self.body(depth + 1, names, [*loops, variable])
+
+    def branch(self, depth: int, names: dict[str, tuple[int, ...]], loops: list[str]) -> None:
+        """On the launch, on the turn, or on what memory holds."""
+        self.count += 1
+        conditions = ["flag > 0", *(f"{variable} % 2 == 0" for variable in loops)]
+        place = self.random.randrange(LENGTH)
+        self.put(depth, f"c{self.count} = sum(load(b, offset={place}, shape=(1,)), axis=0)")
+        conditions.append(f"c{self.count} > 3.0")
+        self.put(depth, f"if {self.random.choice(conditions)}:")
+        self.body(depth + 1, names, loops)
+        if self.random.random() < 0.5:
+            self.put(depth, "else:")
+            self.body(depth + 1, names, loops)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    out = 1
+    for extent in shape:
+        out *= extent
+    return out
+
+
+def source(seed: int) -> str:
+    """The kernel of a seed."""
+    return Program(seed).source()

@@ -1,0 +1,91 @@
+"""Masks and addresses of one access come from one value in one width, whatever the dtype of the offset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from block_machine import launch
+from mlir_steps import Array
+
+from tilec.frontend import load_kernel
+from tilec.lowering import lower
+from tilec.passes import prepare
+from tilec.target import SM_90A, SM_120A
+
+WORDS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, unsafe,
+    zeros"""
+"""Offsets are taken as they come, in `unsafe` blocks: what is under test is where the masks put them."""
+KINDS = {"i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32}
+EDGES = [0, 1, 40, 60, 63, 64, 65, 127, 128, 200, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 16, 2**32 - 1, 2**32,
+         2**62, 2**63 - 1, -1, -16, -63, -64, -128, -(2**15), -(2**31), -(2**63)]  # fmt: skip
+CASES = [(kind, edge) for kind, dtype in KINDS.items() for edge in EDGES if np.iinfo(dtype).min <= edge <= np.iinfo(dtype).max]
+
+
+def run(folder: Path, signature: str, body: str, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
+    path = folder / "k.py"
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    words = f'"""One access."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n'
+    path.write_text(f"{words}@tilec.kernel\ndef k({signature}):\n    grid(1)\n{lines}\n")
+    function = load_kernel(path, {}, root=folder)
+    made = lower(prepare(load_kernel(path, {}, root=folder), SM_90A, num_warps=1), SM_90A)
+    launch(function, made, arrays, scalars)
+
+
+def boxed(source: Array, place: int, size: int) -> Array:
+    """`source[place : place + size]` with zeros outside."""
+    return np.array([source[i] if 0 <= i < len(source) else 0 for i in range(place, place + size)], source.dtype)
+
+
+@pytest.mark.parametrize(("kind", "edge"), CASES)
+def test_boxes(kind: str, edge: int, tmp_path: Path) -> None:
+    x, out, written = np.arange(1, 65, dtype=np.float32), np.full(32, 7, np.float32), np.zeros(64, np.float32)
+    body = (
+        'with unsafe("edges"):\n    store(out, load(x, offset=at, shape=32, pad=0), offset=0)\n'
+        "    store(y, full((32,), 1.0, f32), offset=at, mask=True)"
+    )
+    signature = f"x: In[f32, 64], y: InOut[f32, 64], out: Out[f32, 32], at: {kind}"
+    run(tmp_path, signature, body, {"x": x, "y": written, "out": out}, {"at": edge})
+    assert (out == boxed(x, edge, 32)).all()
+    assert (written == [edge <= i < edge + 32 for i in range(64)]).all()
+
+
+@pytest.mark.parametrize(("kind", "edge"), CASES)
+def test_indices(kind: str, edge: int, tmp_path: Path) -> None:
+    x, out, written = np.arange(1, 65, dtype=np.float32), np.full(32, 7, np.float32), np.zeros(64, np.float32)
+    info = np.iinfo(KINDS[kind])
+    places = np.array([i if edge <= i <= info.max else edge for i in range(edge, edge + 32)], KINDS[kind])
+    body = (
+        'place = load(at, 0, shape=32)\nwith unsafe("edges"):\n    store(out, gather(x, place, pad=0), offset=0)\n'
+        "    scatter(y, place, full((32,), 1.0, f32), mask=True)"
+    )
+    signature = f"x: In[f32, 64], y: InOut[f32, 64], at: In[{kind}, 32], out: Out[f32, 32]"
+    arrays = {"x": x, "y": written, "at": places, "out": out}
+    if len(set(places.tolist())) == 32:
+        run(tmp_path, signature, body, arrays, {})
+        assert (out == [x[i] if 0 <= i < 64 else 0 for i in places.tolist()]).all()
+        assert (written == [i in places for i in range(64)]).all()
+
+
+@pytest.mark.parametrize(("kind", "edge"), CASES)
+def test_copies_into_shared_memory(kind: str, edge: int, tmp_path: Path) -> None:
+    """Rows of a product that come by asynchronous copies."""
+    path = tmp_path / "k.py"
+    path.write_text(
+        f'"""A product."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n@tilec.kernel\n'
+        f"def k(x: In[bf16, 64, 64], w: In[bf16, 64, 32], out: Out[f32, 32, 32], at: {kind}):\n"
+        "    grid(1)\n    acc = zeros((32, 32), f32)\n    for k in range(2):\n"
+        '        with unsafe("edges"):\n            left = load(x, offset=(at, k * 32), shape=(32, 32), pad=0)\n'
+        "        acc = mma(left, load(w, (k, 0), shape=(32, 32)), acc)\n    store(out, (0, 0), acc)\n"
+    )
+    random = np.random.default_rng(3)
+    x, w = (random.integers(-2, 3, shape).astype(ml_dtypes.bfloat16) for shape in ((64, 64), (64, 32)))
+    out = np.full((32, 32), 7, np.float32)
+    function = load_kernel(path, {}, root=tmp_path)
+    lowered = lower(prepare(load_kernel(path, {}, root=tmp_path), SM_120A), SM_120A)
+    assert "cp.async" in lowered.mlir
+    launch(function, lowered, {"x": x, "w": w, "out": out}, {"at": edge})
+    rows = np.stack([x[i].astype(np.float32) if 0 <= i < 64 else np.zeros(64, np.float32) for i in range(edge, edge + 32)])
+    assert (out == rows @ w.astype(np.float32)).all()

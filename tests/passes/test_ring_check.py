@@ -1,0 +1,134 @@
+"""The second check of pipelines accepts what the staging pass makes and refuses it with any part of its order taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import shipped
+from tilec.frontend import load_kernel
+from tilec.ir.core import Block, Function, Op, VerifyError
+from tilec.ir.ops import Constant, For, Store
+from tilec.ir.ops_staging import AsyncCopy, BlockBarrier, CommitCopies, GroupMma, Relayout, SharedLoad, WaitCopies, WaitMma
+from tilec.passes import prepare, ring_check
+from tilec.target import SM_90A, SM_120A, TARGETS, Target
+
+PIPELINED = ("matmul", "flash_attention", "decode_attention")
+NESTED = '''"""Products in a loop around a loop."""
+import tilec
+from tilec import In, Out, bf16, f32, grid, load, mma, store, zeros
+
+@tilec.kernel
+def k(a: In[bf16, 4, 64, 256], w: In[bf16, 256, 64], out: Out[f32, 4, 64, 64]):
+    grid(1)
+    for i in range(4):
+        acc = zeros((64, 64), f32)
+        for j in range(4):
+            acc = mma(load(a, (i, 0, j), shape=(1, 64, 64)).reshape((64, 64)), load(w, (j, 0), shape=(64, 64)), acc)
+        store(out, (i, 0, 0), acc.reshape((1, 64, 64)))
+'''
+
+
+def blocks(block: Block) -> list[Block]:
+    return [block, *(inner for op in block.ops for region in op.regions for inner in blocks(region))]
+
+
+def pipelined_loop(function: Function) -> For:
+    return next(op for op in function.body.walk() if isinstance(op, For) and ring_check.is_piped(op))
+
+
+def inside(function: Function, kind: type[Op]) -> list[Op]:
+    return [op for op in pipelined_loop(function).regions[0].walk() if isinstance(op, kind)]
+
+
+def drop(function: Function, op: Op) -> None:
+    next(block for block in blocks(function.body) if op in block.ops).ops.remove(op)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", PIPELINED)
+def test_shipped_pipelines_are_in_order(name: str, target: Target) -> None:
+    function = shipped.prepared(name, target)
+    assert inside(function, WaitCopies)
+    ring_check.check(function)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_pipeline_in_a_loop_is_in_order(target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(NESTED)
+    function = prepare(load_kernel(path, {}, root=tmp_path), target)
+    loops = [op for op in function.body.walk() if isinstance(op, For)]
+    assert [ring_check.is_piped(op) for op in loops] == [False, True]
+    ring_check.check(function)
+
+
+def wait_for_less(function: Function) -> None:
+    for op in inside(function, WaitCopies):
+        op.pending += 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def never_wait(function: Function) -> None:
+    drop(function, inside(function, WaitCopies)[0])
+
+
+def forget_the_fence(function: Function) -> None:
+    for op in inside(function, WaitCopies):
+        op.matrices = False  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def let_products_run(function: Function) -> None:
+    for op in inside(function, WaitMma):
+        op.pending += 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def join_groups(function: Function) -> None:
+    drop(function, inside(function, CommitCopies)[0])
+
+
+def copy_into_one_stage(function: Function) -> None:
+    copy = inside(function, AsyncCopy)[0]
+    zero = Constant(value=0)
+    zero.define(copy.operands[2].type)
+    home = next(block for block in blocks(function.body) if copy in block.ops)
+    home.ops.insert(home.ops.index(copy), zero)
+    copy.operands[2] = zero.result
+
+
+def read_the_next_stage(function: Function) -> None:
+    copy = inside(function, AsyncCopy)[0]
+    for op in [*inside(function, SharedLoad), *inside(function, GroupMma)]:
+        op.operands[1] = copy.operands[2]
+
+
+def never_meet_behind(function: Function) -> None:
+    """Without the last wait, and without what else lets threads meet behind the loop."""
+    waits = [op for op in function.body.walk() if isinstance(op, WaitCopies) and op.pending == 0]
+    drop(function, waits[-1])
+    for op in [op for op in function.body.walk() if isinstance(op, Relayout | BlockBarrier | Store)]:
+        drop(function, op)
+
+
+BOTH = (wait_for_less, never_wait, join_groups, copy_into_one_stage, read_the_next_stage)
+CASES = [(target, fault) for target in (SM_90A, SM_120A) for fault in BOTH]
+CASES += [(SM_90A, forget_the_fence), (SM_90A, let_products_run)]
+
+
+@pytest.mark.parametrize(("target", "fault"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_pipeline_out_of_order_is_refused(target: Target, fault: Callable[[Function], None]) -> None:
+    function = shipped.prepared("matmul", target)
+    fault(function)
+    with pytest.raises(VerifyError):
+        ring_check.check(function)
+
+
+def test_a_ring_that_is_still_read_is_refused(tmp_path: Path) -> None:
+    """In the second turn of the loop around it, the first copies go where threads may still read."""
+    path = tmp_path / "k.py"
+    path.write_text(NESTED)
+    function = prepare(load_kernel(path, {}, root=tmp_path), SM_120A)
+    never_meet_behind(function)
+    with pytest.raises(VerifyError, match="overwrites a stage that is in use"):
+        ring_check.check(function)

@@ -1,0 +1,104 @@
+"""Which operations pass elements from thread to thread through shared memory, and how much of it each takes.
+
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone, so that passes can plan for what lowering will
+do. An operation that exchanges writes its scratch, lets all threads of the block meet, and reads it; the meeting in between
+is its own. After `tilec.passes.conversions` four operations do so: `relayout`, `reshape` and `permute` where a thread
+needs elements that another one holds, and `reduce` along an axis that lies on several warps.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from tilec.ir.blocked_layouts import reshaped, row_major, row_padding, with_axes
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.layout import Layout, register_map
+from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
+from tilec.ir.ops_staging import Relayout
+from tilec.ir.shared_plan import scratch_offset, taken_bytes
+from tilec.ir.types import TileType
+
+Steps = tuple[int, ...]
+REDUCED_BYTES = 8
+"""Kept of each value that a reduction passes between warps, wide enough for every dtype."""
+
+
+@cache
+def renamed(source: Layout, target: Layout) -> tuple[int, ...] | None:
+    """`register_map` without a shift; None where threads must exchange elements."""
+    return register_map(source, target)
+
+
+def is_uniform(value: Value) -> bool:
+    """True for a constant and a broadcast scalar: every thread can hold any part of the tile without asking another."""
+    made = value.owner
+    return isinstance(made, Constant) or (isinstance(made, Broadcast) and made.operands[0].tile.size == 1)
+
+
+def is_free(value: Value, layout: Layout) -> bool:
+    """Whether every thread already holds what it holds of `value` under `layout`."""
+    assert value.layout is not None, value.type
+    return value.layout == layout or is_uniform(value) or renamed(value.layout, layout) is not None
+
+
+def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
+    """Elements between neighbours on each axis in scratch; rows are padded where lanes lie on several of them."""
+    padding = row_padding(tile)
+    if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
+        return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
+    return row_major(tile.shape)
+
+
+def exchange_bytes(op: Op, threads: int) -> int:
+    """Bytes of scratch that `op` takes on a block of `threads`; 0 where its threads exchange nothing."""
+    match op:
+        case Relayout():
+            value, layout = op.operands[0], op.result.layout
+            assert layout is not None and value.layout is not None
+            return 0 if is_uniform(value) else _moved_bytes(value.tile, value.layout, layout)
+        case Reshape() | Permute():
+            return _rearranged_bytes(op)
+        case Reduce():
+            return _reduced_bytes(op, threads)
+        case _:
+            return 0
+
+
+def shared_bytes(function: Function) -> int:
+    """Dynamic shared memory that a block takes: rings of stages, and scratch behind those that are live."""
+    taken, threads = taken_bytes(function), function.num_warps * 32
+    most = 0
+    for op in function.body.walk():
+        size = exchange_bytes(op, threads)
+        most = max(most, taken[op], scratch_offset(taken, op) + size if size else 0)
+    return most
+
+
+def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:
+    if renamed(source, target) is not None:
+        return 0
+    return tile.shape[0] * conversion_steps(tile, source, target)[0] * tile.dtype.bytes
+
+
+def _rearranged_bytes(op: Reshape | Permute) -> int:
+    source, layout, tile = op.operands[0], op.result.layout, op.result.tile
+    if layout is None or source.layout is None:
+        return 0
+    if isinstance(op, Permute):
+        same = with_axes(source.layout, {old: new for new, old in enumerate(op.axes)}, layout.rank)
+        return _moved_bytes(tile, same, layout)
+    if isinstance(source.owner, Constant):
+        return 0
+    same = reshaped(source.layout, source.tile.shape, tile.shape)
+    return tile.size * tile.dtype.bytes if same is None else _moved_bytes(tile, same, layout)
+
+
+def _reduced_bytes(op: Reduce, threads: int) -> int:
+    layout = op.operands[0].layout
+    assert layout is not None
+    if all(digit.axis != op.axis or digit.extent == 1 for digit in layout.warps):
+        return 0
+    results = prod(digit.extent for digit in layout.registers if digit.axis not in (None, op.axis))
+    parts = 2 if op.kind.startswith("arg") else 1
+    return threads * results * parts * REDUCED_BYTES
