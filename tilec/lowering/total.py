@@ -89,6 +89,7 @@ _ARGUMENT: Final = re.compile(r"%[\w$]+: (?:!llvm\.ptr<1> \{(?P<promise>[^}]*)\}
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr<[13]>|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
 _NOT_WORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
+_SOURCE: Final = re.compile(r"// line \d+")
 _VARYING: Final = re.compile(r"%[\w$#]+|\d+")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
 _CONSTANT: Final = re.compile(r"llvm\.mlir\.constant\((-?\d+) : i\d+\) : i\d+")
@@ -100,7 +101,7 @@ def check(mlir: str) -> None:
     made: dict[str, str] = {}
     seen: set[str] = set()  # lines whose words are known to be allowed, without names and numbers
     for line in mlir.splitlines():
-        if line in ("module {", "}", "} else {"):
+        if line in ("module {", "}", "} else {") or _SOURCE.fullmatch(line):
             continue
         found = _LINE.fullmatch(line)
         if found is None:
