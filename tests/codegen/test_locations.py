@@ -19,6 +19,7 @@ from tilec.ir.lines import line_numbers, number_lines, source_of, spans_json
 from tilec.ir.printer import print_function
 from tilec.lowering import lower
 from tilec.passes import prepare
+from tilec.pipeline import STAGES, Request, Work, stage_named
 from tilec.target import SM_90A, TARGETS, Target
 
 NAMES = ("add", "rms_norm", "matmul", "flash_attention", "sample_token")
@@ -122,3 +123,12 @@ def test_braces_carry_the_line_of_their_operation() -> None:
         "module {\n%a = x : i1 loc(#l3)\nscf.if %a {\ny loc(#l4)\n} else {\nz loc(#l3)\n} loc(#l3)\n} loc(#l1)\n"
         '#l1 = loc("KERNEL.tir":1:1)\n#l3 = loc("KERNEL.tir":3:1)\n#l4 = loc("KERNEL.tir":4:1)\n'
     )
+
+
+def test_the_first_stage_makes_the_table_and_no_later_key_holds_it(tmp_path: Path) -> None:
+    work = Work(Request("k", "k.py", str(tmp_path), {}, {}, {}, {}), None, loaded=own(tmp_path))
+    products = stage_named("tir").run(work)
+    lines = products["tir"].decode().splitlines()
+    span = source_of(products["spans"], next(i for i, line in enumerate(lines, 1) if " store " in f" {line.strip()} "))
+    assert span is not None and (span.file, span.line) == ("k.py", 12)
+    assert not any("spans" in stage.inputs for stage in STAGES)
