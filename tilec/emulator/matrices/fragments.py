@@ -1,9 +1,9 @@
-"""Which element of a matrix lies in which register of which lane: coordinates as index arrays, so that a fragment is one gather.
+"""Which element of a matrix lies in which register of which lane: index arrays, so that a fragment is one gather.
 
 Source: PTX ISA, "Matrix fragments for mma" (m16n8k4 to m16n8k32), "Warp-level matrix load instruction: ldmatrix", "Register
 fragments for wgmma". With `group` = lane // 4 and `member` = lane % 4, every format follows one rule: a 32-bit register holds
 `per` = 32 / width neighbours along K; A holds rows `group` and `group + 8` and columns `per * member + j`, then the same
-`4 * per` columns on; B likewise with its column `group`; C holds rows `group`, `group + 8` and columns `2 member`, `2 member + 1`.
+`4 * per` columns on; B likewise with its column `group`; C holds rows `group`, `group + 8`, columns `2 member`, `2 member + 1`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shared memory swizzles of `wgmma` operands and bulk tensor copies: byte addresses in, permuted byte addresses out.
 
-Source: PTX ISA, "Swizzling modes". A mode permutes chunks of 16 bytes within a row of 32, 64 or 128 bytes: the chunk's number is
+Source: PTX ISA, "Swizzling modes". A mode permutes chunks of 16 bytes in rows of 32, 64 or 128 bytes: a chunk's number is
 combined by exclusive or with address bits 7 and up, so the pattern repeats every 256, 512 or 1024 bytes.
 """
 

@@ -23,7 +23,7 @@ MAX_RANK: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tiled tensor map; dimension 0 is the innermost. `strides` has the bytes from one index to the next of dimensions 1 up."""
+    """A tiled tensor map; dimension 0 is the innermost. `strides`: bytes from one index to the next of dimensions 1 and up."""
 
     address: int
     element_bytes: int
@@ -71,7 +71,7 @@ class TensorMap:
 
 def box_addresses(tensor: TensorMap, start: tuple[int, ...], shared: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each element of the box at index `start` (innermost first), outermost dimension slowest: its byte address in global
-    memory, -1 where it lies outside the tensor, and its byte address in shared memory for a box at `shared`; (elements,) each."""
+    memory, -1 where it lies outside the tensor, and its byte address in shared memory for a box at `shared`: (elements,)."""
     steps = (tensor.element_bytes, *tensor.strides)
     place = np.full((1,), tensor.address, np.int64)
     inside = np.ones((1,), bool)
