@@ -180,13 +180,23 @@ class Shadow:
         if kept is not None and kept.any():
             new = np.where(kept, self._several(before, lanes), new)
         self.reads[where] = new
-        lost = self.reads[where] != new
+        winner = self.reads[where]
+        lost = winner != new
         if lost.any():
-            blocks = clocks.machine.block_number[clocks.machine.block[lanes]]
-            code = SEVERAL_IN_BLOCK + blocks if (blocks == blocks[0]).all() else np.full(len(lanes), SEVERAL)
-            code = (clocks.now << LANE_BITS) + code
-            self.reads[where[lost]] = np.broadcast_to(code[:, None], where.shape)[lost]
+            self._mark_several(where, winner, lost, lanes)
         return racing if racing is not None and racing.any() else None
+
+    def _mark_several(self, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
+        """Granules that several lanes read in one instruction: of one block, or of several."""
+        clocks, machine = self.clocks, self.clocks.machine
+        mine = machine.block_number[machine.block[lanes]][:, None]
+        code = winner & LANE_MASK
+        local = np.clip(code - 1 - clocks.first_lane, 0, machine.lane_count - 1)
+        block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, machine.block_number[machine.block[local]])
+        same = lost & (block == mine)
+        time = clocks.now << LANE_BITS
+        self.reads[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
+        self.reads[where[lost & ~same]] = time + SEVERAL
 
     def _several(self, before: Stamps, lanes: Index) -> Stamps:
         """The stamp where lanes read beside earlier unordered readers."""
