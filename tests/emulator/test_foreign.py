@@ -14,7 +14,7 @@ from tests.emulator.foreign_run import emulate
 def test_triton_kernels_emulate_without_fault_and_agree_with_numpy(name: str, seed: int) -> None:
     given = foreign_cases.launch(name, seed)
     report = emulate(name, given, seed=seed)
-    assert not report.faults, "\n".join(map(str, report.faults))
+    assert report.clean, "\n".join(map(str, report.faults))  # Triton's threads may store one value several times
     for output, exact in given.expected.items():
         found = report.tensors[output].astype(np.float64)
         defined = ~np.isnan(exact)

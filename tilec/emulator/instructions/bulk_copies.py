@@ -26,6 +26,7 @@ from tilec.emulator.memory import GLOBAL_BASE
 from tilec.emulator.proxies import proxies
 from tilec.emulator.races import LANE_BITS
 from tilec.emulator.registry import Decoder, Source, Step
+from tilec.emulator.syntax import Vector
 
 Index = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
@@ -263,10 +264,11 @@ def _plain(
 def _box(d: Decoder, operand: int, rank: int) -> Any:
     """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
     place = d.address(operand)
-    if len(place.extra) != rank:
-        raise d.unsupported(f"{len(place.extra)} coordinates for a tensor of rank {rank}")
+    items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
+    if len(items) != rank:
+        raise d.unsupported(f"{len(items)} coordinates for a tensor of rank {rank}")
     described = d.address_source(place)
-    coordinates = [d.source(item, "s32") for item in place.extra]
+    coordinates = [d.source(item, "s32") for item in items]
 
     def box(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
         machine, lane = frame.machine, int(frame.lanes[at])

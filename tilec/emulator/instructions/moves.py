@@ -6,7 +6,7 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.frame import Frame, union
-from tilec.emulator.memory import LOCAL_BASE, SHARED_BASE
+from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
 from tilec.emulator.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
 from tilec.emulator.syntax import Vector
 
@@ -69,6 +69,10 @@ def cvta(d: Decoder) -> Step:
     base = TYPES[kind][1](WINDOWS[space])
     if kind == "u32" and WINDOWS[space]:
         raise d.unsupported("32-bit generic addresses")
+    if space == "param" and not to:
+        # A parameter's address is given whole where it is 64 bits wide; what came through 32 bits has lost the window.
+        window = TYPES[kind][1](GLOBAL_BASE)
+        return d.pure(0, kind, [d.source(1, kind)], lambda value: value | window)
     return d.pure(0, kind, [d.source(1, kind)], lambda value: value - base if to else value + base)
 
 

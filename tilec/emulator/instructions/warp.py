@@ -238,10 +238,15 @@ def match(d: Decoder) -> Step:
 def redux(d: Decoder) -> Step:
     d.need("sync")
     operation = d.need("add", "min", "max", "and", "or", "xor")
-    kind = d.need(*(("u32", "s32") if operation in ("add", "min", "max") else ("b32",)))
+    absolute, keeps_nan = operation in ("min", "max") and d.flag("abs"), operation in ("min", "max") and d.flag("NaN")
+    kinds = {"add": ("u32", "s32"), "min": ("u32", "s32", "f32"), "max": ("u32", "s32", "f32")}.get(operation, ("b32",))
+    kind = d.need(*kinds)
+    if kind != "f32" and (absolute or keeps_nan):
+        raise d.unsupported(".abs and .NaN are for .f32")
     d.finish(3)
     value, members, write = d.source(1, kind), d.source(2, "b32"), d.target(0, kind)
-    function: Any = {
+    floats: dict[str, Any] = {"min": np.minimum if keeps_nan else np.fmin, "max": np.maximum if keeps_nan else np.fmax}
+    function: Any = floats[operation] if kind == "f32" else {
         "add": np.add,
         "min": np.minimum,
         "max": np.maximum,
@@ -252,6 +257,7 @@ def redux(d: Decoder) -> Step:
 
     def body(frame: Frame) -> None:
         data = np.broadcast_to(value.value(frame), frame.n)
+        data = np.abs(data) if absolute else data
         mask = np.broadcast_to(members.value(frame), frame.n)
         total = np.zeros(frame.n, data.dtype)
         groups = np.stack([frame.column("warp"), mask.astype(np.int64)])
