@@ -85,7 +85,20 @@ def locate(
     access = Access(positions, index, None, width, lanes)
     if not len(index):
         return access
-    return _check(frame, access, address, space, instruction, write, width if align is None else align)
+    found = _check(frame, access, address, space, instruction, write, width if align is None else align)
+    if machine.unwaited is not None and space in ("global", "generic"):
+        early = machine.unwaited[found.lanes] & (memory_space(machine, found) == "global")
+        if early.any():
+            at = int(np.flatnonzero(early)[0])
+            text = "global memory before griddepcontrol.wait, while the launch before may still run"
+            machine.faults.add("dependency", text, instruction, int(found.lanes[at]), index=int(found.index[at]), count=int(early.sum()))
+    return found
+
+
+def memory_space(machine: Machine, found: Access) -> str:
+    """The state space of an access, by the first of its allocations."""
+    hit = found.allocations(machine) if len(found.index) else []
+    return hit[0].space if hit else ""
 
 
 def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Index:

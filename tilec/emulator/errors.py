@@ -30,6 +30,7 @@ KINDS: Final = {
     "barrier": "a barrier used outside its rules (count, id, a thread that left before it)",
     "deadlock": "threads that wait for each other for ever",
     "mbarrier": "an mbarrier used outside its rules",
+    "dependency": "global memory touched before griddepcontrol.wait in a launch that may overlap the one before it",
     "descriptor": "a descriptor (matrix or tensor map) with fields that the instruction cannot use",
     "launch": "a launch that the module forbids (block shape, shared memory)",
     "trap": "the program executed trap",

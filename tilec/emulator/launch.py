@@ -39,6 +39,7 @@ def run(
     seed: int = 0,
     limits: Limits | None = None,
     blocks: Sequence[Block] | None = None,
+    overlaps: bool = False,
 ) -> Report:
     """Runs `entry` over `grid` blocks (only over `blocks`, if given) of `block` threads. Arguments are numbers, pointers
     (allocations of `memory`) or the bytes of a parameter. UnsupportedPtx where the program uses what the emulator does not
@@ -54,6 +55,7 @@ def run(
         raise UnsupportedPtx("clusters of several blocks", function.line)
     with np.errstate(all="ignore"):
         machine = Machine(module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits)
+        machine.overlaps = overlaps
         _check_shape(machine)
         _place_parameters(machine, arguments)
         machine.program.decode()
@@ -164,6 +166,7 @@ def emulate(
         arguments,
         memory,
         dynamic_shared_bytes=manifest.resources.dynamic_shared_bytes,
+        overlaps=manifest.dependent_launch,
         seed=seed,
         limits=limits,
         blocks=blocks,

@@ -63,6 +63,8 @@ class Machine:
         self.wakers: list[Callable[[], bool]] = []
         self.steps_left = self.limits.instructions
         self.pending = InFlight(self)
+        self.overlaps = False
+        self.unwaited: NDArray[np.bool_] | None = None
         self.on_wave.append(self.pending.clear)
         self.shared: list[Allocation] = []
         self.parameters: Allocation | None = None
@@ -107,6 +109,7 @@ class Machine:
             self.shadow.forget(found.start, found.end)
         self.clocks.start(first_number * threads)
         self.scheduler = schedule.Scheduler(self)
+        self.unwaited = np.ones(self.lane_count, np.bool_) if self.overlaps else None
         for action in self.on_wave:
             action()
 

@@ -110,10 +110,19 @@ def nanosleep(d: Decoder) -> Step:
 
 @lanewise("griddepcontrol")
 def griddepcontrol(d: Decoder) -> Step:
-    """Waits for the kernels before this one, or lets the next begin: this launch stands alone."""
-    d.need("wait", "launch_dependents")
+    """Waits for the kernels before this one, or lets the next begin. This launch stands alone, but one that may overlap the
+    launch before it (`Machine.overlaps`) must not touch global memory until each thread has waited."""
+    form = d.need("wait", "launch_dependents")
     d.finish(0)
-    return lambda frame: None
+    machine = d.machine
+
+    def step(frame: Frame) -> None:
+        if form == "wait" and machine.unwaited is not None:
+            machine.unwaited[frame.lanes if frame.mask is None else frame.lanes[frame.mask]] = False
+            if not machine.unwaited.any():
+                machine.unwaited = None
+
+    return step
 
 
 @lanewise("pmevent", "setmaxnreg")
