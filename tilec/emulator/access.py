@@ -71,7 +71,7 @@ def locate(
     address = np.broadcast_to(address, frame.n)
     use = frame.mask if mask is None else mask if frame.mask is None else mask & frame.mask
     if write and frame.mask_poison is not None:
-        machine.faults.poison("the guard of a store", instruction, frame, frame.mask_poison)
+        machine.faults.poison("the guard of a store", instruction, frame, frame.mask_poison, masked=False)
     if poison is not None:
         bad = (poison != 0) if use is None else (poison != 0) & use
         if bad.any():

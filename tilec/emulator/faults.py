@@ -75,9 +75,9 @@ class Recorder:
         if len(where):
             self.add(kind, message, instruction, int(frame.lanes[where[0]]), count=len(where))
 
-    def poison(self, what: str, instruction: Instruction, frame: Frame, poison: Poison) -> None:
+    def poison(self, what: str, instruction: Instruction, frame: Frame, poison: Poison, *, masked: bool = True) -> None:
         """Poison that decides something: `poison` [lanes of the frame], under its mask."""
-        where = np.flatnonzero(poison if frame.mask is None else np.where(frame.mask, poison, 0))
+        where = np.flatnonzero(poison if frame.mask is None or not masked else np.where(frame.mask, poison, 0))
         if len(where):
             bits = int(poison[where[0]])
             self.add(kind_of(bits), f"{what} is not defined", instruction, int(frame.lanes[where[0]]), count=len(where))

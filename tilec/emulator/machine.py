@@ -155,6 +155,8 @@ class Machine:
                 pc = signal
             if left <= 0 or (len(stops) and (pc in stops or (self.seed == 0 and pc > stops[0]))) or self.steps_left < 0:
                 break
+        if left <= 0:
+            self.scheduler.yield_turn()
         self.park(frame, pc)
         if self.steps_left < 0:
             self.faults.add("limit", f"more than {self.limits.instructions} instructions", None)

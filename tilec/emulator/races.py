@@ -173,8 +173,12 @@ class Shadow:
         clocks = self.clocks
         written = self.writes[where]
         racing = self.unordered(written, lanes, atomic) if written.any() else None
-        stamp = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
+        stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
         before = self.reads[where]
+        if atomic:
+            # A strong read conflicts with plain writes only: it never hides a plain read that stands there.
+            self.reads[where] = np.where((before != 0) & (before < ATOMIC), before, stamp | ATOMIC)
+            return racing if racing is not None and racing.any() else None
         new = np.broadcast_to(stamp, where.shape)
         kept = self.unordered(before, lanes) if before.any() else None
         if kept is not None and kept.any():
@@ -217,7 +221,7 @@ class Shadow:
         clocks = self.clocks
         written, read = self.writes[where], self.reads[where]
         racing = self.unordered(written, lanes, atomic) if written.any() else None
-        beside = self.unordered(read, lanes) if read.any() else None
+        beside = self.unordered(read, lanes, atomic) if read.any() else None
         stamp = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
         if atomic:
             stamp = stamp | ATOMIC

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NO_STOPS: Final = np.zeros(0, np.int64)
 FOREVER: Final = 1 << 60
-TURN: Final = 100_000
+TURN: Final = 5000
 
 
 class Scheduler:
@@ -128,10 +128,11 @@ def report_deadlock(machine: Machine) -> None:
         lines.append(f"line {instruction.line} `{instruction.text}`: threads {threads} of block(s) {names}")
     gone = int((machine.status == 2).sum())
     message = "threads wait for ever: " + "; ".join(lines) + (f"; {gone} threads have left" if gone else "")
-    first = int(blocked[0])
-    instruction = machine.program.instructions[int(machine.pc[first])]
-    divergent = instruction.opcode not in ("bar", "barrier", "mbarrier")
-    divergent |= instruction.modifiers[:1] == ("warp",)
+    waiting = [machine.program.instructions[int(pc)] for pc in machine.pc[blocked]]
+    apart = [not (w.opcode in ("bar", "barrier", "mbarrier") and w.modifiers[:1] != ("warp",)) for w in waiting]
+    divergent = any(apart)
+    chosen = apart.index(True) if divergent else 0
+    first, instruction = int(blocked[chosen]), waiting[chosen]
     machine.faults.add("divergent" if divergent else "deadlock", message, instruction, first, count=len(blocked))
 
 
