@@ -67,7 +67,7 @@ def _built(build: Any, entry: KernelEntry, constants: tuple[str, ...], target: T
     with contextlib.closing(open_store(build)) as store:
         planned, refusals = plan(build, (one,), (target,), store, FileDigests(), toolchain(store))
         if refusals:
-            raise CompileError(*(item for refusal in refusals for item in refusal.diagnostics))
+            raise CompileError(item for refusal in refusals for item in refusal.diagnostics)
         work = pipeline.Work(planned[0].request, target)
         for stage in pipeline.STAGES:
             pipeline.run_stage(stage, work, store)

@@ -19,7 +19,7 @@ from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
 from tilec.emulator.machine import Machine
 from tilec.emulator.memory import Allocation, Memory
 from tilec.emulator.parser import parse
-from tilec.emulator.syntax import Function, Module, Parameter
+from tilec.emulator.syntax import Module, Parameter
 
 Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation

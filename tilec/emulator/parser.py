@@ -290,13 +290,11 @@ class _Parser:
         offset = 0
         while not self.accept(")"):
             self.take(".param")
-            align, width, word = 0, 0, ""
+            align, width, type_name = 0, 0, ""
             while self.here.text.startswith("."):
                 word = self.take(kind="word")
                 if word == ".align":
-                    align_here = self.integer()
-                    align = align if width and found is None else align_here
-                    align = align_here if not width else align
+                    align = self.integer()
                 elif word == ".ptr":
                     if self.here.text in (".global", ".shared", ".const", ".local"):
                         self.take()
