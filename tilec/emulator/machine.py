@@ -131,6 +131,7 @@ class Machine:
         program = self.program
         steps, ends, hits = program.steps, program.ends, program.hits
         pc, left = frame.pc, budget
+        signal: Any = None
         while True:
             end = ends[pc]
             if len(stops):
