@@ -144,7 +144,11 @@ def test_writing_what_others_still_read() -> None:
 
 
 def test_threads_that_write_the_same_value() -> None:
-    body = "mov.u32 %r3, smem; st.shared.u32 [%r3], {value}; bar.sync 0; ld.shared.u32 %r5, [%r3];" + AT + "st.global.u32 [%d1], %r5;"
+    body = (
+        "mov.u32 %r3, smem; st.shared.u32 [%r3], {value}; bar.sync 0; ld.shared.u32 %r5, [%r3];"
+        + AT
+        + "st.global.u32 [%d1], %r5;"
+    )
     same = go(body.replace("{value}", "7"), shared=16)
     assert kinds(same) == {"race-same-value"} and same.clean
     assert kinds(go(body.replace("{value}", "%t"), shared=16)) == {"race"}

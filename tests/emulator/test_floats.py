@@ -63,7 +63,11 @@ def test_rounds_once(opcode: str, mode: str) -> None:
 def test_a_fused_multiply_add_that_two_roundings_get_wrong() -> None:
     a, b, c = (np.array([x], np.float32) for x in (1 + 2.0**-12, 1 + 2.0**-12, 2.0**-60))
     got = evaluate("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", [("f32", a), ("f32", b), ("f32", c)]).view(np.float32)
-    assert got[0] == np.float32(rounded(Fraction(float(a[0])) ** 2 + Fraction(float(c[0])), "rn")) == np.float32(1 + 2.0**-11 + 2.0**-23)
+    assert (
+        got[0]
+        == np.float32(rounded(Fraction(float(a[0])) ** 2 + Fraction(float(c[0])), "rn"))
+        == np.float32(1 + 2.0**-11 + 2.0**-23)
+    )
 
 
 @pytest.mark.parametrize("opcode", ["min", "max"])
@@ -78,7 +82,9 @@ def test_extrema_of_nan_and_zeros(opcode: str) -> None:
 
 @pytest.mark.parametrize("to", ["s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64"])
 def test_float_to_integer_saturates(to: str) -> None:
-    a = np.concatenate([values(400, 4), np.array([np.inf, -np.inf, np.nan, 0.5, -0.5, 1e30, -1e30, 2.0**31, 2.0**63], np.float32)])
+    a = np.concatenate(
+        [values(400, 4), np.array([np.inf, -np.inf, np.nan, 0.5, -0.5, 1e30, -1e30, 2.0**31, 2.0**63], np.float32)]
+    )
     bits, wide = int(to[1:]), max(16, int(to[1:]))
     got = evaluate(f"cvt.rzi.{to}.f32 {{d}}, {{a}};", f"b{wide}", [("f32", a)])
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)

@@ -41,4 +41,3 @@ def test_shipped_kernel_agrees_with_the_reference(name: str, arch: str, seed: in
         found = report.tensors[tensor].astype(np.float64)
         tolerance = TOLERANCE.get(str(function.constants.get("E")), 0.0)
         assert np.allclose(found, np.asarray(values, np.float64), rtol=tolerance, atol=tolerance), tensor
-

@@ -72,7 +72,9 @@ def launch(
     """Runs `k`; tensors in `out` count as never written."""
     memory = Memory()
     places = [
-        memory.allocate(name, array, writable=name not in read_only, initialised=name not in out, checked=checked and name in out)
+        memory.allocate(
+            name, array, writable=name not in read_only, initialised=name not in out, checked=checked and name in out
+        )
         for name, array in tensors.items()
     ]
     return run(parse(text), "k", grid, (threads,), places, memory, dynamic_shared_bytes=shared, seed=seed, **more)

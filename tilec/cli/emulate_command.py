@@ -196,7 +196,9 @@ def _print(manifest: Manifest, values: dict[str, float], seed: int, report: Repo
     named = ", ".join(f"{name}={value}" for name, value in values.items())
     s = report.statistics
     print(f"{manifest.kernel} on {manifest.arch}, {named}, schedule {seed}")
-    print(f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed")
+    print(
+        f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed"
+    )
     for fault in report.faults:
         print(f"  {fault}, {fault.count} times" + (f", tile IR line {fault.tir_line}" if fault.tir_line else ""))
     print("  nothing found" if report.clean else "  FAULTS", file=sys.stdout)

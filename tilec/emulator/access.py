@@ -91,7 +91,9 @@ def locate(
         if early.any():
             at = int(np.flatnonzero(early)[0])
             text = "global memory before griddepcontrol.wait, while the launch before may still run"
-            machine.faults.add("dependency", text, instruction, int(found.lanes[at]), index=int(found.index[at]), count=int(early.sum()))
+            machine.faults.add(
+                "dependency", text, instruction, int(found.lanes[at]), index=int(found.index[at]), count=int(early.sum())
+            )
     return found
 
 
@@ -292,9 +294,7 @@ def note_poison(machine: Machine, access: Access, flags: NDArray[np.uint8], inst
     machine.extensions.setdefault("poison stores", []).append((access.index[flags.any(axis=1)], access.width, instruction))
 
 
-def watch_read(
-    machine: Machine, access: Access, instruction: Instruction, *, atomic: bool = False, nc: bool = False
-) -> None:
+def watch_read(machine: Machine, access: Access, instruction: Instruction, *, atomic: bool = False, nc: bool = False) -> None:
     """Looks for writes that no order separates from these reads, and records the reads."""
     found = access.allocation
     if not len(access.index) or (found is not None and not found.tracked):
@@ -310,7 +310,9 @@ def watch_read(
 
 def watch_noncoherent(machine: Machine, access: Access, instruction: Instruction) -> None:
     """ld.global.nc is for memory that nobody writes during the launch (PTX ISA, ld.global.nc)."""
-    machine.extensions.setdefault("noncoherent", []).append((np.unique(access.index), access.width, instruction, access.lanes[0]))
+    machine.extensions.setdefault("noncoherent", []).append(
+        (np.unique(access.index), access.width, instruction, access.lanes[0])
+    )
 
 
 def watch_write(

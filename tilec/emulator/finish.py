@@ -38,9 +38,7 @@ def _check_output(machine: Machine, found: Allocation) -> None:
             at = int(bad[0])
             at += int(np.flatnonzero(machine.memory.poison[at : at + width] & STORED)[0])
             bits = int(machine.memory.poison[at])
-            machine.faults.add(
-                kind_of(bits), f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad)
-            )
+            machine.faults.add(kind_of(bits), f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
     if found.checked:
         missing = np.flatnonzero(poison == UNINITIALISED)
         if len(missing):

@@ -146,9 +146,7 @@ class Machine:
             hits[end + 1] -= frame.n
             left -= end + 1 - pc
             self.steps_left -= end + 1 - pc
-            if program.straight[end]:
-                pc = end + 1
-            elif signal is None:
+            if program.straight[end] or signal is None:
                 pc = end + 1
             elif isinstance(signal, Signal):
                 return

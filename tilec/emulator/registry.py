@@ -276,9 +276,7 @@ class Decoder:
         return Source(lambda frame: (inner.value(frame) + offset).view(np.int64), inner.poison)
 
     # --- steps
-    def pure(
-        self, operand: int | Operand, kind: str, sources: Sequence[Source], function: Callable[..., Lanes]
-    ) -> Step:
+    def pure(self, operand: int | Operand, kind: str, sources: Sequence[Source], function: Callable[..., Lanes]) -> Step:
         """The step `target = function(*sources)`, with the union of their poison."""
         write = self.target(operand, kind)
         if len(sources) == 1:

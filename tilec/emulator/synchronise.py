@@ -32,9 +32,11 @@ class Synchronise:
     @staticmethod
     def of(machine: Machine) -> Any:
         """The one of this launch."""
-        return machine.extensions.setdefault("synchronise", None) or machine.extensions.__setitem__(
-            "synchronise", Synchronise(machine)
-        ) or machine.extensions["synchronise"]
+        return (
+            machine.extensions.setdefault("synchronise", None)
+            or machine.extensions.__setitem__("synchronise", Synchronise(machine))
+            or machine.extensions["synchronise"]
+        )
 
     def _forget(self) -> None:
         self.left.clear()

@@ -9,9 +9,9 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes
 from tilec.emulator.frame import Frame
+from tilec.emulator.instructions.half import clamp_negative
 from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
 from tilec.emulator.rounding import flush, odd, round_to, two_sum, widen
-from tilec.emulator.instructions.half import clamp_negative
 
 INTEGERS: Final = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 FLOATS: Final = ("f16", "bf16", "f32", "f64")

@@ -58,7 +58,7 @@ def product(mode: str, kind: str) -> tuple[Callable[[Lanes, Lanes], Lanes], str]
 
 def _binary(opcode: str, function: Callable[[Any, Any], Any], kinds: tuple[str, ...] = INTEGERS) -> None:
     def decode(d: Decoder) -> Step:
-        if is_float(d) or opcode in FLOATS and d.left and d.left[0] not in (*kinds, "sat", "cc"):
+        if is_float(d) or (opcode in FLOATS and d.left and d.left[0] not in (*kinds, "sat", "cc")):
             return FLOATS[opcode](d)
         saturate = opcode in ("add", "sub") and d.flag("sat")
         carry = opcode in ("add", "sub") and d.flag("cc")

@@ -246,14 +246,18 @@ def redux(d: Decoder) -> Step:
     d.finish(3)
     value, members, write = d.source(1, kind), d.source(2, "b32"), d.target(0, kind)
     floats: dict[str, Any] = {"min": np.minimum if keeps_nan else np.fmin, "max": np.maximum if keeps_nan else np.fmax}
-    function: Any = floats[operation] if kind == "f32" else {
-        "add": np.add,
-        "min": np.minimum,
-        "max": np.maximum,
-        "and": np.bitwise_and,
-        "or": np.bitwise_or,
-        "xor": np.bitwise_xor,
-    }[operation]
+    function: Any = (
+        floats[operation]
+        if kind == "f32"
+        else {
+            "add": np.add,
+            "min": np.minimum,
+            "max": np.maximum,
+            "and": np.bitwise_and,
+            "or": np.bitwise_or,
+            "xor": np.bitwise_xor,
+        }[operation]
+    )
 
     def body(frame: Frame) -> None:
         data = np.broadcast_to(value.value(frame), frame.n)
