@@ -48,8 +48,10 @@ def _softmax(case: dict[str, Any], random: np.random.Generator, seed: int) -> La
     exact = np.full((rows, stride), np.nan)
     exact[:, :columns] = np.exp(wide - wide.max(axis=1, keepdims=True))
     exact[:, :columns] /= exact[:, :columns].sum(axis=1, keepdims=True)
-    out = np.full_like(x, np.nan)
-    return Launch(dict(x_ptr=x, out_ptr=out, row_stride=stride, columns=columns), (rows, 1, 1), {"out_ptr": exact}, 2.0**-20)
+    used = (rows - 1) * stride + columns  # nothing lies behind the last row
+    out = np.full(used, np.nan, np.float32)
+    arguments = {"x_ptr": x.ravel()[:used], "out_ptr": out, "row_stride": stride, "columns": columns}
+    return Launch(arguments, (rows, 1, 1), {"out_ptr": exact.ravel()[:used]}, 2.0**-20)
 
 
 def _layer_norm(case: dict[str, Any], random: np.random.Generator, seed: int) -> Launch:
@@ -61,10 +63,12 @@ def _layer_norm(case: dict[str, Any], random: np.random.Generator, seed: int) ->
     exact = np.full((rows, stride), np.nan)
     exact[:, :columns] = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-5)
     exact[:, :columns] = exact[:, :columns] * weight[:columns] + bias[:columns]
-    arguments = dict(
-        x_ptr=x, weight_ptr=weight, bias_ptr=bias, out_ptr=np.full_like(x, np.nan), row_stride=stride, columns=columns, eps=1e-5
-    )
-    return Launch(arguments, (rows, 1, 1), {"out_ptr": exact}, 2.0**-10)
+    used = (rows - 1) * stride + columns
+    arguments = {
+        "x_ptr": x.ravel()[:used], "weight_ptr": weight[:columns], "bias_ptr": bias[:columns],
+        "out_ptr": np.full(used, np.nan, np.float16), "row_stride": stride, "columns": columns, "eps": 1e-5,
+    }  # fmt: skip
+    return Launch(arguments, (rows, 1, 1), {"out_ptr": exact.ravel()[:used]}, 2.0**-10)
 
 
 def _matmul(case: dict[str, Any], random: np.random.Generator, seed: int) -> Launch:
@@ -76,7 +80,7 @@ def _matmul(case: dict[str, Any], random: np.random.Generator, seed: int) -> Lau
     c = np.full((m, n), np.nan, dtype)
     sizes = case["constants"]
     blocks = (-(-m // sizes["BM"]), -(-n // sizes["BN"]), 1)
-    arguments = dict(a_ptr=a, b_ptr=b, c_ptr=c, m=m, n=n, k=k, a_stride=k, b_stride=n, c_stride=n)
+    arguments = {"a_ptr": a, "b_ptr": b, "c_ptr": c, "m": m, "n": n, "k": k, "a_stride": k, "b_stride": n, "c_stride": n}
     exact = a.astype(np.float64) @ b.astype(np.float64)
     return Launch(arguments, blocks, {"c_ptr": exact}, 2.0**-8 if dtype is not np.float32 else 2.0**-9)
 
@@ -87,7 +91,7 @@ def _matmul_tma(case: dict[str, Any], random: np.random.Generator, seed: int) ->
     a, b = random.normal(size=(m, k)).astype(bf16), random.normal(size=(n, k)).astype(bf16)
     c = np.full((m, n), np.nan, bf16)
     exact = a.astype(np.float64) @ b.astype(np.float64).T
-    arguments = dict(a_desc=(a, (64, 64)), b_desc=(b, (64, 64)), c_desc=(c, (64, 64)), k=k)
+    arguments = {"a_desc": (a, (64, 64)), "b_desc": (b, (64, 64)), "c_desc": (c, (64, 64)), "k": k}
     return Launch(arguments, (-(-m // 64), -(-n // 64), 1), {"c_desc": exact}, 2.0**-8)
 
 
@@ -100,9 +104,16 @@ def _attention(case: dict[str, Any], random: np.random.Generator, seed: int) -> 
     scores[:, np.triu(np.ones((length, length), bool), 1)] = -np.inf
     weights = np.exp(scores - scores.max(axis=2, keepdims=True))
     exact = weights / weights.sum(axis=2, keepdims=True) @ v.astype(np.float64)
-    arguments = dict(
-        q_ptr=q, k_ptr=k, v_ptr=v, out_ptr=out, row_stride=wide, head_stride=length * wide, length=length, scale=scale
-    )
+    arguments = {
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
+        "out_ptr": out,
+        "row_stride": wide,
+        "head_stride": length * wide,
+        "length": length,
+        "scale": scale,
+    }
     return Launch(arguments, (-(-length // case["constants"]["BM"]), heads, 1), {"out_ptr": exact}, 2.0**-9)
 
 

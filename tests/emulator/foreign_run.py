@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.emulator import foreign_cases
 from tilec.emulator import launch
-from tilec.emulator.errors import Report
+from tilec.emulator.errors import Limits, Report
 from tilec.emulator.matrices.tensor_maps import TensorMap
 from tilec.emulator.memory import Allocation, Memory
 from tilec.emulator.parser import parse
@@ -18,7 +18,9 @@ SCRATCH = (0, 0)
 """Triton's last two parameters: scratch memory that no kernel here uses."""
 
 
-def emulate(name: str, given: foreign_cases.Launch, *, seed: int = 0, text: str | None = None) -> Report:
+def emulate(
+    name: str, given: foreign_cases.Launch, *, seed: int = 0, text: str | None = None, limits: Limits | None = None
+) -> Report:
     """The report of a launch; `text` in place of the PTX that is stored."""
     case = foreign_cases.CASES[name]
     memory = Memory()
@@ -36,7 +38,7 @@ def emulate(name: str, given: foreign_cases.Launch, *, seed: int = 0, text: str 
     module = parse(foreign_cases.text(name) if text is None else text)
     return launch.run(
         module, case["entry"], given.grid, (case["threads"], 1, 1), [*arguments, *SCRATCH], memory,
-        dynamic_shared_bytes=case["shared"], seed=seed,
+        dynamic_shared_bytes=case["shared"], seed=seed, limits=limits,
     )  # fmt: skip
 
 
