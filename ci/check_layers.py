@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact", "bundle_format")
-STAGES: Final = ("frontend", "interpreter", "passes", "lowering", "codegen", "assemble", "cache", "runtime", "graph")
+STAGES: Final = ("frontend", "interpreter", "passes", "lowering", "codegen", "assemble", "emulator", "cache", "runtime", "graph")
 DRIVERS: Final = ("defects", "pipeline", "build", "bundle", "cli", "__main__", "__init__")
 ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")

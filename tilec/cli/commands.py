@@ -150,6 +150,33 @@ def graph(kernel: str, project: str, constants: tuple[str, ...], output: str) ->
     return graph_command(project, kernel, constants, output)
 
 
+@tilec.command(
+    epilog="Exit status: 0 nothing found, 1 faults found or the kernel was refused, 2 wrong usage, PTX that the emulator "
+    "does not know, or the environment, 130 interrupted."
+)
+@click.argument("kernel")
+@_PROJECT
+@_ARCH
+@click.option("--constants", "-c", multiple=True, metavar="NAME=VALUE", help="Which specialisation. Default: the first.")
+@click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
+@click.option("--schedule-seed", default=0, show_default=True, help="0: in lock step; others: a random order of warps.")
+@_JSON
+def emulate(
+    kernel: str, project: str, arch: str | None, constants: tuple[str, ...], dims: str | None, schedule_seed: int,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Run a kernel's PTX on the emulator with random inputs, and report what it does wrong.
+
+    \b
+    Examples:
+      tilec emulate rms_norm --arch sm_90
+      tilec emulate add --dims N=5000 --schedule-seed 3
+    """
+    from tilec.cli.emulate_command import emulate_command
+
+    return emulate_command(project, kernel, arch, constants, dims, schedule_seed, as_json=as_json)
+
+
 @tilec.group(epilog=BUNDLE_EPILOG)
 def bundle() -> None:
     """Pack a model's artifacts into one file, and look into such files; reading them needs no compiler."""

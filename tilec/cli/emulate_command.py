@@ -1,0 +1,204 @@
+"""`tilec emulate`: one specialisation of a kernel to PTX, and its PTX on the emulator with random inputs within the contract."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tilec.cli.inspect_commands import specialisation
+from tilec.cli.project import UsageError, chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, toolchain
+from tilec.diagnostics import CompileError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tilec.artifact import Manifest, TensorSpec
+    from tilec.build.buildfile import KernelEntry
+    from tilec.emulator import Report
+    from tilec.target import Target
+
+_SIZES = (1, 2, 3, 5, 7, 8, 16, 17, 32, 33, 40, 64, 100, 128, 136, 256)
+_TRIALS = 5000
+
+
+def emulate_command(
+    project: str, kernel: str, arch: str | None, constants: tuple[str, ...], dims: str | None, seed: int, *, as_json: bool
+) -> int:  # fmt: skip
+    """Print the report of one launch on each target; 1 where a fault was found or the kernel is refused."""
+    from tilec.emulator import UnsupportedPtx, emulate
+
+    build = open_project(project)
+    entry = chosen_entries(build, [kernel])[0]
+    found = 0
+    results: list[dict[str, Any]] = []
+    for target in chosen_targets(arch) or entry.targets[:1]:
+        try:
+            ptx, manifest = _built(build, entry, constants, target)
+        except CompileError as error:
+            print_diagnostics(error.diagnostics, build.root)
+            return 1
+        values = launch_values(manifest, _given(dims))
+        try:
+            report = emulate(ptx, manifest, random_tensors(manifest, values, seed), values, seed=seed)
+        except UnsupportedPtx as error:
+            raise UsageError(f"the emulator does not know this PTX: {error}") from None
+        found += not report.clean
+        results.append(_as_json(manifest, values, seed, report))
+        if not as_json:
+            _print(manifest, values, seed, report)
+    if as_json:
+        print(json.dumps(results, indent=1))
+    return int(found > 0)
+
+
+def _built(build: Any, entry: KernelEntry, constants: tuple[str, ...], target: Target) -> tuple[str, Manifest]:
+    """PTX and manifest of a specialisation, through the store; CompileError where the kernel is refused."""
+    from dataclasses import replace
+
+    from tilec import pipeline
+    from tilec.artifact import manifest_from_json
+    from tilec.build.plan import plan
+    from tilec.cache import FileDigests
+
+    one = replace(entry, constants={name: (value,) for name, value in specialisation(entry, constants).items()})
+    with contextlib.closing(open_store(build)) as store:
+        planned, refusals = plan(build, (one,), (target,), store, FileDigests(), toolchain(store))
+        if refusals:
+            raise CompileError(item for refusal in refusals for item in refusal.diagnostics)
+        work = pipeline.Work(planned[0].request, target)
+        for stage in pipeline.STAGES:
+            pipeline.run_stage(stage, work, store)
+        pipeline.link(work)
+    return work.products["ptx"].decode(), manifest_from_json(json.loads(work.products["json"]))
+
+
+def _given(text: str | None) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for item in (text or "").split(","):
+        name, equals, value = item.partition("=")
+        if not item:
+            continue
+        try:
+            values[name] = float(value) if "." in value or "e" in value else int(value)
+        except ValueError:
+            raise UsageError(f"`{item}` is not NAME=NUMBER") from None
+        if not equals or not name.isidentifier():
+            raise UsageError(f"`{item}` is not NAME=NUMBER")
+    return values
+
+
+def launch_values(manifest: Manifest, given: dict[str, float]) -> dict[str, float]:
+    """Dims, strides and scalars: those given, and small ones that the launch checks allow. UsageError where none are found."""
+    import numpy as np
+
+    floats = {spec.name for spec in manifest.scalars if spec.dtype.startswith(("f", "bf"))}
+    names = {slot.name for slot in manifest.abi if slot.kind != "pointer"} | {
+        name for spec in manifest.tensors for expr in (*spec.dims, *(spec.strides or ())) for name in expr.symbols()
+    }
+    for name in given:
+        if name not in names:
+            raise UsageError(f"no launch value `{name}`; they are {', '.join(sorted(names))}")
+    random = np.random.default_rng(0)
+    for _ in range(_TRIALS):
+        env = {name: int(random.choice(_SIZES)) for name in sorted(names - floats)}
+        env |= {name: int(value) for name, value in given.items() if name not in floats}
+        _contiguous(manifest, env, given)
+        _solve(manifest, env, given)
+        if all(check.condition.evaluate(env) for check in manifest.launch_checks):
+            return {**env, **{name: given.get(name, 0.5) for name in floats}}
+    raise UsageError("found no small sizes that the launch checks allow; give them with --dims")
+
+
+def _contiguous(manifest: Manifest, env: dict[str, int], given: dict[str, float]) -> None:
+    for spec in manifest.tensors:
+        step = 1
+        for dim, stride in reversed(list(zip(spec.dims, spec.strides or (), strict=False))):
+            if stride.op == "sym" and stride.name not in given:
+                env[stride.name] = step
+            step *= dim.evaluate(env)
+
+
+def _solve(manifest: Manifest, env: dict[str, int], given: dict[str, float]) -> None:
+    """Gives a symbol that an equation defines its value."""
+    for check in manifest.launch_checks:
+        if check.condition.op != "==":
+            continue
+        left, right = check.condition.args
+        for one, other in ((left, right), (right, left)):
+            if one.op == "sym" and one.name not in given:
+                env[one.name] = other.evaluate(env)
+                break
+
+
+def random_tensors(manifest: Manifest, values: dict[str, float], seed: int) -> dict[str, NDArray[Any]]:
+    """Inputs at random within the value checks, as storage (bf16 and 8-bit floats as unsigned integers)."""
+    import numpy as np
+
+    env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    random = np.random.default_rng([seed, 1])
+    checks = {check.tensor: check for check in manifest.value_checks}
+    found: dict[str, NDArray[Any]] = {}
+    for spec in manifest.tensors:
+        check = checks.get(spec.name)
+        bounds = (check.low.evaluate(env), check.high.evaluate(env), check.distinct) if check else (0, 100, False)
+        found[spec.name] = _random(random, spec, _span(spec, env), bounds)
+    return found
+
+
+def _span(spec: TensorSpec, env: dict[str, int]) -> int:
+    """Elements from the first to the last of a tensor."""
+    dims = [dim.evaluate(env) for dim in spec.dims]
+    count = 1
+    if spec.strides is None:
+        for dim in dims:
+            count *= dim
+        return count
+    return 1 + sum((dim - 1) * stride.evaluate(env) for dim, stride in zip(dims, spec.strides, strict=True))
+
+
+def _random(random: np.random.Generator, spec: TensorSpec, count: int, bounds: tuple[int, int, bool]) -> NDArray[Any]:
+    import numpy as np
+
+    if spec.dtype in ("f32", "f16"):
+        return random.normal(size=count).astype(np.float32 if spec.dtype == "f32" else np.float16)
+    if spec.dtype == "bf16":
+        return (random.normal(size=count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if spec.dtype.startswith("f8"):
+        return random.integers(0, 0x70, count).astype(np.uint8)
+    dtype = np.uint8 if spec.dtype in ("bool", "i1") else np.dtype(spec.dtype.replace("i", "int").replace("uint", "uint"))
+    if spec.dtype.startswith("u"):
+        dtype = np.dtype("uint" + spec.dtype[1:])
+    low, high, distinct = (0, 2, False) if spec.dtype in ("bool", "i1") else bounds
+    if distinct:
+        return random.permutation(np.arange(low, high))[:count].astype(dtype)
+    return random.integers(low, min(high, low + 127), count).astype(dtype)
+
+
+def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Report) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    statistics = {key: report.statistics[key] for key in ("steps", "instruction_lanes", "seconds", "coverage")}
+    return {
+        "kernel": manifest.kernel,
+        "arch": manifest.arch,
+        "constants": manifest.constants,
+        "values": values,
+        "seed": seed,
+        "faults": [asdict(fault) for fault in report.faults],
+        "statistics": statistics,
+    }
+
+
+def _print(manifest: Manifest, values: dict[str, float], seed: int, report: Report) -> None:
+    named = ", ".join(f"{name}={value}" for name, value in values.items())
+    s = report.statistics
+    print(f"{manifest.kernel} on {manifest.arch}, {named}, schedule {seed}")
+    print(
+        f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed"
+    )
+    for fault in report.faults:
+        print(f"  {fault}, {fault.count} times" + (f", tile IR line {fault.tir_line}" if fault.tir_line else ""))
+    print("  nothing found" if report.clean else "  FAULTS", file=sys.stdout)
