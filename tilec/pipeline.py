@@ -172,6 +172,8 @@ STAGES = (
 )
 CHECK_STAGES = STAGES[:2]
 LINK_PACKAGES = ("pipeline.py",)
+ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
+"""What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
 
 
 def stage_named(name: str) -> Stage:

@@ -129,6 +129,7 @@ def verify_command(paths: tuple[str, ...], arch: str | None, sha256: str | None,
         try:
             row: dict[str, Any]
             with opened(path, arch, sha256) as bundle:
+                _check_texts(bundle)
                 line = f"{path}: sound, {bundle.model} for {bundle.arch}, {len(bundle.kernels)} kernels, {bundle.size} bytes"
                 row: dict[str, Any] = {
                     "model": bundle.model,
@@ -146,6 +147,14 @@ def verify_command(paths: tuple[str, ...], arch: str | None, sha256: str | None,
     if as_json:
         print(json.dumps({"bundles": results}, indent=1))
     return status_of(problems)
+
+
+def _check_texts(bundle: Bundle) -> None:
+    """Expand tile IR and PTX, which opening does not; CompileError where one is damaged."""
+    try:
+        bundle.texts()
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message)) from None
 
 
 def show_command(path: str, kernel: str, *, as_json: bool) -> int:
