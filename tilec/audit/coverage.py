@@ -7,7 +7,7 @@ them, and the box reaches the element. Data may be anything that the contract al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, product
 
@@ -35,6 +35,10 @@ class Writer:
     execution: Execution
     goals: list[Term]
     sought: Unknowns
+
+
+Make = Callable[[Scene], list[Writer]]
+"""Puts what is asked into a scene, and the writers that may answer it."""
 
 
 def coverage(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -109,18 +113,18 @@ def _writer(
     return Writer(execution, goals, sought)
 
 
-def _exists(program: Program, make: object, budget: Budget) -> Verdict:
+def _exists(program: Program, make: Make, budget: Budget) -> Verdict:
     """Is there, for every element, one of the writers that `make` puts into a scene?"""
     verdict = Verdict(UNKNOWN, UNFOUND)
     probe = Scene(program)
-    counts = [len(list(candidates(writer.sought, Definitions("n")))) for writer in make(probe)]  # pyright: ignore
+    counts = [len(list(candidates(writer.sought, Definitions("n")))) for writer in make(probe)]
     if not counts or not all(counts):
         return verdict
     for choice in islice(product(*(range(count) for count in counts)), ATTEMPTS):
         if budget.spent():
             return Verdict(UNKNOWN, "the time limit was reached")
         scene = Scene(program)
-        writers: list[Writer] = make(scene)  # pyright: ignore
+        writers = make(scene)
         solutions = [
             next(islice(candidates(writer.sought, scene.universal), number, None))
             for writer, number in zip(writers, choice, strict=True)

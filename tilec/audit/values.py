@@ -313,17 +313,14 @@ def moved(op: Op, position: Position) -> Position:
         last = position[len(position) - len(source) :]
         return tuple(smt.integer(0) if extent == 1 else at for extent, at in zip(source, last, strict=True))
     if isinstance(op, Permute):
-        found = list(position)
-        for axis, source_axis in enumerate(op.axes):
-            found[source_axis] = position[axis]
-        return tuple(found)
+        return tuple(position[op.axes.index(axis)] for axis in range(len(position)))
     if [e for e in source if e != 1] == [e for e in target if e != 1]:
         kept = iter([at for at, extent in zip(position, target, strict=True) if extent != 1])
         return tuple(smt.integer(0) if extent == 1 else next(kept) for extent in source)
     flat: Term = smt.integer(0)
     for at, extent in zip(position, target, strict=True):
         flat = smt.add(smt.mul(flat, smt.integer(extent)), at)
-    found = []
+    found: list[Term] = []
     for extent in reversed(source):
         found.append(smt.z3.simplify(flat % extent) if extent != 1 else smt.integer(0))
         flat = smt.z3.simplify(flat / extent) if extent != 1 else flat
