@@ -94,7 +94,9 @@ def meeting(scene: Scene, first: Execution, left: MemoryOp, second: Execution, r
 
 def _boxes_meet(scene: Scene, first: Execution, left: MemoryOp, second: Execution, right: MemoryOp) -> list[Term]:
     found: list[Term] = []
-    corners = [execution.place(op, (smt.integer(0),) * len(tile_shape(op))) for execution, op in ((first, left), (second, right))]
+    corners = [
+        execution.place(op, (smt.integer(0),) * len(tile_shape(op))) for execution, op in ((first, left), (second, right))
+    ]
     shapes = [tile_shape(left), tile_shape(right)]
     for axis, (a, b) in enumerate(zip(*corners, strict=True)):
         found += [smt.compare("lt", a, smt.add(b, smt.integer(shapes[1][axis])))]

@@ -13,9 +13,9 @@ from itertools import islice, product
 
 from tilec.audit import smt
 from tilec.audit.accesses import subject_of
+from tilec.audit.definitions import Definitions
 from tilec.audit.findings import CONFIRMED, TRUSTED, UNKNOWN, Finding, Verdict, positions, single, worst
 from tilec.audit.program import MemoryOp, Program, clipped, writes
-from tilec.audit.definitions import Definitions
 from tilec.audit.scene import Scene
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape

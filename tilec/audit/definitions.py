@@ -45,7 +45,6 @@ class Definitions:
         return any(name.startswith(self.prefix.partition(".")[0] + ".") for name in smt.mentioned([term]))
 
 
-
 def divide(left: Term, right: Term, name: str, positive: bool = False) -> tuple[Term, Term, list[Term]]:
     """Quotient, rest and the facts that define both: floor division, total (0 and 0 for a zero divisor). `positive` says that
     the divisor is known to be at least 1 wherever the terms are used."""

@@ -67,9 +67,7 @@ def _launch(
     arrays = contents(manifest, case.values, 0)
     if arrays is None:
         return {**row, "skipped": "no contents satisfy the value checks"}
-    scalars: dict[str, int | float] = {
-        spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars
-    }
+    scalars: dict[str, int | float] = {spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars}
     report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed)
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count

@@ -11,8 +11,24 @@ from tilec.audit.contract import GRID_LIMITS, Contract
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.ops import (
-    Binary, BlockId, Broadcast, Cast, Compare, Constant, DimValue, For, Gather, If, Iota, Load, NumBlocks, Permute, Reduce, Reshape,
-    Select, Unary,
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    For,
+    Gather,
+    If,
+    Iota,
+    Load,
+    NumBlocks,
+    Permute,
+    Reduce,
+    Reshape,
+    Select,
+    Unary,
 )  # fmt: skip
 from tilec.ir.types import MAX_DIM, TileType
 
@@ -149,7 +165,7 @@ def _arithmetic(kind: str, a: Bounds, b: Bounds) -> Bounds | None:
             corners = [x // y for x in a for y in b]
             return min(corners), max(corners)
         case "mod" if b[0] >= 1:
-            return (a if 0 <= a[0] and a[1] < b[0] else (0, min(b[1] - 1, a[1]) if a[0] >= 0 else b[1] - 1))
+            return a if a[0] >= 0 and a[1] < b[0] else (0, min(b[1] - 1, a[1]) if a[0] >= 0 else b[1] - 1)
         case "min":
             return min(a[0], b[0]), min(a[1], b[1])
         case "max":

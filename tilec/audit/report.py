@@ -75,7 +75,9 @@ def summary(artifacts: list[Record]) -> Record:
     rebuilt = [artifact["rebuilt"] for artifact in artifacts]
     bad = obligations[REFUTED] + checks[REFUTED] + missing[REFUTED] + damaged + emulation.get("faulty", 0)
     bad += rebuilt.count("another CUBIN")
-    open_ = obligations[UNKNOWN] + checks[UNKNOWN] + sum(missing.values()) + emulation.get("unknown", 0) + emulation.get("none", 0)
+    open_ = (
+        obligations[UNKNOWN] + checks[UNKNOWN] + sum(missing.values()) + emulation.get("unknown", 0) + emulation.get("none", 0)
+    )
     total = sum(obligations.values())
     return {
         "artifacts": len(artifacts),
@@ -100,8 +102,18 @@ def seal(report: Record) -> str:
 def lines(report: Record) -> list[str]:
     """The report as a table for people."""
     found = [f"{report['bundle']['model']} for {report['bundle']['arch']}, sha256 {report['bundle']['sha256']}"]
-    header: tuple[str, ...] = ("artifact", "confirmed", "trusted", "unknown", "refuted", "missing", "emulation", "executed", "faults")
-    rows = [header]
+    header: tuple[str, ...] = (
+        "artifact",
+        "confirmed",
+        "trusted",
+        "unknown",
+        "refuted",
+        "missing",
+        "emulation",
+        "executed",
+        "faults",
+    )
+    rows: list[tuple[str, ...]] = [header]
     for one in report["artifacts"]:
         counts, emulation = counted(one["obligations"]), one["emulation"]
         faults = sum(len(launch.get("faults", ())) for launch in emulation["launches"])
@@ -110,7 +122,10 @@ def lines(report: Record) -> list[str]:
         rows.append((one["name"], *(str(counts[v]) for v in VERDICTS), str(len(one["missing"])), state, share, str(faults)))
     widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
     for row in rows:
-        cells = [cell.rjust(w) if 1 <= k <= 5 or k >= 7 else cell.ljust(w) for k, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.rjust(w) if 1 <= k <= 5 or k >= 7 else cell.ljust(w)
+            for k, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         found.append("  ".join(cells).rstrip())
     found += ["", *_details(report)]
     total = report["summary"]
@@ -132,7 +147,9 @@ def _details(report: Record) -> list[str]:
             for item in one[kind]:
                 if item["verdict"] == CONFIRMED and kind != "missing":
                     continue
-                place = f"{item['location']}: " if item.get("location") else "not in the manifest: " if kind == "missing" else ""
+                place = (
+                    f"{item['location']}: " if item.get("location") else "not in the manifest: " if kind == "missing" else ""
+                )
                 model = ", ".join(f"{name} = {value}" for name, value in item["model"].items())
                 reason = "; ".join(part for part in (item["reason"], model) if part)
                 text = f"{place}{item['property']} of {item['subject']}: {item['verdict']}"

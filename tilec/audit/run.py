@@ -79,7 +79,14 @@ def _work(
         tir, ptx = _texts_of(one.manifest, texts)
         if not tir:
             continue
-        task = Task(tir.decode(errors="replace"), ptx.decode(errors="replace"), to_json(one.manifest), deadline, options.launches, options.seeds)
+        task = Task(
+            tir.decode(errors="replace"),
+            ptx.decode(errors="replace"),
+            to_json(one.manifest),
+            deadline,
+            options.launches,
+            options.seeds,
+        )
         waiting.setdefault(proof_key(tir, one.manifest), (prove_task, task, f"proved {one.name}"))
         if ptx and options.launches and options.seeds:
             key = emulation_key(tir, ptx, one.manifest, options.launches, options.seeds)

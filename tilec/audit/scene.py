@@ -16,6 +16,7 @@ from tilec.audit.program import Program
 from tilec.audit.smt import Answer, Budget, Term
 from tilec.ir.expr import Expr
 
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """An integer that was read: its term, the tensor, and the element's place."""

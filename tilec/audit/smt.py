@@ -238,7 +238,9 @@ def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
     budget.queries += 1
     solver = z3.Solver() if kind == "default" else z3.SolverFor(kind)
     solver.set("rlimit", budget.steps)
-    solver.set("timeout", max(1, min(WALL, int((budget.deadline - time.monotonic()) * 1000) if budget.deadline < 1e300 else WALL)))
+    solver.set(
+        "timeout", max(1, min(WALL, int((budget.deadline - time.monotonic()) * 1000) if budget.deadline < 1e300 else WALL))
+    )
     solver.add(*assertions)
     found = solver.check()
     if found == z3.unsat:

@@ -12,14 +12,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilec.audit import smt
-from tilec.audit.program import MemoryOp, Program
 from tilec.audit.definitions import Definitions
+from tilec.audit.program import MemoryOp, Program
 from tilec.audit.scene import Loaded, Scene
 from tilec.audit.smt import Term
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import (
-    Binary, BlockId, Broadcast, Cast, Compare, Constant, DimValue, For, Gather, If, Iota, Load, NumBlocks, Permute, Reduce, Reshape,
-    Select, Unary,
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    For,
+    Gather,
+    If,
+    Iota,
+    Load,
+    NumBlocks,
+    Permute,
+    Reduce,
+    Reshape,
+    Select,
+    Unary,
 )  # fmt: skip
 
 Position = tuple[Term, ...]
@@ -217,7 +233,9 @@ class Execution:
         turn = self.turns[loop]
         initial = loop.initial[place - 1]
         if steady is not None:
-            return self._after(initial, steady.amount, steady.sign, position, smt.integer(turn) if isinstance(turn, int) else turn)
+            return self._after(
+                initial, steady.amount, steady.sign, position, smt.integer(turn) if isinstance(turn, int) else turn
+            )
         if isinstance(turn, int):
             return self.element(initial, position) if turn == 0 else self._yielded(loop, place - 1, turn - 1, position)
         if value.tile.dtype.kind == "b":

@@ -234,11 +234,17 @@ def bundle_diff(old: str, new: str, as_json: bool) -> int:
 
 @tilec.command(epilog=AUDIT_EPILOG)
 @_BUNDLE
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed.")
-@click.option("--time-limit", type=click.FloatRange(1), default=600.0, show_default=True, metavar="S", help="Seconds for all of it.")
+@click.option(
+    "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed."
+)
+@click.option(
+    "--time-limit", type=click.FloatRange(1), default=600.0, show_default=True, metavar="S", help="Seconds for all of it."
+)
 @_JOBS
 @click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel or artifact; may be repeated.")
-@click.option("--launches", type=click.IntRange(0, 100), default=4, show_default=True, help="Launches per artifact in the emulator.")
+@click.option(
+    "--launches", type=click.IntRange(0, 100), default=4, show_default=True, help="Launches per artifact in the emulator."
+)
 @click.option("--seeds", type=click.IntRange(0, 100), default=2, show_default=True, help="Schedules per launch.")
 @click.option("--rebuild", is_flag=True, help="Assemble the PTX again and compare the CUBINs; needs the compiler.")
 def audit(

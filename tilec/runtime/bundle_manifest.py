@@ -85,7 +85,14 @@ def read_contents(text: bytes, header: Header) -> Contents:
     if {kernel.blob for kernel in kernels} != by_digest.keys():
         raise ValueError("it has a blob that no kernel uses")
     config = _config(data["config"])
-    return Contents(_matching(data["model"], MODEL, "model"), arch, config, tuple(kernels), by_digest, Texts(offsets[-1] - first, size, entries))
+    return Contents(
+        _matching(data["model"], MODEL, "model"),
+        arch,
+        config,
+        tuple(kernels),
+        by_digest,
+        Texts(offsets[-1] - first, size, entries),
+    )
 
 
 def _parsed(text: bytes) -> Any:
