@@ -49,7 +49,7 @@ def edge_launches(manifest: Manifest, function: Function, contract: Contract, bu
     for name, wanted in _wishes(function, contract):
         if len(found) == most or budget.spent():
             break
-        values = _solve(contract, wanted, budget)
+        values = _solve(manifest, contract, wanted, budget)
         if values is not None and _cheap(manifest, values) and all(values != case.values for case in found):
             found.append(Case(name, values))
     return found
@@ -91,13 +91,16 @@ def _cuts(function: Function, symbol: str) -> list[int]:
     return sorted(cut for cut in found if 1 < cut <= 4096)
 
 
-def _solve(contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
+def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
     """Values within the contract with these lower ends, as small as the bounds of `SMALL` give."""
     host = HostTerms(contract)
     facts = host.assumptions()
     facts += host.definitions.facts
-    for checks in contract.values.values():
-        facts += [host.expression(check.low) < host.expression(check.high) for check in checks]
+    for check in manifest.value_checks:
+        count: Term = smt.integer(1)
+        for dim in next(spec.dims for spec in manifest.tensors if spec.name == check.tensor) if check.distinct else ():
+            count = smt.mul(count, host.expression(dim))
+        facts.append(smt.sub(host.expression(check.high), host.expression(check.low)) >= count)
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
     for bound in SMALL:
