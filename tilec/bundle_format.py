@@ -8,7 +8,7 @@
               the other, compressed as one stream (xz container without a check of its own, LZMA2 as `FILTERS` says)
     trailer   sha256 of everything before it
 
-The texts are for `tilec audit`: a launcher reads neither, so it hashes their compressed bytes with the file and expands nothing.
+The texts are for `tilec audit`: a launcher reads none, so it hashes their compressed bytes with the file and expands nothing.
 The manifest's `texts` has the size of the stream and the sha256 and size of each text; kernels name theirs by `digests`.
 
 One content has exactly one encoding: offsets follow from sizes, the order of blobs from their digests, the order of kernels

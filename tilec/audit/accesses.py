@@ -110,7 +110,7 @@ def _boxes_meet(scene: Scene, first: Execution, left: MemoryOp, second: Executio
 
 
 def written_once(program: Program, budget: Budget) -> Iterator[Finding]:
-    """One finding per written tensor: no block writes an element of an `Out` twice, no scatter one element from two positions."""
+    """One finding per written tensor: no block writes an element of an `Out` twice, no scatter an element from two places."""
     for parameter in program.function.parameters:
         if not exclusive(parameter) or parameter.access is Access.ATOMIC:
             continue

@@ -1,7 +1,7 @@
 """Audit a bundle: a file goes in, a report comes out.
 
 Every text is compared with the digest that its manifest gives. Proofs and emulations are run once for equal inputs, over
-several processes, within one time limit, and may be remembered across bundles. `rebuild`, where given, assembles PTX to a CUBIN.
+several processes, within one time limit, and may be remembered across bundles. `rebuild` assembles PTX to a CUBIN.
 """
 
 from __future__ import annotations

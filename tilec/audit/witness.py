@@ -31,8 +31,8 @@ class Linear:
 
 @dataclass(slots=True)
 class Unknowns:
-    """What is sought. `targets` are pairs of a place and the element that it must reach; `terms` the unknowns by name; `divided`
-    the quotients among them; `defaults` what an unknown is where nothing decides it."""
+    """What is sought. `targets` are pairs of a place and the element that it must reach; `terms` the unknowns by name;
+    `definitions` the quotients among them; `defaults` what an unknown is where nothing decides it."""
 
     terms: dict[str, Term]
     targets: list[tuple[Term, Term]]

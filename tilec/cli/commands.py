@@ -264,8 +264,9 @@ def audit(
     """
     from tilec.cli.audit_command import audit_command
 
+    workers = jobs or _cores()
     return audit_command(
-        file, json_file=json_file, time_limit=time_limit, jobs=jobs or _cores(), kernels=kernels, launches=launches, seeds=seeds,
+        file, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels, launches=launches, seeds=seeds,
         rebuild=rebuild,
     )  # fmt: skip
 
