@@ -14,7 +14,7 @@ from tilec.ir.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
 
-def launches(name: str, most: int = 4) -> list[Case]:
+def launches(name: str, most: int = 5) -> list[Case]:
     manifest, function = samples.manifest(name), parse_function(samples.text(name))
     return edge_launches(manifest, function, contract_of(manifest, function), Budget(), most)
 

@@ -1,8 +1,8 @@
 """What holds for every launch, as the launcher enforces it: a manifest goes in, assumptions for z3 come out.
 
 Assumed are the launch checks of the manifest, the range of every symbol (a dim is 1 to `MAX_DIM`, a scalar what its dtype
-holds), every extent of a tensor (0 to `MAX_DIM`), the grid limits, and that nothing divides by zero in an expression that the launcher
-evaluates. Nothing is taken from the tile IR's own `requires`: what the launcher does not check is not assumed.
+holds), every extent of a tensor (0 to `MAX_DIM`), the grid limits, and that nothing divides by zero in an expression that the
+launcher evaluates. Nothing is taken from the tile IR's own `requires`: what the launcher does not check is not assumed.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _RANK: Final = {CONFIRMED: 0, TRUSTED: 1, UNKNOWN: 2, REFUTED: 3}
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One obligation: `property` and `subject` in the words of the manifest; `verdict` is confirmed, unknown, refuted, or
-    trusted (inside an `unsafe` block); `reason` says why it is not confirmed; `model` are the launch values, ids and elements that go
-    wrong."""
+    trusted (inside an `unsafe` block); `reason` says why it is not confirmed; `model` are the launch values, ids and elements
+    that go wrong."""
 
     property: str
     subject: str

@@ -1,8 +1,8 @@
 """Launches at the edges of a contract: a manifest and its tile IR go in, sizes and contents for the emulator come out.
 
-Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, each dim one past
-each such extent while the others stay small, and all dims past them together. z3 finds the sizes, so that every launch check
-holds; the contents honour every value check and lie at its ends as often as between them.
+Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, all dims one past
+such an extent with several of all else, all of them exactly there, and then one at a time. z3 finds the sizes, so that every
+launch check holds; the contents honour every value check and lie at its ends as often as between them.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ def edge_launches(manifest: Manifest, function: Function, contract: Contract, bu
         if len(found) == most or budget.spent():
             break
         values = _solve(manifest, contract, wanted, budget)
+        if values is None and len(wanted) > 1:
+            values = _as_much(manifest, contract, wanted, budget)
         if values is not None and _cheap(manifest, values) and all(values != case.values for case in found):
             found.append(Case(name, values))
     return found
@@ -59,15 +61,21 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
     """What to ask of sizes, the most telling first: a name, and least values by symbol."""
     yield "smallest", {}
     edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
-    yield "all past an edge", {symbol: cuts[-1] + 1 for symbol, cuts in edges.items()}
+    past = {symbol: cuts[-1] + 1 for symbol, cuts in edges.items()}
+    free = [symbol for symbol in function.dims if symbol not in edges and symbol not in function.strides]
+    several = {symbol: 2 + place % 2 for place, symbol in enumerate(free)}
+    yield "several of each, past every edge", {**past, **several}
+    yield "all at an edge", {symbol: cuts[-1] for symbol, cuts in edges.items()}
+    if edges and free:
+        yield "all past an edge", past
+        yield "several of each", several
     for symbol, cuts in edges.items():
         for cut in reversed(cuts):
             yield f"{symbol} past {cut}", {symbol: cut + 1}
     for symbol, cuts in edges.items():
         yield f"{symbol} past two of {cuts[-1]}", {symbol: 2 * cuts[-1] + 1}
-    for symbol in function.dims:
-        if symbol not in edges and symbol not in function.strides:
-            yield f"{symbol} at 3", {symbol: 3}
+    for symbol in free:
+        yield f"{symbol} at 3", {symbol: 3}
     for symbol, (low, _) in contract.symbols.items():
         if symbol not in function.dims:
             yield f"{symbol} past its start", {symbol: max(low, 0) + 5}
@@ -89,6 +97,17 @@ def _cuts(function: Function, symbol: str) -> list[int]:
         if expr.op in ("//", "%") and symbol in expr.symbols() and (divisor := expr.args[1].constant):
             found.add(divisor)
     return sorted(cut for cut in found if 1 < cut <= 4096)
+
+
+def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
+    """The same with as many of the lower ends as go together, taken in order."""
+    kept: dict[str, int] = {}
+    found: dict[str, int] | None = None
+    for name, value in least.items():
+        values = _solve(manifest, contract, {**kept, name: value}, budget)
+        if values is not None and _cheap(manifest, values):
+            kept[name], found = value, values
+    return found
 
 
 def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:

@@ -23,7 +23,7 @@ from tilec.audit.tasks import Task, emulate_task, emulation_key, proof_key, prov
 from tilec.runtime import Bundle, BundledKernel
 
 TIME_LIMIT: Final = 600.0
-LAUNCHES: Final = 4
+LAUNCHES: Final = 5
 SEEDS: Final = 2
 
 Memo = dict[str, Any]

@@ -1,10 +1,10 @@
 """What an operation computes, at one element, in one execution: SSA values go in, z3 terms come out.
 
 An `Execution` is one block at one turn of each loop. `element` gives an integer or truth value by its position in the tile,
-over unbounded integers: where an operation of the slice may wrap, an obligation of its own says that it does not. Division rounds
-toward minus infinity and is total, shifts count every amount, casts keep values (an obligation again), and a carried value is
-followed as `Program` says. What has no exact term (data computed in floats, reductions, bit operations) is bounded and noted as
-vague.
+over unbounded integers: where an operation of the slice may wrap, an obligation of its own says that it does not. Division
+rounds toward minus infinity and is total, shifts count every amount, casts keep values (an obligation again), and a carried
+value is followed as `Program` says. What has no exact term (data computed in floats, reductions, bit operations) is bounded and
+noted as vague.
 """
 
 from __future__ import annotations

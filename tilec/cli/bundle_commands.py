@@ -49,7 +49,7 @@ def pack_command(
     with contextlib.closing(open_store(build)) as store:
         with progress() as show:
             built = build_project(
-                build, _needed(world), targets, store, toolchain(store), jobs=jobs, progress=show
+                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show
             )  # fmt: skip
         print_diagnostics(built.diagnostics, build.root)
         if not built.diagnostics:
@@ -79,7 +79,7 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _needed(world: World) -> tuple[KernelEntry, ...]:
+def needed_entries(world: World) -> tuple[KernelEntry, ...]:
     """One entry per specialisation that a model uses, with the options and budget of its entry."""
     found = {use.artifact: replace(use.entry, constants={k: (v,) for k, v in use.constants.items()}) for use in world.uses}
     return tuple(found[name] for name in sorted(found))

@@ -243,7 +243,7 @@ def bundle_diff(old: str, new: str, as_json: bool) -> int:
 @_JOBS
 @click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel or artifact; may be repeated.")
 @click.option(
-    "--launches", type=click.IntRange(0, 100), default=4, show_default=True, help="Launches per artifact in the emulator."
+    "--launches", type=click.IntRange(0, 100), default=5, show_default=True, help="Launches per artifact in the emulator."
 )
 @click.option("--seeds", type=click.IntRange(0, 100), default=2, show_default=True, help="Schedules per launch.")
 @click.option("--rebuild", is_flag=True, help="Assemble the PTX again and compare the CUBINs; needs the compiler.")
