@@ -4,7 +4,12 @@
               manifest size (u64), blobs offset (u64), number of blobs (u32), zero (12)
     manifest  canonical JSON: ASCII, keys sorted, no spaces
     blobs     CUBINs in the order of their sha256, each at the next multiple of 128, zeros between
+    texts     at the next multiple of 128 after the blobs: tile IR and PTX of the CUBINs in the order of their sha256, one after
+              the other, compressed as one stream (xz container without a check of its own, LZMA2 as `FILTERS` says)
     trailer   sha256 of everything before it
+
+The texts are for `tilec audit`: a launcher reads none, so it hashes their compressed bytes with the file and expands nothing.
+The manifest's `texts` has the size of the stream and the sha256 and size of each text; kernels name theirs by `digests`.
 
 One content has exactly one encoding: offsets follow from sizes, the order of blobs from their digests, the order of kernels
 from their names. So a bundle is reproducible, and a loader that compares needs no rule about holes or overlaps.
@@ -14,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import re
 import struct
 from collections.abc import Iterable, Mapping
@@ -22,18 +28,29 @@ from typing import Any, Final
 
 MAGIC: Final = b"\x89tilec\r\n"
 """The first byte is no ASCII and the line end is one that text modes change, so a mangled transfer shows at once."""
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2 added the texts."""
 HEADER: Final = struct.Struct("<8sIIQQQQI12x")
 TRAILER: Final = hashlib.sha256().digest_size
 ALIGN: Final = 128
 MAX_FILE: Final = 1 << 30
 MAX_MANIFEST: Final = 32 << 20
 MAX_BLOBS: Final = 1 << 16
+MAX_TEXTS: Final = 1 << 30
+"""Bytes of all texts of a bundle, expanded."""
+MAX_MEMORY: Final = 64 << 20
+"""Bytes that expanding may take beside its result; a stream can ask for 4 GiB."""
 SUFFIX: Final = ".bundle"
 NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_+=\-]{0,199}", re.ASCII)
 """Of an artifact: nothing a file system takes for a path."""
 MODEL: Final = re.compile(r"[a-z0-9]([a-z0-9_\-]|\.(?=[a-z0-9])){0,63}", re.ASCII)
 STEP: Final = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
+
+FILTERS: Final = [
+    {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 23, "lc": 3, "lp": 0, "pb": 0, "mode": lzma.MODE_NORMAL, "nice_len": 128,
+     "mf": lzma.MF_BT4, "depth": 64},
+]  # fmt: skip
+"""Every parameter is named, so that the defaults of a library decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +83,9 @@ def canonical(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
-def layout(manifest_size: int, sizes: Iterable[int]) -> tuple[Header, list[int]]:
-    """The header of a bundle with blobs of these sizes, and the offset of each."""
+def layout(manifest_size: int, sizes: Iterable[int], texts: int = 0) -> tuple[Header, list[int]]:
+    """The header of a bundle with blobs of these sizes and `texts` bytes of compressed texts; the offset of each blob, and last
+    that of the texts."""
     start = at = aligned(HEADER.size + manifest_size)
     end = HEADER.size + manifest_size
     offsets: list[int] = []
@@ -75,23 +93,63 @@ def layout(manifest_size: int, sizes: Iterable[int]) -> tuple[Header, list[int]]
         offsets.append(at)
         end = at + size
         at = aligned(end)
-    header = Header(FORMAT, HEADER.size, end + TRAILER, HEADER.size, manifest_size, start, len(offsets))
-    return header, offsets
+    blobs = len(offsets)
+    offsets.append(at)
+    if texts:
+        end = at + texts
+    return Header(FORMAT, HEADER.size, end + TRAILER, HEADER.size, manifest_size, start, blobs), offsets
 
 
-def encode(description: Mapping[str, Any], blobs: Mapping[str, bytes]) -> bytes:
-    """A bundle: `description` is the manifest without `blobs`, which are CUBINs by their hex sha256."""
+def compress(texts: Mapping[str, bytes]) -> bytes:
+    """Texts by hex sha256 as one stream in the order of their digests; no bytes for no texts."""
+    if not texts:
+        return b""
+    whole = b"".join(texts[digest] for digest in sorted(texts))
+    return lzma.compress(whole, format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE, filters=FILTERS)
+
+
+def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes]:
+    """The texts of a stream by digest; `entries` are digest and size in order. ValueError where a byte is not what they say."""
+    known = list(entries)
+    size = sum(length for _, length in known)
+    whole = b""
+    if known or stream:
+        try:
+            reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
+            whole = reader.decompress(stream, max_length=size + 1)
+        except lzma.LZMAError as error:
+            raise ValueError(f"its texts cannot be expanded: {error}") from None
+        if len(whole) != size or not reader.eof or reader.unused_data:
+            raise ValueError("its texts are not as long as its manifest says")
+    found: dict[str, bytes] = {}
+    at = 0
+    for digest, length in known:
+        found[digest] = whole[at : at + length]
+        at += length
+        if hashlib.sha256(found[digest]).hexdigest() != digest:
+            raise ValueError(f"text {digest[:12]} is not the one of its digest")
+    return found
+
+
+def encode(description: Mapping[str, Any], blobs: Mapping[str, bytes], texts: Mapping[str, bytes] | None = None) -> bytes:
+    """A bundle: `description` is the manifest without `blobs`, which are CUBINs by their hex sha256, and without `texts`, which
+    are tile IR and PTX by theirs."""
     order = sorted(blobs)
+    written = dict(texts or {})
+    stream = compress(written)
     # The manifest holds offsets and its size moves the blobs, so the offsets it holds count from the first blob.
     _, offsets = layout(0, (len(blobs[digest]) for digest in order))
     table = [
         {"sha256": digest, "offset": offset - aligned(HEADER.size), "size": len(blobs[digest])}
-        for digest, offset in zip(order, offsets, strict=True)
+        for digest, offset in zip(order, offsets[:-1], strict=True)
     ]
-    manifest = canonical({**description, "blobs": table})
-    header, offsets = layout(len(manifest), (len(blobs[digest]) for digest in order))
+    entries = [{"sha256": digest, "size": len(written[digest])} for digest in sorted(written)]
+    manifest = canonical({**description, "blobs": table, "texts": {"entries": entries, "size": len(stream)}})
+    header, offsets = layout(len(manifest), (len(blobs[digest]) for digest in order), len(stream))
     out = bytearray(header.encode() + manifest)
-    for digest, offset in zip(order, offsets, strict=True):
+    for digest, offset in zip(order, offsets[:-1], strict=True):
         out += bytes(offset - len(out))
         out += blobs[digest]
+    if stream:
+        out += bytes(offsets[-1] - len(out)) + stream
     return bytes(out + hashlib.sha256(out).digest())

@@ -186,6 +186,8 @@ STAGES = (
 )
 CHECK_STAGES = STAGES[:2]
 LINK_PACKAGES = ()
+ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
+"""What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
 
 
 def stage_named(name: str) -> Stage:

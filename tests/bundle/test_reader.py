@@ -14,7 +14,7 @@ import pytest
 
 from tests.bundle import mutants, samples
 from tests.runtime.fake_driver import FakeDriver
-from tilec.bundle_format import ALIGN, HEADER, canonical
+from tilec.bundle_format import ALIGN, FORMAT, HEADER, canonical
 from tilec.runtime import BundleError, Device, LaunchError, open_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,9 +90,9 @@ def test_wrong_architecture_format_and_digest(path: Path) -> None:
         digest = bundle.digest
     open_bundle(path, digest=digest.upper()).close()
     data = bytearray(path.read_bytes())
-    data[8:12] = (2).to_bytes(4, "little")
+    data[8:12] = (FORMAT + 1).to_bytes(4, "little")
     path.write_bytes(mutants.sealed(bytes(data[:-32])))
-    assert refusal(path).message == f"`{path}` has format 2; this tilec reads format 1"
+    assert refusal(path).message == f"`{path}` has format {FORMAT + 1}; this tilec reads format {FORMAT}"
 
 
 @pytest.mark.parametrize(

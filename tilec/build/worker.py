@@ -54,7 +54,6 @@ def raise_if_fatal(outcome: Outcome) -> None:
         raise CompileError(outcome.diagnostics)
 
 
-ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary")
 
 
 def run(task: Task, emit: Callable[[object], None]) -> None:
@@ -98,7 +97,7 @@ def _outcome(
             products = {"proofs": work.products["proofs"]}
         else:
             pipeline.link(work)
-            products = {name: work.products[name] for name in ARTIFACT_PRODUCTS}
+            products = {name: work.products[name] for name in pipeline.ARTIFACT_PRODUCTS}
             store.put(task.keys[position], products, f"artifact {task.name} for {target}")
     except CompileError as error:
         diagnostics = error.diagnostics

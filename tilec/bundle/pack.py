@@ -26,6 +26,7 @@ def bundle_bytes(model: Model, target: Target, uses: Mapping[str, list[Use]], bu
     by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
     kernels: list[dict[str, object]] = []
     blobs: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
     for name in sorted(uses):
         result = by_name.get(name)
         entry = store.lookup(result.planned.key, name) if result is not None and result.status != "failed" else None
@@ -35,11 +36,12 @@ def bundle_bytes(model: Model, target: Target, uses: Mapping[str, list[Use]], bu
         manifest = json.loads(entry.outputs["json"])
         digest: str = manifest["digests"]["cubin"]
         blobs[digest] = entry.outputs["cubin"]
+        texts |= {manifest["digests"][text]: entry.outputs[text] for text in ("tir", "ptx")}
         kernels.append(
             {"name": name, "blob": digest, "steps": sorted({use.op for use in uses[name]}), "manifest": manifest}
         )  # fmt: skip
     description = {"model": model.name, "arch": target.name, "config": model.config, "kernels": kernels}
-    return encode(description, blobs)
+    return encode(description, blobs, texts)
 
 
 def pack(

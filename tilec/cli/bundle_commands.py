@@ -49,7 +49,7 @@ def pack_command(
     with contextlib.closing(open_store(build)) as store:
         with progress() as show:
             built = build_project(
-                build, _needed(world), targets, store, toolchain(store), jobs=jobs, progress=show
+                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show
             )  # fmt: skip
         print_diagnostics(built.diagnostics, build.root)
         if not built.diagnostics:
@@ -79,7 +79,7 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(wanted))
 
 
-def _needed(world: World) -> tuple[KernelEntry, ...]:
+def needed_entries(world: World) -> tuple[KernelEntry, ...]:
     """One entry per specialisation that a model uses, with the options and budget of its entry."""
     found = {use.artifact: replace(use.entry, constants={k: (v,) for k, v in use.constants.items()}) for use in world.uses}
     return tuple(found[name] for name in sorted(found))
@@ -129,6 +129,7 @@ def verify_command(paths: tuple[str, ...], arch: str | None, sha256: str | None,
         try:
             row: dict[str, Any]
             with opened(path, arch, sha256) as bundle:
+                _check_texts(bundle)
                 line = f"{path}: sound, {bundle.model} for {bundle.arch}, {len(bundle.kernels)} kernels, {bundle.size} bytes"
                 row: dict[str, Any] = {
                     "model": bundle.model,
@@ -146,6 +147,14 @@ def verify_command(paths: tuple[str, ...], arch: str | None, sha256: str | None,
     if as_json:
         print(json.dumps({"bundles": results}, indent=1))
     return status_of(problems)
+
+
+def _check_texts(bundle: Bundle) -> None:
+    """Expand tile IR and PTX, which opening does not; CompileError where one is damaged."""
+    try:
+        bundle.texts()
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message)) from None
 
 
 def show_command(path: str, kernel: str, *, as_json: bool) -> int:

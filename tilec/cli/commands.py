@@ -18,6 +18,11 @@ BUNDLE_EPILOG = (
     "Exit status: 0 done, 1 a bundle was refused or differs, or a kernel was refused, 2 wrong usage, a file that cannot be "
     "read or written, or the environment, 130 interrupted."
 )
+AUDIT_EPILOG = (
+    "Exit status: 0 every obligation is confirmed and no launch has a fault, 1 something is refuted, faulty or not what its "
+    "digest says, 2 wrong usage, a file that cannot be read or written, or the environment, 3 nothing is refuted but something "
+    "is unknown, 130 interrupted."
+)
 _PROJECT = click.option(
     "--project", default=".", metavar="PATH", help="Folder with the build.toml, or the file. Default: here."
 )  # fmt: skip
@@ -253,6 +258,45 @@ def bundle_diff(old: str, new: str, as_json: bool) -> int:
     from tilec.cli.bundle_commands import diff_command
 
     return diff_command(old, new, as_json=as_json)
+
+
+@tilec.command(epilog=AUDIT_EPILOG)
+@_BUNDLE
+@click.option(
+    "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed."
+)
+@click.option(
+    "--time-limit", type=click.FloatRange(1), default=600.0, show_default=True, metavar="S", help="Seconds for all of it."
+)
+@_JOBS
+@click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel or artifact; may be repeated.")
+@click.option(
+    "--launches", type=click.IntRange(0, 100), default=5, show_default=True, help="Launches per artifact in the emulator."
+)
+@click.option("--seeds", type=click.IntRange(0, 100), default=2, show_default=True, help="Schedules per launch.")
+@click.option("--rebuild", is_flag=True, help="Assemble the PTX again and compare the CUBINs; needs the compiler.")
+def audit(
+    file: str, json_file: str | None, time_limit: float, jobs: int | None, kernels: tuple[str, ...], launches: int, seeds: int,
+    rebuild: bool,
+) -> int:  # fmt: skip
+    """Give a second opinion on a bundle: proofs and machine code judged without the compiler.
+
+    Every obligation is derived anew from the tile IR in the bundle and proven with z3, and the PTX of every artifact is run in
+    the emulator on launches at the edges of its contract. What is not confirmed is listed with the reason.
+
+    \b
+    Examples:
+      tilec audit qwen3-4b-sm_90a.bundle
+      tilec audit qwen3-4b-sm_90a.bundle --kernel matmul --json report.json
+      tilec audit qwen3-4b-sm_90a.bundle --launches 0          proofs only
+    """
+    from tilec.cli.audit_command import audit_command
+
+    workers = jobs or _cores()
+    return audit_command(
+        file, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels, launches=launches, seeds=seeds,
+        rebuild=rebuild,
+    )  # fmt: skip
 
 
 @tilec.command(epilog=EPILOG)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tilec.artifact import Manifest
-from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header
+from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header, expand
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
@@ -28,6 +28,9 @@ from tilec.runtime.kernel import Kernel
 ELF_CUDA: Final = 190
 """`e_machine` of a CUBIN, and below where `e_flags` holds the architecture (LLVM, include/llvm/BinaryFormat/ELF.h)."""
 ELF_ABI_SM_IN_BYTE_1: Final = 8
+
+TEXTS: Final = ("tir", "ptx")
+"""The digests of a manifest whose texts a bundle carries."""
 
 
 class Bundle:
@@ -44,6 +47,7 @@ class Bundle:
         self.blobs: Mapping[str, Blob] = contents.blobs
         self.digest = digest
         self.size = len(data)
+        self._texts = contents.texts
         self._by_name = {kernel.name: kernel for kernel in contents.kernels}
         self._data = data
         self._offset = offset
@@ -88,6 +92,19 @@ class Bundle:
         if hashlib.sha256(data).hexdigest() != one.blob:
             raise BundleError("E0705", f"`{self.path}` was changed while it was open")
         return data
+
+    def texts(self) -> dict[str, bytes]:
+        """Tile IR and PTX of all kernels by hex sha256, which `manifest.digests` has as `tir` and `ptx`. They are expanded and
+        compared with their digests here, not when a bundle is opened; BundleError E0705 where one is not what it must be."""
+        start = self._offset + self._texts.offset
+        try:
+            found = expand(self._data[start : start + self._texts.size], self._texts.entries)
+        except ValueError as error:
+            raise BundleError("E0705", f"`{self.path}` is damaged: {error}") from None
+        named = {kernel.manifest.digests.get(name, "") for kernel in self.kernels for name in TEXTS}
+        if found.keys() - named:
+            raise BundleError("E0705", f"`{self.path}` is damaged: it has a text that no kernel names")
+        return found
 
     def load(self, kernel: BundledKernel | str, device: Device) -> Kernel:
         """The kernel on a device; LaunchError E0902 where the device is of another architecture."""
@@ -175,6 +192,11 @@ def _gaps_are_zero(data: mmap.mmap, header: Header, contents: Contents) -> bool:
         if any(data[at:start]):
             return False
         at = start + blob.size
+    if contents.texts.size:
+        start = header.blobs_offset + contents.texts.offset
+        if any(data[at:start]):
+            return False
+        at = start + contents.texts.size
     return at == header.file_size - TRAILER
 
 

@@ -1,7 +1,8 @@
 """The manifest of a bundle: untrusted JSON in, kernels with their contracts and proofs out, or ValueError.
 
     {"arch": "sm_90a", "blobs": [{"offset": 0, "sha256": "...", "size": 6376}], "config": {"hidden_size": 1024},
-     "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "steps": ["..."]}], "model": "qwen3-4b"}
+     "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "steps": ["..."]}], "model": "qwen3-4b",
+     "texts": {"entries": [{"sha256": "...", "size": 2048}], "size": 700}}
 
 `offset` counts from the first blob. `steps` are the operations of the model's step that asked for the kernel.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.artifact import Manifest, manifest_from_json
-from tilec.bundle_format import MAX_BLOBS, MODEL, NAME, STEP, Header, canonical, layout
+from tilec.bundle_format import MAX_BLOBS, MAX_TEXTS, MODEL, NAME, STEP, Header, canonical, layout
 
 MAX_VALUES: Final = 1 << 20
 MAX_TEXT: Final = 1 << 16
@@ -43,6 +44,15 @@ class BundledKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """Tile IR and PTX: where their stream lies (from the first blob), its bytes, and digest and size of each text in it."""
+
+    offset: int
+    size: int
+    entries: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Contents:
     """What a manifest says; `blobs` by digest in the order of the file."""
 
@@ -51,18 +61,20 @@ class Contents:
     config: dict[str, int | float | bool | str]
     kernels: tuple[BundledKernel, ...]
     blobs: dict[str, Blob]
+    texts: Texts
 
 
 def read_contents(text: bytes, header: Header) -> Contents:
     """Check the manifest against the header and itself."""
-    data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model"), "manifest")
+    data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model", "texts"), "manifest")
     arch = _matching(data["arch"], _ARCH, "arch")
     blobs = _blobs(data["blobs"])
-    expected, offsets = layout(len(text), (blob.size for blob in blobs))
+    size, entries = _texts(data["texts"])
+    expected, offsets = layout(len(text), (blob.size for blob in blobs), size)
     if header != expected:
         raise ValueError("its header does not agree with its manifest")
     first = expected.blobs_offset
-    for blob, offset in zip(blobs, offsets, strict=True):
+    for blob, offset in zip(blobs, offsets[:-1], strict=True):
         if blob.offset != offset - first:
             raise ValueError(f"blob {blob.sha256[:12]} is not at its place")
     by_digest = {blob.sha256: blob for blob in blobs}
@@ -73,7 +85,14 @@ def read_contents(text: bytes, header: Header) -> Contents:
     if {kernel.blob for kernel in kernels} != by_digest.keys():
         raise ValueError("it has a blob that no kernel uses")
     config = _config(data["config"])
-    return Contents(_matching(data["model"], MODEL, "model"), arch, config, tuple(kernels), by_digest)
+    return Contents(
+        _matching(data["model"], MODEL, "model"),
+        arch,
+        config,
+        tuple(kernels),
+        by_digest,
+        Texts(offsets[-1] - first, size, entries),
+    )
 
 
 def _parsed(text: bytes) -> Any:
@@ -164,6 +183,25 @@ def _blobs(data: Any) -> list[Blob]:
     if digests != sorted(set(digests)):
         raise ValueError("blobs: not in order, or one is there twice")
     return blobs
+
+
+def _texts(data: Any) -> tuple[int, tuple[tuple[str, int], ...]]:
+    record = _object(data, ("entries", "size"), "texts")
+    items = _items(record["entries"], "texts.entries")
+    if len(items) > MAX_BLOBS:
+        raise ValueError("texts: too many")
+    entries: list[tuple[str, int]] = []
+    for i, item in enumerate(items):
+        one = _object(item, ("sha256", "size"), f"texts.entries[{i}]")
+        digest = _matching(one["sha256"], _DIGEST, f"texts.entries[{i}].sha256")
+        entries.append((digest, _size(one["size"], f"texts.entries[{i}].size")))
+    digests = [digest for digest, _ in entries]
+    if digests != sorted(set(digests)):
+        raise ValueError("texts: not in order, or one is there twice")
+    size = _size(record["size"], "texts.size")
+    if sum(length for _, length in entries) > MAX_TEXTS or bool(entries) != bool(size):
+        raise ValueError("texts: their sizes cannot be")
+    return size, tuple(entries)
 
 
 def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> BundledKernel:

@@ -1,0 +1,91 @@
+"""Manifests and bundles of shipped kernels without a compiler: the prover's record, and bytes that pass for code."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests import shipped
+from tests.bundle import samples
+from tilec.artifact import Manifest, ScalarSpec, TensorSpec, manifest_from_json, to_json
+from tilec.bundle_format import encode
+from tilec.ir.core import Function
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.ir.types import TensorType
+from tilec.passes import prove
+from tilec.passes.aliasing import launch_checks, no_alias_pairs, value_checks
+
+KERNELS = Path(__file__).parent / "kernels"
+PTX = ".version 8.7\n.target sm_90a\n"
+
+
+@cache
+def text(name: str, **wanted: Any) -> str:
+    """The tile IR of a shipped kernel's first specialisation that agrees with `wanted`."""
+    return print_function(shipped.load(name, wanted))
+
+
+def manifest_data(function: Function, tir: bytes, code: bytes, *, proven: bool = True) -> dict[str, Any]:
+    """The manifest of a function as JSON data: with the prover's record, or with none where it would refuse."""
+    data = samples.manifest(function.name, code, dict(function.constants))
+    tensors: list[TensorSpec] = []
+    scalars: list[ScalarSpec] = []
+    abi: list[dict[str, str]] = []
+    for parameter in function.parameters:
+        type_ = parameter.value.type
+        if isinstance(type_, TensorType):
+            assert parameter.access is not None
+            access = parameter.access.value
+            tensors.append(TensorSpec(parameter.name, access, type_.dtype.name, type_.dims, type_.strides, type_.align))
+            abi.append({"kind": "pointer", "name": parameter.name})
+        else:
+            scalars.append(ScalarSpec(parameter.name, parameter.value.tile.dtype.name))
+    abi += [{"kind": "stride" if name in function.strides else "dim", "name": name} for name in function.dims]
+    abi += [{"kind": "scalar", "name": scalar.name} for scalar in scalars]
+    data |= {
+        "tensors": to_json(tuple(tensors)),
+        "scalars": to_json(tuple(scalars)),
+        "abi": abi,
+        "grid": to_json(function.grid),
+        "launch_checks": to_json(launch_checks(function)),
+        "value_checks": to_json(value_checks(function)),
+        "no_alias": to_json(no_alias_pairs(function)),
+        "obligations": to_json(prove(function).obligations) if proven else [],
+    }
+    ptx = PTX.encode()
+    data["digests"] = {
+        "cubin": hashlib.sha256(code).hexdigest(),
+        "tir": hashlib.sha256(tir).hexdigest(),
+        "ptx": hashlib.sha256(ptx).hexdigest(),
+    }
+    return json.loads(json.dumps(data))
+
+
+def manifest(name: str, **wanted: Any) -> Manifest:
+    """The manifest of a shipped kernel."""
+    tir = text(name, **wanted)
+    return manifest_from_json(manifest_data(parse_function(tir), tir.encode(), samples.cubin(name)))
+
+
+def bundle(tirs: Mapping[str, str], *, proven: bool = True, change: Mapping[str, Any] | None = None) -> bytes:
+    """A bundle of kernels by name, from their tile IR; `change` replaces texts by digest name after their digests are taken."""
+    kernels: list[dict[str, Any]] = []
+    blobs: dict[str, bytes] = {}
+    texts: dict[str, bytes] = {}
+    for name, tir in sorted(tirs.items()):
+        function = parse_function(tir)
+        code = samples.cubin(function.name)
+        data = manifest_data(function, tir.encode(), code, proven=proven)
+        data = copy.deepcopy(data) | dict(change or {})
+        blobs[data["digests"]["cubin"]] = code
+        texts[data["digests"]["tir"]] = tir.encode()
+        texts[data["digests"]["ptx"]] = PTX.encode()
+        kernels.append({"name": name, "blob": data["digests"]["cubin"], "steps": ["norm"], "manifest": data})
+    description = {"model": "tiny-1b", "arch": "sm_90a", "config": {}, "kernels": kernels}
+    return encode(description, blobs, texts)

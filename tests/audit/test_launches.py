@@ -1,0 +1,59 @@
+"""Edge launches satisfy their contracts, reach past edges, and their contents honour every value check."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.audit import samples
+from tests.shipped import NAMES
+from tilec.audit.contract import contract_of
+from tilec.audit.launches import BLOCKS, Case, contents, edge_launches
+from tilec.audit.smt import Budget
+from tilec.ir.parser import parse_function
+from tilec.ir.types import MAX_DIM
+
+
+def launches(name: str, most: int = 5) -> list[Case]:
+    manifest, function = samples.manifest(name), parse_function(samples.text(name))
+    return edge_launches(manifest, function, contract_of(manifest, function), Budget(), most)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_launches_are_within_the_contract(name: str) -> None:
+    manifest = samples.manifest(name)
+    cases = launches(name)
+    assert cases
+    assert len({tuple(sorted(case.values.items())) for case in cases}) == len(cases)
+    for case in cases:
+        for check in manifest.launch_checks:
+            assert check.condition.evaluate(case.values), (case, check.text)
+        grid = [axis.evaluate(case.values) for axis in manifest.grid]
+        assert min(grid) >= 1
+        assert int(np.prod(grid)) <= BLOCKS
+        assert all(0 <= dim.evaluate(case.values) <= MAX_DIM for spec in manifest.tensors for dim in spec.dims)
+        arrays = contents(manifest, case.values, 0)
+        assert arrays is not None
+        for check in manifest.value_checks:
+            held = arrays[check.tensor]
+            assert held.min() >= check.low.evaluate(case.values)
+            assert held.max() < check.high.evaluate(case.values)
+            assert not check.distinct or len(np.unique(held)) == held.size
+
+
+def test_edges_are_passed() -> None:
+    sizes = [case.values["N"] for case in launches("add")]
+    assert min(sizes) == 1
+    assert any(size > 2048 and size % 2048 for size in sizes)
+    rows = [case.values for case in launches("matmul")]
+    assert any(values["M"] % 64 and values["M"] > 64 for values in rows)
+    assert any(values["N"] > 64 for values in rows)
+
+
+def test_contents_are_the_same_twice() -> None:
+    manifest = samples.manifest("kv_update")
+    values = {"T": 3, "S": 5}
+    first, second = contents(manifest, values, 0), contents(manifest, values, 0)
+    assert first is not None and second is not None
+    assert all(np.array_equal(first[name].view(np.uint8), second[name].view(np.uint8)) for name in first)
+    assert contents(manifest, {"T": 6, "S": 5}, 0) is None  # six distinct slots of five

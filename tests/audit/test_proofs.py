@@ -1,0 +1,166 @@
+"""The second prover: confirms the shipped kernels, refutes the kernels that the first one once accepted, and every mutation."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.audit import samples
+from tests.shipped import NAMES
+from tests.soundness.verdict import generate, judge, parse
+from tilec.audit.contract import contract_of, contract_of_function
+from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
+from tilec.audit.matching import match
+from tilec.audit.prove import prove_function, satisfiable
+from tilec.audit.smt import Budget
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+
+SLOW = ("matmul",)
+
+
+def audited(text: str, steps: int = 3_000_000) -> list[Finding]:
+    """Findings about tile IR under the contract that it states itself."""
+    function = parse_function(text)
+    contract, budget = contract_of_function(function), Budget(steps=steps)
+    return [*satisfiable(function, contract, budget), *prove_function(function, contract, budget)]
+
+
+def bad(findings: list[Finding], verdict: str) -> list[tuple[str, str]]:
+    return [(one.property, one.subject) for one in findings if one.verdict == verdict]
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+def test_shipped_kernels_are_confirmed(name: str) -> None:
+    """Each obligation of the manifest, and none that the manifest lacks."""
+    manifest = samples.manifest(name)
+    function = parse_function(samples.text(name))
+    findings = prove_function(function, contract_of(manifest, function), Budget())
+    judged, missing = match(manifest.obligations, findings)
+    assert judged and not missing
+    assert [one for one in judged if one.verdict != CONFIRMED] == []
+
+
+def test_a_swizzled_matmul_is_confirmed() -> None:
+    findings = audited(samples.text("matmul", BM=64, BN=64, E="f16"), 6_000_000)
+    assert {one.verdict for one in findings} == {CONFIRMED}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("p1_carried_tile", ("bounds", "gather from `x`")),
+        ("p2_carried_scatter", ("bounds", "scatter to `out`")),
+        ("p3_carried_race", ("race", "`out`")),
+        ("q1_contradiction", ("contract", "some launch satisfies it")),
+        ("q2_values", ("contract", "some launch satisfies it")),
+    ],
+)
+def test_false_accepts_of_the_prover_are_refuted(name: str, expected: tuple[str, str]) -> None:
+    try:
+        function = load_kernel(samples.KERNELS / f"{name}.py", {}, root=samples.KERNELS)
+    except CompileError:
+        assert name.startswith("q")  # a contract that contradicts itself may be refused where it is written
+        return
+    assert expected in bad(audited(print_function(function)), REFUTED)
+
+
+MUTATIONS = [
+    ("add", "mask = true", "mask = false", "bounds"),
+    ("add", "constant {value = 2048} : i32\n  %9", "constant {value = 2047} : i32\n  %9", "race"),
+    ("add", "grid [(N + 2047) // 2048]", "grid [(N + 2046) // 2048]", "coverage"),
+    ("add", "pad = 0x0.0p+0", "pad = none", "bounds"),
+    ("rms_norm", "store %out, %19, %0, %20", "store %out, %19, %20, %20", "race"),
+    ("rms_norm", "grid [T]", "grid [T + 1]", "bounds"),
+    ("qk_norm_rope_kv", "values %positions 0 .. P", "values %positions 0 .. P + 1", "bounds"),
+    ("qk_norm_rope_kv", "values %slots 0 .. S distinct", "values %slots 0 .. S", "race"),
+    ("kv_update", " distinct", "", "race"),
+    ("decode_attention", "S % 32 == 0 and ", "", "bounds"),
+    ("decode_attention", "P <= 4096 and ", "", "wrap"),
+    ("flash_attention", "past + T <= S", "past + T <= S + 64", "bounds"),
+    ("argmax_blocks", "grid [P, B]", "grid [P, B + 1]", "bounds"),
+    ("argmax_reduce", "store %out, %11, %0", "store %out, %11, %1", "coverage"),
+    ("topk_blocks", "store %best, %39, %3, %2, %14", "store %best, %39, %3, %2, %12", "race"),
+    ("silu_mul_rows", "requires 2 * I == I2 and I % 512 == 0", "requires 2 * I == I2 and I % 256 == 0", "coverage"),
+    ("sample_token", "values %place 0 .. S", "values %place -1 .. S", "bounds"),
+    ("matvec_add", r"load %residual, (%\d+), %\d+", r"load %residual, \1, \1", "race"),
+    ("qk_norm_rope_kv", "HQ + 2 * HKV == HEADS", "HQ + 2 * HKV <= HEADS", "bounds"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "broken"), MUTATIONS, ids=[f"{m[0]}-{m[3]}-{k}" for k, m in enumerate(MUTATIONS)]
+)
+def test_mutations_are_never_confirmed(name: str, old: str, new: str, broken: str) -> None:
+    text = samples.text(name)
+    changed = re.sub(old, new, text) if name == "matvec_add" else text.replace(old, new)
+    assert changed != text
+    findings = audited(changed)
+    wrong = bad(findings, REFUTED) + bad(findings, UNKNOWN)
+    assert any(property == broken for property, _ in wrong), wrong
+
+
+def test_random_kernels_that_enumeration_refutes_are_never_confirmed() -> None:
+    kinds: Counter[tuple[str, str]] = Counter()
+    for seed in range(40):
+        kernel = generate(seed)
+        function = parse(kernel)
+        if function is None or "swizzle" in kernel.schedule or "flat" in kernel.schedule:
+            continue
+        verdict = judge(kernel, seed).kind
+        findings = audited(print_function(function), 100_000)
+        mine = REFUTED if bad(findings, REFUTED) else UNKNOWN if bad(findings, UNKNOWN) else CONFIRMED
+        kinds[mine, verdict] += 1
+        assert not (mine == CONFIRMED and verdict in ("refused_confirmed", "false_accept")), seed
+        assert not (mine == REFUTED and verdict == "accepted"), seed
+    assert kinds[CONFIRMED, "accepted"] >= 5, kinds
+    assert kinds[REFUTED, "refused_confirmed"] >= 5, kinds
+
+
+FRAME = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: inout tensor<i32, [N], align 16>, %n: i32) {{
+  constants {{}}
+  dims [N]
+  strides []
+  grid [1]
+  requires N <= 1000
+  %0 = constant {{value = 0}} : i32
+{body}
+  %91 = load %x, %90 {{pad = none, unsafe = none, vector = 0}} : i32[1]
+  store %out, %91, %0 {{mask = true, unsafe = none, vector = 0}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ("  %1 = constant {value = 40} : i32\n  %90 = binary %n, %1 {kind = \"shl\"} : i32", CONFIRMED),  # 0
+        ("  %1 = constant {value = 32} : i32\n  %90 = binary %n, %1 {kind = \"shr\"} : i32", REFUTED),  # -1 for a negative one
+        ("  %1 = constant {value = 1} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", CONFIRMED),
+        ("  %1 = constant {value = 2} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", REFUTED),  # N may be 1
+        ("  %90 = binary %0, %n {kind = \"floordiv\"} : i32", CONFIRMED),  # 0, and 0 for a zero divisor
+        ("  %1 = dim {symbol = \"N\"} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", CONFIRMED),  # never negative
+        ("  %1 = constant {value = -3} : i32\n  %90 = binary %n, %1 {kind = \"mod\"} : i32", REFUTED),  # toward minus infinity
+        ("  %1 = constant {value = -1} : i32\n  %90 = binary %n, %1 {kind = \"and\"} : i32", UNKNOWN),
+        ("  %1 = cast %n : u8\n  %90 = cast %1 : i32", REFUTED),
+    ],
+)  # fmt: skip
+def test_arithmetic_means_what_the_tile_ir_means(body: str, verdict: str) -> None:
+    findings = {(one.property, one.subject): one for one in audited(FRAME.format(body=body))}
+    assert findings["bounds", "load from `x`"].verdict == verdict
+
+
+def test_a_cast_that_loses_bits_is_an_obligation() -> None:
+    body = "  %1 = cast %n : u8\n  %90 = cast %1 : i32"
+    assert ("wrap", "`cast`") in bad(audited(FRAME.format(body=body)), REFUTED)
+
+
+def test_the_budget_ends_a_proof_openly() -> None:
+    function = parse_function(samples.text("matmul", BM=64, BN=64))
+    findings = prove_function(function, contract_of_function(function), Budget(deadline=0.0))
+    assert {one.verdict for one in findings if one.verdict != CONFIRMED} == {UNKNOWN}
+    assert any("time limit" in one.reason for one in findings)

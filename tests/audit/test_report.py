@@ -1,0 +1,175 @@
+"""Bundles through the audit: what the report says, that it says it twice alike, and the exit status."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.audit import samples
+from tilec.artifact import Obligation
+from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
+from tilec.audit.matching import match
+from tilec.audit.report import seal
+from tilec.audit.run import Options, audit
+from tilec.bundle_format import canonical
+from tilec.cli import commands
+from tilec.runtime import open_bundle
+
+PROOFS = Options(launches=0)
+NAMES = ("add", "rms_norm", "kv_update")
+
+
+def write(path: Path, tirs: Mapping[str, str], **options: Any) -> Path:
+    place = path / "tiny-1b-sm_90a.bundle"
+    place.write_bytes(samples.bundle(tirs, **options))
+    return place
+
+
+def report_on(path: Path, options: Options = PROOFS) -> dict[str, Any]:
+    with open_bundle(path) as bundle:
+        return audit(bundle, options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path, {name: samples.text(name) for name in NAMES})
+
+
+def test_a_sound_bundle_is_confirmed_and_the_report_is_the_same_twice(path: Path, tmp_path: Path) -> None:
+    first = report_on(path)
+    again = tmp_path / "elsewhere" / path.name
+    again.parent.mkdir()
+    again.write_bytes(path.read_bytes())
+    second = report_on(again, Options(launches=0, jobs=2))
+    assert canonical(first) == canonical(second)
+    assert seal(first) == seal(second)
+    assert str(tmp_path) not in canonical(first).decode()
+    assert first["summary"]["status"] == 0
+    assert first["summary"]["obligations"]["confirmed"] == sum(len(one["obligations"]) for one in first["artifacts"]) > 20
+    assert first["summary"]["share_confirmed"] == 1.0
+
+
+def test_the_command_prints_a_table_and_writes_the_report(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    file = tmp_path / "report.json"
+    assert commands.run(["audit", str(path), "--launches", "0", "-k", "add", "-j", "1", "--json", str(file)]) == 0
+    out = capsys.readouterr().out
+    assert "1 artifacts: 12 confirmed" in out
+    data = file.read_bytes()
+    assert canonical(json.loads(data)) == data
+    assert f"report sha256 {seal(json.loads(data))}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["-k", "nothing"], 2, "has no kernel `nothing`"),
+        (["--launches", "0", "--json", "/nonexistent/r.json"], 2, "cannot be written"),
+    ],
+)
+def test_wrong_usage(path: Path, arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["audit", str(path), "-j", "1", *arguments]) == status
+    assert words in capsys.readouterr().err
+
+
+def test_tile_ir_that_is_not_safe_is_refuted_whatever_its_manifest_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """The record of the proofs is that of the right kernel; the texts, with their digests, are of another."""
+    text = samples.text("add")
+    right = samples.manifest("add")
+    broken = text.replace("mask = true", "mask = false")
+    place = write(tmp_path, {"add": broken}, proven=False)
+    with open_bundle(place) as bundle:
+        assert bundle.kernels[0].manifest.obligations == ()
+    report = report_on(place)
+    assert report["summary"]["missing"]["refuted"] >= 1
+    assert report["summary"]["status"] == 1
+    assert commands.run(["audit", str(place), "--launches", "0", "-j", "1"]) == 1
+    assert "not in the manifest: bounds of store to `out`: refuted" in capsys.readouterr().out
+    assert len(right.obligations) - 1 == len(report["artifacts"][0]["missing"])  # no mask, no end of a clipped store
+
+
+def test_a_digest_that_differs_is_found(tmp_path: Path) -> None:
+    text = samples.text("add")
+    digests = samples.manifest("add").digests
+    place = write(tmp_path, {"add": text}, change={"digests": {**digests, "tir": digests["ptx"]}})
+    report = report_on(place)
+    assert report["artifacts"][0]["digests_differ"] == []  # the text of that digest is there, but it is no tile IR
+    assert report["summary"]["contract"]["refuted"] == 1
+    assert report["summary"]["status"] == 1
+
+
+def test_a_text_that_is_not_there_is_found(tmp_path: Path) -> None:
+    text = samples.text("add")
+    digests = {**samples.manifest("add").digests}
+    del digests["ptx"]
+    data = samples.bundle({"add": text})
+    place = tmp_path / "a.bundle"
+    place.write_bytes(data)
+    with open_bundle(place) as bundle:
+        one = bundle.kernels[0]
+        one.manifest.digests.pop("ptx")
+        bundle.texts = lambda: {digests["tir"]: text.encode()}  # type: ignore[method-assign]
+        report = audit(bundle, PROOFS)
+    assert report["artifacts"][0]["digests_differ"] == ["the bundle does not hold its ptx"]
+    assert report["summary"]["status"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"grid": [["+", ["//", ["+", "N", 2047], 2048], 1]]}, "the grid is not that of the tile IR"),
+        ({"no_alias": []}, "may overlap in memory"),
+        ({"constants": {"E": "bf16", "BLOCK": 1024}}, "the constants are not those"),
+    ],
+)
+def test_a_manifest_that_describes_another_kernel_is_refuted(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    report = report_on(write(tmp_path, {"add": samples.text("add")}, change=change))
+    assert report["summary"]["status"] == 1
+    assert any(words in one["reason"] for one in report["artifacts"][0]["contract"])
+
+
+def test_a_launch_check_that_is_gone_is_not_assumed(tmp_path: Path) -> None:
+    """The tile IR still says `requires`; what no launcher enforces proves nothing."""
+    text = samples.text("flash_attention")
+    report = report_on(write(tmp_path, {"flash_attention": text}, change={"launch_checks": []}))
+    found = {(one["property"], one["subject"]): one["verdict"] for one in report["artifacts"][0]["obligations"]}
+    assert found["bounds", "load from `k_cache`"] == REFUTED
+
+
+def test_no_time_is_unknown_and_says_so(path: Path) -> None:
+    report = report_on(path, Options(time_limit=0.0, launches=0))
+    assert report["summary"]["status"] == 3
+    reasons = {
+        one["reason"] for artifact in report["artifacts"] for one in artifact["obligations"] if one["verdict"] == UNKNOWN
+    }
+    assert "the time limit was reached" in reasons
+
+
+def test_rebuilding_is_compared_byte_for_byte(path: Path) -> None:
+    with open_bundle(path) as bundle:
+        code = bundle.cubin("add")
+        report = audit(bundle, PROOFS, rebuild=lambda ptx, arch: code)
+    assert report["summary"]["rebuilt"] == {"another CUBIN": 2, "the same CUBIN": 1}
+    assert report["summary"]["status"] == 1
+
+
+def test_matching_by_name_and_order() -> None:
+    listed = [Obligation("wrap", "`+`", f"k.py:{n}:1", "set") for n in (1, 2)] + [Obligation("wrap", "`!`", "k.py:3:1", "set")]
+    derived = [
+        Finding("wrap", "`+`", CONFIRMED),
+        Finding("wrap", "`+`", REFUTED, "wrong", {"N": 1}),
+        Finding("bounds", "load from `x`", CONFIRMED),
+        Finding("divisor", "divisor of `//`", REFUTED),
+    ]
+    judged, missing = match(listed, derived)
+    assert [one.verdict for one in judged] == [CONFIRMED, REFUTED, UNKNOWN]
+    assert [(one.property, one.verdict) for one in missing] == [("bounds", CONFIRMED)]
+    more, _ = match(listed[:1] * 3, derived[:1])
+    assert {one.verdict for one in more} == {UNKNOWN}

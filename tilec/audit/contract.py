@@ -1,0 +1,164 @@
+"""What holds for every launch, as the launcher enforces it: a manifest goes in, assumptions for z3 come out.
+
+Assumed are the launch checks of the manifest, the range of every symbol (a dim is 1 to `MAX_DIM`, a scalar what its dtype
+holds), every extent of a tensor (0 to `MAX_DIM`), the grid limits, and that nothing divides by zero in an expression that the
+launcher evaluates. Nothing is taken from the tile IR's own `requires`: what the launcher does not check is not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from tilec.artifact import Manifest, ValueCheck
+from tilec.audit import smt
+from tilec.audit.definitions import Definitions
+from tilec.audit.smt import Term
+from tilec.ir.core import Function
+from tilec.ir.expr import ARITHMETIC, COMPARISONS, Expr
+from tilec.ir.types import MAX_DIM, TensorType
+
+GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
+"""Most blocks per grid axis (CUDA C++ programming guide, compute capabilities)."""
+STRIDE_LIMIT: Final = 2**63 - 1
+_KINDS: Final = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
+
+
+@dataclass(slots=True)
+class Contract:
+    """Assumptions about launch values. `symbols` are ranges by name, `checks` the predicates of the launcher, `values` the
+    ranges of stored integers by tensor, `grid` the extents."""
+
+    symbols: dict[str, tuple[int, int]]
+    grid: tuple[Expr, ...]
+    checks: tuple[Expr, ...] = ()
+    extents: tuple[Expr, ...] = ()
+    values: dict[str, list[ValueCheck]] = field(default_factory=dict[str, list[ValueCheck]])
+
+
+def symbol_ranges(function: Function) -> dict[str, tuple[int, int]]:
+    """The range of every launch value by name."""
+    found = dict.fromkeys(function.dims, (1, MAX_DIM))
+    found |= dict.fromkeys(function.strides, (0, STRIDE_LIMIT))
+    for parameter in function.parameters:
+        if parameter.access is None and not parameter.value.tile.dtype.is_float:
+            found[parameter.name] = parameter.value.tile.dtype.integer_range()
+    return found
+
+
+def contract_of(manifest: Manifest, function: Function) -> Contract:
+    """The contract that a launcher enforces for a manifest."""
+    values: dict[str, list[ValueCheck]] = {}
+    for check in manifest.value_checks:
+        values.setdefault(check.tensor, []).append(check)
+    return Contract(
+        symbol_ranges(function),
+        manifest.grid,
+        tuple(check.condition for check in manifest.launch_checks),
+        tuple(dim for tensor in manifest.tensors for dim in tensor.dims),
+        values,
+    )
+
+
+def contract_of_function(function: Function) -> Contract:
+    """The contract that the tile IR itself states, for one that has no manifest."""
+    values: dict[str, list[ValueCheck]] = {}
+    for fact in function.values:
+        values.setdefault(fact.tensor, []).append(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct))
+    extents = [d for p in function.parameters if isinstance(p.value.type, TensorType) for d in p.value.type.dims]
+    return Contract(
+        symbol_ranges(function), function.grid, tuple(one.condition for one in function.requires), tuple(extents), values
+    )
+
+
+def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
+    """What the manifest says of the interface that the tile IR does not: a launcher would enforce another contract."""
+    if manifest.kernel != function.name:
+        yield f"the manifest is of `{manifest.kernel}`, the tile IR of `{function.name}`"
+    tensors = [
+        (p.name, p.access.value if p.access else "", t.dtype.name, t.dims, t.strides, t.align)
+        for p in function.parameters
+        if isinstance(t := p.value.type, TensorType)
+    ]
+    listed = [(t.name, t.access, t.dtype, t.dims, t.strides, t.align) for t in manifest.tensors]
+    if tensors != listed:
+        yield "the tensors are not those of the tile IR"
+    scalars = [(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None]
+    if scalars != [(scalar.name, scalar.dtype) for scalar in manifest.scalars]:
+        yield "the scalars are not those of the tile IR"
+    if manifest.grid != function.grid:
+        yield "the grid is not that of the tile IR"
+    if manifest.constants != function.constants:
+        yield "the constants are not those of the tile IR"
+    apart = {frozenset(pair) for pair in manifest.no_alias}
+    for place, left in enumerate(tensors):
+        for right in tensors[place + 1 :]:
+            if (left[1] != "in" or right[1] != "in") and frozenset((left[0], right[0])) not in apart:
+                yield f"`{left[0]}` and `{right[0]}` may overlap in memory, and one of them is written"
+
+
+class HostTerms:
+    """Launch expressions as terms: exact integers, division rounds toward minus infinity. `definitions` has
+    what defines quotients, `facts` what the launcher has made sure of by evaluating them."""
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+        self.facts: list[Term] = []
+        self.definitions = Definitions("u")
+
+    def symbol(self, name: str) -> Term:
+        """A launch value."""
+        return smt.unknown(name)
+
+    def expression(self, expr: Expr, certain: bool = False) -> Term:
+        """An integer expression. `certain`: the launcher evaluates it on every launch, so its divisors are not zero."""
+        if expr.op == "const":
+            return smt.integer(expr.value)
+        if expr.op == "sym":
+            return self.symbol(expr.name)
+        if expr.op not in ARITHMETIC:
+            return smt.choose(self.predicate(expr, certain), smt.integer(1), smt.integer(0))
+        left, right = (self.expression(arg, certain) for arg in expr.args)
+        match expr.op:
+            case "+":
+                return smt.add(left, right)
+            case "-":
+                return smt.sub(left, right)
+            case "*":
+                return smt.mul(left, right)
+            case "min":
+                return smt.smaller(left, right)
+            case "max":
+                return smt.larger(left, right)
+            case _:
+                if certain and smt.constant(right) is None:
+                    self.facts.append(right != 0)
+                quotient, rest = self.definitions.divided(left, right, False, None)
+                return quotient if expr.op == "//" else rest
+
+    def predicate(self, expr: Expr, certain: bool = False) -> Term:
+        """A predicate; an integer counts as true where it is not zero. Only what is left of `and` and `or` is certain."""
+        if expr.op in COMPARISONS:
+            left, right = (self.expression(arg, certain) for arg in expr.args)
+            return smt.compare(_KINDS[expr.op], left, right)
+        if expr.op in ("and", "or"):
+            parts = [self.predicate(expr.args[0], certain), self.predicate(expr.args[1], certain and expr.op == "and")]
+            return smt.every(parts) if expr.op == "and" else smt.some(parts)
+        return smt.compare("ne", self.expression(expr, certain), smt.integer(0))
+
+    def assumptions(self) -> list[Term]:
+        """All that holds for every launch, and what defines the terms in it."""
+        found: list[Term] = []
+        for name, (low, high) in self.contract.symbols.items():
+            found += [self.symbol(name) >= low, self.symbol(name) <= high]
+        for check in self.contract.checks:
+            found.append(self.predicate(check, certain=True))
+        for extent in self.contract.extents:
+            if extent.op not in ("const", "sym"):
+                term = self.expression(extent, certain=True)
+                found += [term >= 0, term <= MAX_DIM]
+        for extent, limit in zip(self.contract.grid, GRID_LIMITS, strict=False):
+            term = self.expression(extent, certain=True)
+            found += [term >= 1, term <= limit]
+        return [*self.facts, *found]

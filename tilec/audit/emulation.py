@@ -1,0 +1,114 @@
+"""Run the PTX of an artifact in the emulator on edge launches, in several schedules, and compare results with the interpreter.
+
+A fault of the emulator is a fault of the artifact. The comparison with the tile interpreter is an opinion on values: sums are
+rounded otherwise, and a kernel may read what it need not, so a difference is reported and is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from tilec.artifact import Manifest
+from tilec.audit.contract import contract_of
+from tilec.audit.launches import Array, Case, contents, edge_launches
+from tilec.audit.smt import Budget
+from tilec.ir.core import Function
+
+Result = dict[str, Any]
+CLOSE = 0.05
+"""Largest difference, relative to the largest value of the tensor, that rounding explains."""
+
+
+def emulated(
+    manifest: Manifest, function: Function, ptx: str, budget: Budget, *, launches: int, seeds: int, compare: bool = True
+) -> Result:  # fmt: skip
+    """Launches, faults, instructions and coverage as plain data; `status` is clean, faulty, unknown or none."""
+    try:
+        emulator: Any = import_module("tilec.emulator")
+    except ModuleNotFoundError as error:
+        return {"status": "none", "reason": f"no emulator: {error.name} is not installed", "launches": []}
+    cases = edge_launches(manifest, function, contract_of(manifest, function), budget, launches)
+    rows: list[Result] = []
+    counts: dict[int, int] = {}
+    try:
+        module = emulator.parse(ptx)
+        for case in cases:
+            for seed in range(seeds):
+                if budget.spent():
+                    break
+                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and seed == 0))
+    except emulator.UnsupportedPtx as error:
+        return {"status": "unknown", "reason": f"the emulator does not know this PTX: {error}", "launches": rows}
+    done = [row for row in rows if "faults" in row]
+    covered = sum(count > 0 for count in counts.values())
+    result: Result = {
+        "launches": rows,
+        "instructions": sum(row["instructions"] for row in done),
+        "coverage": round(covered / len(counts), 4) if counts else 0.0,
+        "never_executed": sorted(line for line, count in counts.items() if not count),
+    }
+    if any(row["faults"] for row in done):
+        return {"status": "faulty", "reason": "a launch has a fault", **result}
+    if not done or len(rows) < len(cases) * seeds:
+        reason = "no launch within the contract is small enough" if not cases else "the time limit was reached"
+        return {"status": "unknown", "reason": reason, **result}
+    return {"status": "clean", "reason": "", **result}
+
+
+def _launch(
+    emulator: Any, module: Any, manifest: Manifest, function: Function, case: Case, seed: int, counts: dict[int, int],
+    compare: bool,
+) -> Result:  # fmt: skip
+    row: Result = {"case": case.name, "values": case.values, "seed": seed}
+    arrays = contents(manifest, case.values, 0)
+    if arrays is None:
+        return {**row, "skipped": "no contents satisfy the value checks"}
+    scalars: dict[str, int | float] = {spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars}
+    report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed)
+    for line, count in report.statistics["lane_counts"].items():
+        counts[line] = counts.get(line, 0) + count
+    faults = [str(fault) for fault in report.faults if fault.kind != "race-same-value"]
+    benign = [str(fault) for fault in report.faults if fault.kind == "race-same-value"]
+    row |= {"faults": faults, "same_value_races": benign, "instructions": report.statistics["instruction_lanes"]}
+    if compare:
+        row["differs"] = _differences(function, arrays, scalars, case, report.tensors)
+    return row
+
+
+def _differences(
+    function: Function, arrays: dict[str, Array], scalars: dict[str, int | float], case: Case, found: dict[str, Array]
+) -> list[str]:
+    """Tensors whose contents are not what the interpreter computes, by more than rounding explains."""
+    interpreter: Any = import_module("tilec.interpreter")
+    expected = {name: array.copy() for name, array in arrays.items()}
+    dims = {name: case.values[name] for name in function.dims}
+    try:
+        interpreter.run(function, expected, scalars, dims=dims)
+    except interpreter.InterpreterError as error:
+        return [f"the interpreter refuses the launch: {error}"[:200]]
+    written = [p.name for p in function.parameters if p.access is not None and p.access.value in ("out", "inout", "atomic")]
+    return [name for name in written if not _close(expected[name], found[name])]
+
+
+def _close(left: Array, right: Array) -> bool:
+    a, b = (np.asarray(side, np.float64).reshape(-1) for side in (left, right))
+    usual = np.isfinite(a) & np.isfinite(b)
+    if not np.array_equal(np.nan_to_num(a[~usual], nan=7.5), np.nan_to_num(b[~usual], nan=7.5)):
+        return False
+    scale = float(np.abs(a[usual]).max(initial=0.0)) or 1.0
+    return bool(np.all(np.abs(a[usual] - b[usual]) <= CLOSE * scale))
+
+
+Emulated = Callable[..., Result]
+
+
+def statuses(results: Iterable[Result]) -> dict[str, int]:
+    """How many artifacts have each status."""
+    found: dict[str, int] = {}
+    for result in results:
+        found[result["status"]] = found.get(result["status"], 0) + 1
+    return dict(sorted(found.items()))

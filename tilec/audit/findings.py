@@ -1,0 +1,138 @@
+"""What the audit concludes about one obligation, and how an answer of z3 becomes a conclusion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Final
+
+from tilec.audit import smt
+from tilec.audit.program import Program
+from tilec.audit.scene import Scene
+from tilec.audit.smt import Answer, Budget, Term
+from tilec.audit.values import Execution
+from tilec.ir.core import Op
+from tilec.ir.ops import For
+
+CONFIRMED: Final = "confirmed"
+UNKNOWN: Final = "unknown"
+REFUTED: Final = "refuted"
+TRUSTED: Final = "trusted"
+_RANK: Final = {CONFIRMED: 0, TRUSTED: 1, UNKNOWN: 2, REFUTED: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One obligation: `property` and `subject` in the words of the manifest; `verdict` is confirmed, unknown, refuted, or
+    trusted (inside an `unsafe` block); `reason` says why it is not confirmed; `model` are the launch values, ids and elements
+    that go wrong."""
+
+    property: str
+    subject: str
+    verdict: str
+    reason: str = ""
+    model: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one question, before it has a name."""
+
+    verdict: str
+    reason: str = ""
+    model: dict[str, int] = field(default_factory=dict[str, int])
+
+    def named(self, property: str, subject: str) -> Finding:
+        """The finding of an obligation."""
+        return Finding(property, subject, self.verdict, self.reason, self.model)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of a whole whose parts are these; the first refutation is taken at once."""
+    found = Verdict(CONFIRMED)
+    for verdict in verdicts:
+        if _RANK[verdict.verdict] > _RANK[found.verdict]:
+            found = verdict
+        if found.verdict == REFUTED:
+            break
+    return found
+
+
+def never(scene: Scene, violation: list[Term], budget: Budget) -> Verdict:
+    """Confirmed if the violation cannot happen; a model refutes, unless it rests on values that are known by bounds only."""
+    return conclude(scene, scene.check(violation, budget), violation)
+
+
+def conclude(scene: Scene, answer: Answer, violation: list[Term]) -> Verdict:
+    """The verdict of an answer about a violation."""
+    if answer.verdict == "none":
+        return Verdict(CONFIRMED)
+    if answer.verdict == "undecided":
+        return Verdict(UNKNOWN, answer.reason)
+    model = {name: value for name, value in answer.model.items() if ".q" not in name and ".r" not in name}
+    vague = sorted({scene.vague[name] for name in smt.mentioned(violation) if name in scene.vague})
+    if vague:
+        return Verdict(UNKNOWN, f"there may be a counterexample; values known by bounds only: {', '.join(vague)}", model)
+    return Verdict(REFUTED, "a launch goes wrong", model)
+
+
+def executions(scene: Scene, name: str, op: Op) -> Iterator[Execution]:
+    """Executions of `op` that together stand for all: a block, and a turn of every loop around it."""
+    program: Program = scene.program
+    blocks: list[Term] = []
+    for axis, extent in enumerate(program.contract.grid):
+        blocks.append(smt.integer(0) if extent.constant == 1 else smt.unknown(f"{name}.block{axis}"))
+    choices: list[list[Term | int]] = []
+    loops = program.loops_around(op)
+    for depth, loop in enumerate(loops):
+        turns = program.turns(loop) if loop in program.followed else None
+        choices.append([smt.unknown(f"{name}.turn{depth}")] if turns is None else list(range(turns)))
+    for chosen in product(*choices):
+        yield Execution(scene, name, blocks, dict(zip(loops, chosen, strict=True)))
+
+
+def positions(scene: Scene, name: str, shape: tuple[int, ...]) -> tuple[Term, ...]:
+    """A position in a tile of this shape."""
+    found: list[Term] = []
+    for axis, extent in enumerate(shape):
+        if extent == 1:
+            found.append(smt.integer(0))
+            continue
+        at = smt.unknown(f"{name}.at{axis}")
+        scene.facts += [at >= 0, at < extent]
+        found.append(at)
+    return tuple(found)
+
+
+def single(program: Program, op: Op) -> Iterator[tuple[Scene, Execution]]:
+    """A scene per way to execute `op`, with that execution in it."""
+    first = Scene(program)
+    for number, execution in enumerate(executions(first, "b", op)):
+        if number == 0:
+            yield first, execution
+        else:
+            scene = Scene(program)
+            yield scene, Execution(scene, "b", execution.blocks, execution.turns)
+
+
+def pairs(program: Program, left: Op, right: Op) -> Iterator[tuple[Scene, Execution, Execution]]:
+    """A scene per way in which two operations are executed by any two blocks, at any turns."""
+    probe = Scene(program)
+    for first in executions(probe, "b", left):
+        for second in executions(probe, "c", right):
+            scene = Scene(program)
+            yield (
+                scene,
+                Execution(scene, "b", first.blocks, first.turns),
+                Execution(scene, "c", second.blocks, second.turns),
+            )
+
+
+def step_moments(first: Execution, second: Execution, loops: Iterable[For]) -> list[tuple[Term, Term]]:
+    """The turns of two executions at each of these loops, as pairs of terms."""
+
+    def term(turn: Term | int) -> Term:
+        return smt.integer(turn) if isinstance(turn, int) else turn
+
+    return [(term(first.turns[loop]), term(second.turns[loop])) for loop in loops]

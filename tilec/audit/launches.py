@@ -1,0 +1,200 @@
+"""Launches at the edges of a contract: a manifest and its tile IR go in, sizes and contents for the emulator come out.
+
+Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, all dims one past
+such an extent with several of all else, all of them exactly there, and then one at a time. z3 finds the sizes, so that every
+launch check holds; the contents honour every value check and lie at its ends as often as between them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import Manifest, TensorSpec
+from tilec.audit import smt
+from tilec.audit.contract import Contract, HostTerms
+from tilec.audit.smt import Budget, Term
+from tilec.audit.values import tile_shape
+from tilec.ir.core import Function
+from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.types import DTYPES
+
+Array = NDArray[Any]
+BLOCKS: Final = 48
+"""Most blocks of a launch."""
+ELEMENTS: Final = 3 << 20
+"""Most elements of all tensors of a launch together."""
+SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
+"""Bounds on the sizes that nothing asks of, tried in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A launch: what it is about, and the values of dims, strides and integer scalars by name."""
+
+    name: str
+    values: dict[str, int]
+
+
+def edge_launches(manifest: Manifest, function: Function, contract: Contract, budget: Budget, most: int) -> list[Case]:
+    """At most `most` launches within the contract, none twice, the smallest first."""
+    found: list[Case] = []
+    for name, wanted in _wishes(function, contract):
+        if len(found) == most or budget.spent():
+            break
+        values = _solve(manifest, contract, wanted, budget)
+        if values is None and len(wanted) > 1:
+            values = _as_much(manifest, contract, wanted, budget)
+        if values is not None and _cheap(manifest, values) and all(values != case.values for case in found):
+            found.append(Case(name, values))
+    return found
+
+
+def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
+    """What to ask of sizes, the most telling first: a name, and least values by symbol."""
+    yield "smallest", {}
+    edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
+    past = {symbol: cuts[-1] + 1 for symbol, cuts in edges.items()}
+    free = [symbol for symbol in function.dims if symbol not in edges and symbol not in function.strides]
+    several = {symbol: 2 + place % 2 for place, symbol in enumerate(free)}
+    yield "several of each, past every edge", {**past, **several}
+    yield "all at an edge", {symbol: cuts[-1] for symbol, cuts in edges.items()}
+    if edges and free:
+        yield "all past an edge", past
+        yield "several of each", several
+    for symbol, cuts in edges.items():
+        for cut in reversed(cuts):
+            yield f"{symbol} past {cut}", {symbol: cut + 1}
+    for symbol, cuts in edges.items():
+        yield f"{symbol} past two of {cuts[-1]}", {symbol: 2 * cuts[-1] + 1}
+    for symbol in free:
+        yield f"{symbol} at 3", {symbol: 3}
+    for symbol, (low, _) in contract.symbols.items():
+        if symbol not in function.dims:
+            yield f"{symbol} past its start", {symbol: max(low, 0) + 5}
+
+
+def _cuts(function: Function, symbol: str) -> list[int]:
+    """Extents of boxes on axes whose size depends on the symbol, and constant divisors of it, smallest first."""
+    found: set[int] = set()
+    for op in function.body.walk():
+        if isinstance(op, Load | Store | Gather | Scatter | AtomicUpdate):
+            dims = op.operands[0].tensor.dims
+            for dim, extent in zip(dims, tile_shape(op), strict=False):
+                if symbol in dim.symbols() and not isinstance(op, Gather | Scatter):
+                    found.add(extent)
+    pending = [*function.grid, *(one.condition for one in function.requires)]
+    while pending:
+        expr = pending.pop()
+        pending += expr.args
+        if expr.op in ("//", "%") and symbol in expr.symbols() and (divisor := expr.args[1].constant):
+            found.add(divisor)
+    return sorted(cut for cut in found if 1 < cut <= 4096)
+
+
+def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
+    """The same with as many of the lower ends as go together, taken in order."""
+    kept: dict[str, int] = {}
+    found: dict[str, int] | None = None
+    for name, value in least.items():
+        values = _solve(manifest, contract, {**kept, name: value}, budget)
+        if values is not None and _cheap(manifest, values):
+            kept[name], found = value, values
+    return found
+
+
+def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
+    """Values within the contract with these lower ends, as small as the bounds of `SMALL` give."""
+    host = HostTerms(contract)
+    facts = host.assumptions()
+    facts += host.definitions.facts
+    for check in manifest.value_checks:
+        count: Term = smt.integer(1)
+        for dim in next(spec.dims for spec in manifest.tensors if spec.name == check.tensor) if check.distinct else ():
+            count = smt.mul(count, host.expression(dim))
+        facts.append(smt.sub(host.expression(check.high), host.expression(check.low)) >= count)
+    facts += host.definitions.facts
+    wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
+    for bound in SMALL:
+        near = [_near(host.symbol(name), max(bound, least.get(name, 0) + bound - 1)) for name in contract.symbols]
+        answer = smt.check([*facts, *wanted, *near], Budget(budget.deadline, 400_000))
+        if answer.verdict == "found":
+            return {name: answer.model.get(name, max(0, low)) for name, (low, _) in contract.symbols.items()}
+    return None
+
+
+def _near(term: Term, bound: int) -> Term:
+    return smt.every([term <= bound, term >= -bound])
+
+
+def _cheap(manifest: Manifest, values: dict[str, int]) -> bool:
+    blocks = prod(axis.evaluate(values) for axis in manifest.grid)
+    return blocks <= BLOCKS and sum(_elements(spec, values) for spec in manifest.tensors) <= ELEMENTS
+
+
+def _elements(spec: TensorSpec, values: dict[str, int]) -> int:
+    return prod(dim.evaluate(values) for dim in spec.dims)
+
+
+def contents(manifest: Manifest, values: dict[str, int], seed: int) -> dict[str, Array] | None:
+    """Arrays for a launch, None where no contents satisfy a value check. The same manifest, values and seed give the same."""
+    text = f"{manifest.kernel} {sorted(values.items())} {seed}"
+    random = np.random.default_rng(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little"))
+    arrays: dict[str, Array] = {}
+    for spec in manifest.tensors:
+        shape = tuple(dim.evaluate(values) for dim in spec.dims)
+        checks = [check for check in manifest.value_checks if check.tensor == spec.name]
+        low = max((check.low.evaluate(values) for check in checks), default=None)
+        high = min((check.high.evaluate(values) for check in checks), default=None)
+        array = _filled(spec.dtype, shape, random, (low, high), any(check.distinct for check in checks))
+        if array is None:
+            return None
+        arrays[spec.name] = array if spec.strides is None else _strided(array, spec, values)
+    return arrays
+
+
+def _filled(
+    dtype: str, shape: Sequence[int], random: np.random.Generator, ends: tuple[int | None, int | None], distinct: bool
+) -> Array | None:  # fmt: skip
+    kind = DTYPES[dtype]
+    if kind.is_float:
+        return random.normal(size=shape).astype(numpy_dtype(dtype))
+    low, high = kind.integer_range()
+    if ends[0] is None or ends[1] is None:
+        return random.integers(max(low, -1000), min(high, 1000), shape, endpoint=True).astype(numpy_dtype(dtype))
+    first, last = max(low, ends[0]), min(high, ends[1] - 1)
+    size = int(np.prod(shape))
+    if last < first or (distinct and last - first + 1 < size):
+        return None if size else np.empty(shape, numpy_dtype(dtype))
+    if distinct:
+        return (first + random.permutation(min(last - first + 1, 1 << 20))[:size]).reshape(shape).astype(numpy_dtype(dtype))
+    chosen = random.integers(first, last, shape, endpoint=True)
+    where = random.integers(0, 3, shape)
+    return np.where(where == 0, first, np.where(where == 1, last, chosen)).astype(numpy_dtype(dtype))
+
+
+def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:
+    """The same elements at the strides that the launch gives, in memory of their span."""
+    assert spec.strides is not None
+    strides = [stride.evaluate(values) for stride in spec.strides]
+    span = 1 + sum((extent - 1) * stride for extent, stride in zip(array.shape, strides, strict=True))
+    flat = np.zeros(span, array.dtype)
+    view = np.lib.stride_tricks.as_strided(flat, array.shape, [stride * array.itemsize for stride in strides])
+    view[...] = array
+    return view
+
+
+def numpy_dtype(name: str) -> Any:
+    """The NumPy dtype of a dtype; those that NumPy lacks come from ml_dtypes."""
+    if name in ("bf16", "f8e4m3", "f8e5m2"):
+        narrow: Any = import_module("ml_dtypes")
+        return {"bf16": narrow.bfloat16, "f8e4m3": narrow.float8_e4m3fn, "f8e5m2": narrow.float8_e5m2}[name]
+    names = {"f32": "float32", "f16": "float16", "bool": "bool"}
+    return np.dtype(names.get(name) or f"{'u' if name[0] == 'u' else ''}int{name[1:]}")

@@ -1,0 +1,66 @@
+"""Hold the obligations that the audit derived against those that a manifest records: confirmed, unknown, refuted, missing.
+
+The tile IR has no source locations, so obligations are paired by property and subject, in order: both sides list them in the
+order of the text. Where the numbers differ, every pair of that name gets the worst verdict of its name, and what the manifest
+lacks is missing. A divisor need not be positive where a manifest does not claim it, because division is total.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tilec.artifact import Obligation
+from tilec.audit.findings import CONFIRMED, REFUTED, TRUSTED, UNKNOWN, Finding
+
+_RANK = (CONFIRMED, TRUSTED, UNKNOWN, REFUTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One obligation of a manifest with the audit's verdict, or, with no `location` and `rung`, one that it lacks."""
+
+    property: str
+    subject: str
+    location: str
+    rung: str
+    verdict: str
+    reason: str = ""
+    model: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def match(obligations: Iterable[Obligation], findings: Iterable[Finding]) -> tuple[list[Judged], list[Judged]]:
+    """The manifest's obligations in their order, judged; and what the audit derived that the manifest lacks."""
+    derived: dict[tuple[str, str], list[Finding]] = {}
+    for finding in findings:
+        derived.setdefault((finding.property, finding.subject), []).append(finding)
+    listed: dict[tuple[str, str], list[Obligation]] = {}
+    kept = list(obligations)
+    for one in kept:
+        listed.setdefault((one.property, one.subject), []).append(one)
+    verdicts = {key: _paired(len(ones), derived.get(key, [])) for key, ones in listed.items()}
+    judged: list[Judged] = []
+    for one in kept:
+        finding = verdicts[one.property, one.subject].pop(0)
+        verdict, reason = finding.verdict, finding.reason
+        if verdict == TRUSTED and one.rung != "unsafe":
+            verdict, reason = UNKNOWN, "the manifest calls it proven, but it is inside an `unsafe` block"
+        judged.append(Judged(one.property, one.subject, one.location, one.rung, verdict, reason, finding.model))
+    missing = [
+        Judged(property, subject, "", "", finding.verdict, finding.reason, finding.model)
+        for (property, subject), found in derived.items()
+        for finding in found[len(listed.get((property, subject), ())) :]
+        if property != "divisor"
+    ]
+    return judged, missing
+
+
+def _paired(count: int, findings: list[Finding]) -> list[Finding]:
+    if count == len(findings):
+        return list(findings)
+    if not findings:
+        return [Finding("", "", UNKNOWN, "the audit derives no such obligation from the tile IR")] * count
+    worst = max(findings, key=lambda finding: _RANK.index(finding.verdict))
+    if count > len(findings) and worst.verdict == CONFIRMED:
+        worst = Finding("", "", UNKNOWN, f"the audit derives {len(findings)} such obligations, the manifest has {count}")
+    return [worst] * count

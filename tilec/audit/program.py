@@ -1,0 +1,189 @@
+"""Where things stand in a kernel: what encloses an operation, what a carried value is, what decides where memory is touched.
+
+Tile IR goes in; `Program` answers questions about its structure. A carried value is `steady` where each turn of its loop adds
+the same amount, which does not depend on the loop; the others are followed turn by turn where the number of turns is a small
+constant, and are otherwise known by their bounds only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilec.audit.contract import Contract
+from tilec.audit.intervals import Bounds, bounds_of
+from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
+from tilec.ir.ops import AtomicUpdate, Binary, Broadcast, Constant, For, Gather, If, Load, Reshape, Scatter, Store
+
+MemoryOp = Load | Store | Gather | Scatter | AtomicUpdate
+UNROLLED = 8
+"""Most turns of a loop that are followed one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """An enclosing loop, or a branch: `op` with the region (0 then, 1 else) that holds the operation."""
+
+    op: For | If
+    region: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A carried value that grows by `amount` (subtracted where `sign` is -1) in every turn; None where it never changes."""
+
+    amount: Value | None
+    sign: int = 1
+
+
+@dataclass(slots=True)
+class Program:
+    """A function with its structure; `positive` are the operations whose divisor or step has been proven to be positive."""
+
+    function: Function
+    contract: Contract
+    bounds: dict[Value, Bounds] = field(default_factory=dict[Value, Bounds])
+    frames: dict[Op, tuple[Frame, ...]] = field(default_factory=dict[Op, "tuple[Frame, ...]"])
+    order: dict[Op, int] = field(default_factory=dict[Op, int])
+    loops: dict[Block, For] = field(default_factory=dict[Block, For])
+    deciding: list[Op] = field(default_factory=list[Op])
+    followed: set[For] = field(default_factory=set[For])
+    positive: set[Op] = field(default_factory=set[Op])
+
+    def __post_init__(self) -> None:
+        self.bounds = bounds_of(self.function, self.contract)
+        self._enclose(self.function.body, ())
+        decisive = self._decisive_values()
+        owners = {value.owner for value in decisive if isinstance(value.owner, Op)}
+        self.deciding = [op for op in self.order if op in owners or isinstance(op, For)]
+        for loop in self.loops.values():
+            carried = [argument for argument in loop.regions[0].arguments[1:] if argument in decisive]
+            if any(self.steady(argument) is None for argument in carried) and self.turns(loop) is not None:
+                self.followed.add(loop)
+
+    def _enclose(self, block: Block, frames: tuple[Frame, ...]) -> None:
+        for op in block.ops:
+            self.order[op] = len(self.order)
+            self.frames[op] = frames
+            if isinstance(op, For):
+                self.loops[op.regions[0]] = op
+            if isinstance(op, For | If):
+                for place, region in enumerate(op.regions):
+                    self._enclose(region, (*frames, Frame(op, place)))
+
+    def sites(self) -> list[MemoryOp]:
+        """Every access to memory in program order."""
+        return [op for op in self.order if isinstance(op, MemoryOp)]
+
+    def loops_around(self, op: Op) -> list[For]:
+        """Enclosing loops, outermost first."""
+        return [frame.op for frame in self.frames[op] if isinstance(frame.op, For)]
+
+    def loops_of(self, value: Value) -> list[For]:
+        """Loops around the definition of a value, outermost first."""
+        if isinstance(value.owner, Op):
+            return self.loops_around(value.owner)
+        loop = self.loops.get(value.owner) if value.owner is not None else None
+        return [*self.loops_around(loop), loop] if loop is not None else []
+
+    def parameter(self, op: MemoryOp) -> Parameter:
+        """The tensor parameter that an access touches."""
+        return self.function.parameter_of(op.operands[0])
+
+    def written(self, name: str) -> bool:
+        """True where some access writes the tensor."""
+        return any(writes(op) and self.parameter(op).name == name for op in self.sites())
+
+    def turns(self, loop: For) -> int | None:
+        """How often a loop turns, where that is a small constant."""
+        ends = [self.bounds[value] for value in (loop.lower, loop.upper, loop.step)]
+        if any(low != high for low, high in ends) or ends[2][0] < 1:
+            return None
+        count = len(range(ends[0][0], ends[1][0], ends[2][0]))
+        return count if count <= UNROLLED else None
+
+    def steady(self, argument: Value) -> Steady | None:
+        """How a carried value moves, where every turn does the same."""
+        block = argument.owner
+        assert isinstance(block, Block)
+        following = block.ops[-1].operands[block.arguments.index(argument) - 1]
+        if following is argument:
+            return Steady(None)
+        op = following.owner
+        if not isinstance(op, Binary) or op.kind not in ("add", "sub") or argument.tile.dtype.is_float:
+            return None
+        left, right = op.operands
+        if left is argument and self.outside(right, block):
+            return Steady(right, 1 if op.kind == "add" else -1)
+        if right is argument and op.kind == "add" and self.outside(left, block):
+            return Steady(left)
+        return None
+
+    def outside(self, value: Value, block: Block) -> bool:
+        """True where a value does not depend on the turn of the loop with this body."""
+        owner = value.owner
+        if isinstance(owner, Constant):
+            return True
+        if isinstance(owner, Broadcast | Reshape):
+            return self.outside(owner.operands[0], block)
+        if isinstance(owner, Op):
+            loop = self.loops[block]
+            return all(frame.op is not loop for frame in self.frames[owner])
+        if owner is self.function.body:
+            return True
+        return owner is not None and owner is not block and not self._inside(owner, block)
+
+    def _inside(self, inner: Block, outer: Block) -> bool:
+        return any(inner is region for op in outer.walk() for region in op.regions)
+
+    def _decisive_values(self) -> set[Value]:
+        """All values that an index, a loop's range or a branch is computed from."""
+        pending: list[Value] = []
+        for op in self.order:
+            if isinstance(op, Gather | Scatter):
+                pending += op.indices if op.unsafe is None else []
+            elif isinstance(op, Load | Store | AtomicUpdate):
+                pending += op.offsets if op.unsafe is None else []
+            elif isinstance(op, For):
+                pending += op.operands[:3]
+            elif isinstance(op, If):
+                pending += op.operands[:1]
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value not in seen:
+                seen.add(value)
+                pending += self._sources(value)
+        return seen
+
+    def _sources(self, value: Value) -> list[Value]:
+        owner = value.owner
+        if isinstance(owner, For):
+            place = owner.results.index(value)
+            return [owner.initial[place], owner.regions[0].ops[-1].operands[place], owner.regions[0].arguments[place + 1]]
+        if isinstance(owner, If):
+            place = owner.results.index(value)
+            return [owner.operands[0], *(region.ops[-1].operands[place] for region in owner.regions)]
+        if isinstance(owner, Load | Gather):
+            return []
+        if isinstance(owner, Op):
+            return [operand for operand in owner.operands if not operand.tile.dtype.is_float]
+        if owner in self.loops:
+            place = owner.arguments.index(value)
+            loop = self.loops[owner]
+            return [loop.initial[place - 1], owner.ops[-1].operands[place - 1]] if place else list(loop.operands[:3])
+        return []
+
+
+def writes(op: MemoryOp) -> bool:
+    """True where an access changes memory."""
+    return op.effect in (Effect.WRITE, Effect.ATOMIC)
+
+
+def clipped(op: MemoryOp) -> bool:
+    """True where elements outside the tensor are not touched (`pad=` or `mask=True`)."""
+    return op.pad is not None if isinstance(op, Load | Gather) else op.mask
+
+
+def exclusive(parameter: Parameter) -> bool:
+    """True for tensors that two blocks may not share where one writes."""
+    return parameter.access not in (None, Access.IN)

@@ -1,0 +1,54 @@
+"""Derive every obligation of a kernel from its tile IR and prove it: a function and a contract go in, findings come out.
+
+The order is that of the rungs a proof stands on: arithmetic first, whose confirmed divisors and steps the rest uses, then
+bounds, races, single writes, coverage and reads after writes. A confirmation presupposes the confirmations of the same kernel's
+arithmetic. Beside the obligations stand checks of the contract itself: some launch satisfies it, and it describes the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilec.audit import smt
+from tilec.audit.accesses import bounds, races, written_once
+from tilec.audit.arithmetic import arithmetic
+from tilec.audit.contract import Contract, HostTerms
+from tilec.audit.coverage import coverage, order
+from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
+from tilec.audit.program import Program
+from tilec.audit.smt import Budget
+from tilec.ir.core import Function
+from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.verifier import verify
+
+PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order)
+
+
+def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:
+    """Findings about every obligation, in the order in which a manifest lists them. VerifyError where the IR is malformed."""
+    verify(function)
+    program = Program(function, contract)
+    return [finding for part in PROPERTIES for finding in part(program, budget)]
+
+
+def satisfiable(function: Function, contract: Contract, budget: Budget) -> Iterator[Finding]:
+    """Some launch satisfies the contract, and some contents satisfy each range of stored values; else proofs say nothing."""
+    host = HostTerms(contract)
+    facts = host.assumptions()
+    for name, checks in contract.values.items():
+        tensor = function.parameter(name).value.tensor
+        for check in checks:
+            filled = [host.expression(dim) >= 1 for dim in tensor.dims]
+            facts += [smt.implies(smt.every(filled), host.expression(check.low) < host.expression(check.high))]
+    answer = smt.check([*facts, *host.facts, *host.definitions.facts], budget)
+    subject = "some launch satisfies it"
+    if answer.verdict == "none":
+        yield Finding("contract", subject, REFUTED, "the launch checks contradict each other")
+    else:
+        verdict = CONFIRMED if answer.verdict == "found" else UNKNOWN
+        yield Finding("contract", subject, verdict, answer.reason)
+
+
+def touches(function: Function) -> int:
+    """Number of accesses to memory."""
+    return sum(isinstance(op, Load | Store | Gather | Scatter | AtomicUpdate) for op in function.body.walk())

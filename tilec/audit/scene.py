@@ -1,0 +1,88 @@
+"""One question for z3: the assumptions of a contract, the executions in it, and what their values rest on.
+
+A scene holds facts that are true (of launch values, of data, of quotients) and collects where it had to be vague: `vague` names
+values that are known by their bounds only. Without vague values a model is a true counterexample; with them it may be none.
+Data is a function of tensor and element: two loads of one element of a tensor that nobody writes give one value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.audit import smt
+from tilec.audit.contract import HostTerms
+from tilec.audit.intervals import Bounds
+from tilec.audit.program import Program
+from tilec.audit.smt import Answer, Budget, Term
+from tilec.ir.expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An integer that was read: its term, the tensor, and the element's place."""
+
+    term: Term
+    tensor: str
+    place: tuple[Term, ...]
+
+
+class Scene:
+    """Facts for one question about a program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.host = HostTerms(program.contract)
+        self.facts: list[Term] = self.host.assumptions()
+        self.universal = self.host.definitions
+        self.vague: dict[str, str] = {}
+        self.loaded: list[Loaded] = []
+        self._named = 0
+
+    def fresh(self, what: str, bounds: Bounds | None = None) -> Term:
+        """An integer of its own, within bounds that hold in any case."""
+        self._named += 1
+        term = smt.unknown(f"{what}#{self._named}")
+        if bounds is not None:
+            self.facts += [term >= bounds[0], term <= bounds[1]]
+        return term
+
+    def fresh_truth(self, what: str) -> Term:
+        """A truth value of its own."""
+        self._named += 1
+        return smt.unknown_truth(f"{what}#{self._named}")
+
+    def expression(self, expr: Expr) -> Term:
+        """A launch expression."""
+        return self.host.expression(expr)
+
+    def record(self, loaded: Loaded) -> list[Term]:
+        """Add a value that was read; the facts that follow from the contract and from the values read before."""
+        found: list[Term] = []
+        read_only = not self.program.written(loaded.tensor)
+        checks = self.program.contract.values.get(loaded.tensor, []) if read_only else []
+        inside = smt.every(self.inside(loaded.tensor, loaded.place))
+        for check in checks:
+            low, high = self.expression(check.low), self.expression(check.high)
+            found.append(smt.implies(inside, smt.every([loaded.term >= low, loaded.term < high])))
+        for other in self.loaded if read_only else ():
+            if other.tensor == loaded.tensor:
+                same = smt.every(a == b for a, b in zip(loaded.place, other.place, strict=True))
+                found.append(smt.implies(same, loaded.term == other.term))
+                if any(check.distinct for check in checks):
+                    both = [inside, *self.inside(other.tensor, other.place), loaded.term == other.term]
+                    found.append(smt.implies(smt.every(both), same))
+        self.loaded.append(loaded)
+        return found
+
+    def inside(self, tensor: str, place: tuple[Term, ...]) -> list[Term]:
+        """Conditions that a place lies in the tensor."""
+        dims = [self.expression(dim) for dim in self.program.function.parameter(tensor).value.tensor.dims]
+        found: list[Term] = []
+        for index, dim in zip(place, dims, strict=True):
+            found += [smt.compare("ge", index, smt.integer(0)), smt.compare("lt", index, dim)]
+        return found
+
+    def check(self, assertions: list[Term], budget: Budget) -> Answer:
+        """Can the assertions hold together with the facts?"""
+        known = [smt.truth(False)] if any(smt.constant_truth(term) is False for term in assertions) else assertions
+        return smt.check([*self.facts, *self.universal.facts, *known], budget, self.universal.splits)

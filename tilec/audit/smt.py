@@ -1,0 +1,253 @@
+"""The one door to z3: terms go in as they are built, verdicts and models come out.
+
+Terms are z3 expressions over unbounded integers (`Int`) and truth values; what wraps or divides is encoded by the callers.
+`check` decides whether assertions have a model, within a budget counted in z3's own steps, so that a verdict does not depend on
+how busy the machine is; a wall clock limit stands behind it. Products of unknowns are tried as they are, then by the solver for
+non-linear integers, then case by case over the terms that the caller names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+z3: Any = import_module("z3")
+"""z3 has no type stubs; everything typed as `Term` is one of its expressions."""
+
+Term = Any
+
+STEPS: Final = 6_000_000
+"""Budget of one attempt in z3's resource units, about two to five seconds of a core."""
+WALL: Final = 20_000
+"""Milliseconds after which an attempt is cut off in any case."""
+
+
+def version() -> str:
+    """The version of z3."""
+    return z3.get_version_string()
+
+
+def integer(value: int) -> Term:
+    """A constant."""
+    return z3.IntVal(value)
+
+
+def unknown(name: str) -> Term:
+    """An integer that may be anything."""
+    return z3.Int(name)
+
+
+def unknown_truth(name: str) -> Term:
+    """A truth value that may be either."""
+    return z3.Bool(name)
+
+
+def truth(value: bool) -> Term:
+    """True or false."""
+    return z3.BoolVal(value)
+
+
+def constant(term: Term) -> int | None:
+    """The value of a constant, else None."""
+    return term.as_long() if z3.is_int_value(term) else None
+
+
+def constant_truth(term: Term) -> bool | None:
+    """The value of a constant truth value, else None."""
+    if z3.is_true(term):
+        return True
+    return False if z3.is_false(term) else None
+
+
+def identity(term: Term) -> int:
+    """A number that equal terms share while one of them is alive."""
+    return term.get_id()
+
+
+def add(left: Term, right: Term) -> Term:
+    """Sum, folded where both are constants or one is zero."""
+    a, b = constant(left), constant(right)
+    if a is not None and b is not None:
+        return integer(a + b)
+    if a == 0:
+        return right
+    return left if b == 0 else left + right
+
+
+def sub(left: Term, right: Term) -> Term:
+    """Difference, folded likewise."""
+    a, b = constant(left), constant(right)
+    if a is not None and b is not None:
+        return integer(a - b)
+    return left if b == 0 else left - right
+
+
+def mul(left: Term, right: Term) -> Term:
+    """Product, folded likewise."""
+    a, b = constant(left), constant(right)
+    if a is not None and b is not None:
+        return integer(a * b)
+    if a == 0 or b == 0:
+        return integer(0)
+    if a == 1:
+        return right
+    return left if b == 1 else left * right
+
+
+def choose(condition: Term, on_true: Term, on_false: Term) -> Term:
+    """One of two terms of one kind."""
+    known = constant_truth(condition)
+    if known is not None:
+        return on_true if known else on_false
+    return on_true if on_true.eq(on_false) else z3.If(condition, on_true, on_false)
+
+
+def smaller(left: Term, right: Term) -> Term:
+    """The minimum."""
+    a, b = constant(left), constant(right)
+    return integer(min(a, b)) if a is not None and b is not None else choose(left <= right, left, right)
+
+
+def larger(left: Term, right: Term) -> Term:
+    """The maximum."""
+    a, b = constant(left), constant(right)
+    return integer(max(a, b)) if a is not None and b is not None else choose(left >= right, left, right)
+
+
+def compare(kind: str, left: Term, right: Term) -> Term:
+    """`left kind right` for eq, ne, lt, le, gt, ge; folded where both are constants."""
+    match kind:
+        case "eq":
+            found = left == right
+        case "ne":
+            found = left != right
+        case "lt":
+            found = left < right
+        case "le":
+            found = left <= right
+        case "gt":
+            found = left > right
+        case _:
+            found = left >= right
+    if constant(left) is not None and constant(right) is not None:
+        return z3.simplify(found)
+    return found
+
+
+def every(terms: Iterable[Term]) -> Term:
+    """All hold."""
+    kept = [term for term in terms if not z3.is_true(term)]
+    if any(z3.is_false(term) for term in kept):
+        return truth(False)
+    return truth(True) if not kept else kept[0] if len(kept) == 1 else z3.And(*kept)
+
+
+def some(terms: Iterable[Term]) -> Term:
+    """One holds."""
+    kept = [term for term in terms if not z3.is_false(term)]
+    if any(z3.is_true(term) for term in kept):
+        return truth(True)
+    return truth(False) if not kept else kept[0] if len(kept) == 1 else z3.Or(*kept)
+
+
+def negate(term: Term) -> Term:
+    """The opposite."""
+    known = constant_truth(term)
+    return truth(not known) if known is not None else z3.Not(term)
+
+
+def implies(condition: Term, then: Term) -> Term:
+    """`then`, wherever `condition` holds."""
+    return some([negate(condition), then])
+
+
+def mentioned(terms: Iterable[Term]) -> set[str]:
+    """Names of all unknowns in terms."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    pending = list(terms)
+    while pending:
+        term = pending.pop()
+        if term.get_id() in seen:
+            continue
+        seen.add(term.get_id())
+        if term.num_args():
+            pending += term.children()
+        elif z3.is_const(term) and term.decl().kind() == z3.Z3_OP_UNINTERPRETED:
+            found.add(term.decl().name())
+    return found
+
+
+def replaced(term: Term, pairs: Sequence[tuple[Term, Term]]) -> Term:
+    """`term` with every first of a pair replaced by its second, all at once."""
+    return z3.substitute(term, *pairs) if pairs else term
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`verdict`: none (no model), found, or undecided (`reason` says why); `model` has the integers of a model by name."""
+
+    verdict: str
+    model: dict[str, int] = field(default_factory=dict[str, int])
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one run may spend: `deadline` in seconds of `time.monotonic`, `steps` per attempt; `queries` counts attempts."""
+
+    deadline: float = float("inf")
+    steps: int = STEPS
+    queries: int = 0
+
+    def spent(self) -> bool:
+        """True past the deadline."""
+        return time.monotonic() >= self.deadline
+
+
+def check(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]] = ()) -> Answer:
+    """Do the assertions have a model? `splits` are integer terms with their bounds that may be tried value by value."""
+    answer = _attempt(assertions, budget, "default")
+    if answer.verdict != "undecided" or budget.spent():
+        return answer
+    if splits:
+        answer = _by_cases(assertions, budget, splits)
+        if answer.verdict != "undecided" or budget.spent():
+            return answer
+    return _attempt(assertions, budget, "QF_NIA")
+
+
+def _by_cases(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]]) -> Answer:
+    (term, low, high), rest = splits[0], splits[1:]
+    cases = [some([term < low, term > high]), *(term == value for value in range(low, high + 1))]
+    for case in cases:
+        answer = _attempt([*assertions, case], budget, "default")
+        if answer.verdict == "undecided" and rest:
+            answer = _by_cases([*assertions, case], budget, rest)
+        if answer.verdict != "none":
+            return answer
+    return Answer("none")
+
+
+def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
+    if budget.spent():
+        return Answer("undecided", reason="the time limit was reached")
+    budget.queries += 1
+    solver = z3.Solver() if kind == "default" else z3.SolverFor(kind)
+    solver.set("rlimit", budget.steps)
+    solver.set(
+        "timeout", max(1, min(WALL, int((budget.deadline - time.monotonic()) * 1000) if budget.deadline < 1e300 else WALL))
+    )
+    solver.add(*assertions)
+    found = solver.check()
+    if found == z3.unsat:
+        return Answer("none")
+    if found == z3.sat:
+        model = solver.model()
+        values = {str(one): model[one] for one in model.decls() if one.arity() == 0}
+        numbers = {name: value.as_long() for name, value in sorted(values.items()) if z3.is_int_value(value)}
+        return Answer("found", numbers)
+    return Answer("undecided", reason="z3 found neither a proof nor a counterexample within its budget")

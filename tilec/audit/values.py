@@ -1,0 +1,345 @@
+"""What an operation computes, at one element, in one execution: SSA values go in, z3 terms come out.
+
+An `Execution` is one block at one turn of each loop. `element` gives an integer or truth value by its position in the tile,
+over unbounded integers: where an operation of the slice may wrap, an obligation of its own says that it does not. Division
+rounds toward minus infinity and is total, shifts count every amount, casts keep values (an obligation again), and a carried
+value is followed as `Program` says. What has no exact term (data computed in floats, reductions, bit operations) is bounded and
+noted as vague.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilec.audit import smt
+from tilec.audit.definitions import Definitions
+from tilec.audit.program import MemoryOp, Program
+from tilec.audit.scene import Loaded, Scene
+from tilec.audit.smt import Term
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import (
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    For,
+    Gather,
+    If,
+    Iota,
+    Load,
+    NumBlocks,
+    Permute,
+    Reduce,
+    Reshape,
+    Select,
+    Unary,
+)  # fmt: skip
+
+Position = tuple[Term, ...]
+
+
+class Execution:
+    """`blocks` are the block's ids, `turns` the number of the current turn (from 0) of loops; a loop that is followed has an
+    `int` there. `definitions` takes what defines quotients."""
+
+    def __init__(
+        self, scene: Scene, name: str, blocks: Sequence[Term], turns: Mapping[For, Term | int],
+        definitions: Definitions | None = None,
+    ) -> None:  # fmt: skip
+        self.scene = scene
+        self.program: Program = scene.program
+        self.name = name
+        self.blocks = tuple(blocks)
+        self.turns = dict(turns)
+        self.definitions = definitions if definitions is not None else scene.universal
+        self.own_facts: list[Term] = []  # of data read by a witness, true for whatever block it turns out to be
+        self._known: dict[tuple[object, ...], tuple[Term, Position]] = {}
+
+    # Values
+
+    def element(self, value: Value, position: Position = ()) -> Term:
+        """One element of a tile of integers or bools."""
+        key = (value, tuple(map(smt.identity, position)), self._moment(value))
+        if key not in self._known:
+            self._known[key] = (self._element(value, position), position)
+        return self._known[key][0]
+
+    def _moment(self, value: Value) -> object:
+        """Turns of the followed loops around a value: part of what it is remembered under."""
+        return tuple(turn for loop in self.program.loops_of(value) if isinstance(turn := self.turns.get(loop), int))
+
+    def _element(self, value: Value, position: Position) -> Term:
+        owner = value.owner
+        if owner is self.program.function.body:
+            return self.scene.host.symbol(self.program.function.parameter_of(value).name)
+        if owner in self.program.loops:
+            return self._argument(self.program.loops[owner], value, position)
+        assert isinstance(owner, Op)
+        if isinstance(owner, For):
+            return self._result(owner, value, position)
+        if isinstance(owner, If):
+            place = owner.results.index(value)
+            sides = [region.ops[-1].operands[place] for region in owner.regions]
+            condition = self.element(owner.operands[0])
+            return smt.choose(condition, self.element(sides[0], position), self.element(sides[1], position))
+        if value.tile.dtype.kind == "b":
+            return self._truth(owner, value, position)
+        return self._integer(owner, value, position)
+
+    def _integer(self, op: Op, value: Value, position: Position) -> Term:
+        match op:
+            case Constant():
+                return smt.integer(int(op.value))
+            case Iota():
+                return position[0]
+            case BlockId():
+                return self.blocks[op.axis] if op.axis < len(self.blocks) else smt.integer(0)
+            case NumBlocks():
+                grid = self.program.contract.grid
+                return self.scene.expression(grid[op.axis]) if op.axis < len(grid) else smt.integer(1)
+            case DimValue():
+                return self.scene.host.symbol(op.symbol)
+            case Broadcast() | Reshape() | Permute():
+                return self.element(op.operands[0], moved(op, position))
+            case Select():
+                condition, on_true, on_false = (self.element(operand, position) for operand in op.operands)
+                return smt.choose(condition, on_true, on_false)
+            case Cast() if op.operands[0].tile.dtype.kind == "b":
+                return smt.choose(self.element(op.operands[0], position), smt.integer(1), smt.integer(0))
+            case Cast() if not op.operands[0].tile.dtype.is_float:
+                return self.element(op.operands[0], position)
+            case Binary():
+                return self._binary(op, value, position)
+            case Unary() if op.kind == "neg":
+                return smt.sub(smt.integer(0), self.element(op.operands[0], position))
+            case Unary() if op.kind == "abs":
+                operand = self.element(op.operands[0], position)
+                return smt.larger(operand, smt.sub(smt.integer(0), operand))
+            case Unary() if op.kind == "not":
+                operand = self.element(op.operands[0], position)
+                high = smt.integer(-1 if value.tile.dtype.kind == "i" else value.tile.dtype.integer_range()[1])
+                return smt.sub(high, operand)
+            case Load() | Gather():
+                return self._loaded(op, position)
+            case Reduce():
+                return self._vague(value, f"{op.kind} of a tile")
+            case _:
+                return self._vague(value, op.opcode)
+
+    def _binary(self, op: Binary, value: Value, position: Position) -> Term:
+        left, right = (self.element(operand, position) for operand in op.operands)
+        match op.kind:
+            case "add":
+                return smt.add(left, right)
+            case "sub":
+                return smt.sub(left, right)
+            case "mul":
+                return smt.mul(left, right)
+            case "min":
+                return smt.smaller(left, right)
+            case "max":
+                return smt.larger(left, right)
+            case "floordiv" | "mod":
+                positive = op in self.program.positive and not self.program.frames[op]  # it is executed, whatever happens
+                quotient, rest = self.definitions.divided(left, right, positive, self.program.bounds.get(op.operands[1]))
+                return quotient if op.kind == "floordiv" else rest
+            case "shl" | "shr":
+                return self._shifted(op, left, smt.constant(right), value)
+            case "and" if (mask := smt.constant(right)) is not None and mask >= 0 and mask & (mask + 1) == 0:
+                return self.definitions.divided(left, smt.integer(mask + 1), True, None)[1]
+            case _:
+                return self._vague(value, f"`{op.kind}` of integers")
+
+    def _shifted(self, op: Binary, left: Term, amount: int | None, value: Value) -> Term:
+        width = value.tile.dtype.bits
+        if amount is None:
+            return self._vague(value, "a shift by an amount that is not constant")
+        if amount >= width or amount < 0:  # a negative amount counts as the width and more
+            negative = value.tile.dtype.kind == "i" and op.kind == "shr"
+            return smt.choose(left < 0, smt.integer(-1), smt.integer(0)) if negative else smt.integer(0)
+        if op.kind == "shl":
+            return smt.mul(left, smt.integer(1 << amount))
+        return self.definitions.divided(left, smt.integer(1 << amount), True, None)[0]
+
+    def _truth(self, op: Op, value: Value, position: Position) -> Term:
+        match op:
+            case Constant():
+                return smt.truth(bool(op.value))
+            case Compare() if not op.operands[0].tile.dtype.is_float:
+                left, right = (self.element(operand, position) for operand in op.operands)
+                if op.operands[0].tile.dtype.kind == "b":
+                    left, right = (smt.choose(side, smt.integer(1), smt.integer(0)) for side in (left, right))
+                return smt.compare(op.kind, left, right)
+            case Broadcast() | Reshape() | Permute():
+                return self.element(op.operands[0], moved(op, position))
+            case Select():
+                condition, on_true, on_false = (self.element(operand, position) for operand in op.operands)
+                return smt.choose(condition, on_true, on_false)
+            case Cast() if op.operands[0].tile.dtype.is_integer:
+                return smt.compare("ne", self.element(op.operands[0], position), smt.integer(0))
+            case Cast() if op.operands[0].tile.dtype.kind == "b":
+                return self.element(op.operands[0], position)
+            case Unary() if op.kind == "not":
+                return smt.negate(self.element(op.operands[0], position))
+            case Binary() if op.kind in ("and", "or", "min", "max", "mul"):
+                sides = [self.element(operand, position) for operand in op.operands]
+                return smt.every(sides) if op.kind in ("and", "min", "mul") else smt.some(sides)
+            case Binary() if op.kind == "xor":
+                left, right = (self.element(operand, position) for operand in op.operands)
+                return smt.choose(left, smt.negate(right), right)
+            case _:
+                term = self.scene.fresh_truth(f"{self.name}.{op.opcode}")
+                self.scene.vague[str(term)] = "a condition on data" if isinstance(op, Compare) else op.opcode
+                return term
+
+    def _vague(self, value: Value, what: str) -> Term:
+        term = self.scene.fresh(f"{self.name}.{what}", self.program.bounds[value])
+        self.scene.vague[str(term)] = what
+        return term
+
+    def _loaded(self, op: Load | Gather, position: Position) -> Term:
+        name = self.program.parameter(op).name
+        low, high = op.result.tile.dtype.integer_range()
+        term = self.scene.fresh(f"{self.name}.{name}", (low, high))
+        if self.program.written(name):
+            self.scene.vague[str(term)] = f"`{name}`, which the kernel writes"
+        place = self.place(op, position)
+        self.own_facts += self.scene.record(Loaded(term, name, place))
+        if self.definitions is self.scene.universal:
+            self.scene.facts += self.own_facts
+            self.own_facts = []
+        if op.pad is None:
+            return term
+        pad = max(low, min(high, int(op.pad)))
+        return smt.choose(smt.every(self.scene.inside(name, place)), term, smt.integer(pad))
+
+    # Loops
+
+    def variable(self, loop: For) -> Term:
+        """The loop variable."""
+        turn = self.turns[loop]
+        count = smt.integer(turn) if isinstance(turn, int) else turn
+        return smt.add(self.element(loop.lower), smt.mul(count, self.element(loop.step)))
+
+    def _argument(self, loop: For, value: Value, position: Position) -> Term:
+        body = loop.regions[0]
+        place = body.arguments.index(value)
+        if place == 0:
+            return self.variable(loop)
+        steady = self.program.steady(value)
+        turn = self.turns[loop]
+        initial = loop.initial[place - 1]
+        if steady is not None:
+            return self._after(
+                initial, steady.amount, steady.sign, position, smt.integer(turn) if isinstance(turn, int) else turn
+            )
+        if isinstance(turn, int):
+            return self.element(initial, position) if turn == 0 else self._yielded(loop, place - 1, turn - 1, position)
+        if value.tile.dtype.kind == "b":
+            term = self.scene.fresh_truth(f"{self.name}.carried")
+            self.scene.vague[str(term)] = "a carried condition"
+            return term
+        return self._vague(value, "a carried value")
+
+    def _result(self, loop: For, value: Value, position: Position) -> Term:
+        place = loop.results.index(value)
+        argument = loop.regions[0].arguments[place + 1]
+        steady, turns = self.program.steady(argument), self.program.turns(loop)
+        if steady is not None and (steady.amount is None or turns is not None):
+            return self._after(loop.initial[place], steady.amount, steady.sign, position, smt.integer(turns or 0))
+        if turns is not None and loop in self.program.followed:
+            if turns == 0:
+                return self.element(loop.initial[place], position)
+            return self._yielded(loop, place, turns - 1, position)
+        if value.tile.dtype.kind == "b":
+            term = self.scene.fresh_truth(f"{self.name}.result")
+            self.scene.vague[str(term)] = "the result of a loop"
+            return term
+        return self._vague(value, "the result of a loop")
+
+    def _after(self, initial: Value, amount: Value | None, sign: int, position: Position, turns: Term) -> Term:
+        start = self.element(initial, position)
+        if amount is None:
+            return start
+        growth = smt.mul(turns, self.element(amount, position))
+        return smt.add(start, growth) if sign > 0 else smt.sub(start, growth)
+
+    def _yielded(self, loop: For, place: int, turn: int, position: Position) -> Term:
+        """A value that a followed loop yields at the end of a turn."""
+        before = self.turns.get(loop)
+        self.turns[loop] = turn
+        try:
+            return self.element(loop.regions[0].ops[-1].operands[place], position)
+        finally:
+            if before is None:
+                del self.turns[loop]
+            else:
+                self.turns[loop] = before
+
+    # When an operation runs
+
+    def runs(self, op: Op) -> list[Term]:
+        """What holds where `op` is executed: ids within the grid, turns within their loops, branches taken."""
+        found: list[Term] = []
+        for block, extent in zip(self.blocks, self.program.contract.grid, strict=True):
+            found += [block >= 0, block < self.scene.expression(extent)]
+        for frame in self.program.frames[op]:
+            if isinstance(frame.op, For):
+                variable, turn = self.variable(frame.op), self.turns[frame.op]
+                found.append(smt.compare("lt", variable, self.element(frame.op.upper)))
+                if not isinstance(turn, int):
+                    found.append(turn >= 0)
+                    if frame.op in self.program.positive:
+                        found.append(variable >= self.element(frame.op.lower))
+            else:
+                condition = self.element(frame.op.operands[0])
+                found.append(condition if frame.region == 0 else smt.negate(condition))
+        return found
+
+    # Where memory is touched
+
+    def place(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
+        """The element of the tensor that an access touches at a position of its tile."""
+        if isinstance(op, Load | Gather):
+            operands = op.offsets if isinstance(op, Load) else op.indices
+        else:
+            operands = op.operands[2:]
+        if box(op) is None:
+            return tuple(self.element(index, position) for index in operands)
+        return tuple(smt.add(self.element(offset), at) for offset, at in zip(operands, position, strict=True))
+
+
+def box(op: MemoryOp) -> tuple[int, ...] | None:
+    """Extents of the box that an access touches; None for one that has an index per position."""
+    if op.opcode in ("gather", "scatter"):
+        return None
+    return op.result.tile.shape if isinstance(op, Load) else op.operands[1].tile.shape
+
+
+def tile_shape(op: MemoryOp) -> tuple[int, ...]:
+    """Shape of the tile that an access moves."""
+    return op.result.tile.shape if isinstance(op, Load | Gather) else op.operands[1].tile.shape
+
+
+def moved(op: Op, position: Position) -> Position:
+    """The position in the operand that a position in the result of a broadcast, reshape or permute comes from."""
+    source, target = op.operands[0].tile.shape, op.result.tile.shape
+    if isinstance(op, Broadcast):
+        last = position[len(position) - len(source) :]
+        return tuple(smt.integer(0) if extent == 1 else at for extent, at in zip(source, last, strict=True))
+    if isinstance(op, Permute):
+        return tuple(position[op.axes.index(axis)] for axis in range(len(position)))
+    if [e for e in source if e != 1] == [e for e in target if e != 1]:
+        kept = iter([at for at, extent in zip(position, target, strict=True) if extent != 1])
+        return tuple(smt.integer(0) if extent == 1 else next(kept) for extent in source)
+    flat: Term = smt.integer(0)
+    for at, extent in zip(position, target, strict=True):
+        flat = smt.add(smt.mul(flat, smt.integer(extent)), at)
+    found: list[Term] = []
+    for extent in reversed(source):
+        found.append(smt.z3.simplify(flat % extent) if extent != 1 else smt.integer(0))
+        flat = smt.z3.simplify(flat / extent) if extent != 1 else flat
+    return tuple(reversed(found))

@@ -1,0 +1,182 @@
+"""Solve for the block, turn and position that touch a given element: equations go in, candidate solutions come out.
+
+The place that an access touches is a sum of unknowns (ids, turns, positions, quotients and rests of those) with known
+coefficients. One unknown is read off by a floor division, several by one division after the other, largest first, as the digits
+of a number are. A quotient and a rest that are known give their dividend. Nothing here needs to be right: a candidate is put
+into everything that must hold, and z3 says whether it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import permutations
+
+from tilec.audit import smt
+from tilec.audit.definitions import Definitions
+from tilec.audit.smt import Term
+
+CANDIDATES = 12
+DIGITS = 3
+"""Most unknowns that are read off one axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`rest` plus a sum of unknowns times coefficients, none of which holds an unknown."""
+
+    rest: Term
+    coefficients: dict[str, Term]
+
+
+@dataclass(slots=True)
+class Unknowns:
+    """What is sought. `targets` are pairs of a place and the element that it must reach; `terms` the unknowns by name;
+    `definitions` the quotients among them; `defaults` what an unknown is where nothing decides it."""
+
+    terms: dict[str, Term]
+    targets: list[tuple[Term, Term]]
+    definitions: Definitions
+    defaults: dict[str, Term] = field(default_factory=dict[str, Term])
+
+
+def candidates(sought: Unknowns, universal: Definitions) -> Iterator[dict[str, Term]]:
+    """Solutions to try, at most `CANDIDATES`; quotients in them are defined in `universal`."""
+    for number, found in enumerate(_search(sought, {}, universal)):
+        yield found
+        if number + 1 == CANDIDATES:
+            return
+
+
+def applied(term: Term, sought: Unknowns, found: dict[str, Term]) -> Term:
+    """A term with the solution in place of the unknowns."""
+    return smt.replaced(term, [(sought.terms[name], value) for name, value in found.items()])
+
+
+def _search(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
+    found = dict(found)
+    while True:
+        if len(found) == len(sought.terms):
+            yield found
+            return
+        if not (_one_axis(sought, found, universal) or _definition(sought, found, universal)):
+            break
+    options = list(_several(sought, found, universal))
+    for option in options:
+        yield from _search(sought, {**found, **option}, universal)
+    if options:
+        return
+    open_names = [name for name in sought.terms if name not in found and name in sought.defaults]
+    if open_names:
+        yield from _search(sought, {**found, open_names[0]: sought.defaults[open_names[0]]}, universal)
+
+
+def _one_axis(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> bool:
+    """Read off an axis that has a single unknown left."""
+    for place, element in sought.targets:
+        linear = linear_in(applied(place, sought, found), sought)
+        if linear is not None and len(linear.coefficients) == 1:
+            ((name, coefficient),) = linear.coefficients.items()
+            found[name] = _digit(smt.sub(element, linear.rest), coefficient, universal)[0]
+            return True
+    return False
+
+
+def _definition(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> bool:
+    """Use the definition of a quotient: forward from a known dividend, or backward to an unknown in it."""
+    for quotient, rest, left, right in sought.definitions.known.values():
+        names = [str(quotient), str(rest)]
+        dividend, divisor = applied(left, sought, found), applied(right, sought, found)
+        if not names[0].startswith(sought.definitions.prefix) or open_in(divisor, sought):
+            continue
+        known = [name in found for name in names]
+        if not open_in(dividend, sought):
+            if not all(known):
+                values = universal.divided(dividend, divisor, False, None)
+                found |= {name: value for name, value in zip(names, values, strict=True) if name not in found}
+                return True
+        elif all(known):
+            linear = linear_in(dividend, sought)
+            if linear is not None and len(linear.coefficients) == 1:
+                ((name, coefficient),) = linear.coefficients.items()
+                whole = smt.add(smt.mul(divisor, found[names[0]]), found[names[1]])
+                found[name] = _digit(smt.sub(whole, linear.rest), coefficient, universal)[0]
+                return True
+    return False
+
+
+def _several(sought: Unknowns, found: dict[str, Term], universal: Definitions) -> Iterator[dict[str, Term]]:
+    """The unknowns of one axis as digits, in every order."""
+    for place, element in sought.targets:
+        linear = linear_in(applied(place, sought, found), sought)
+        if linear is None or not 2 <= len(linear.coefficients) <= DIGITS:
+            continue
+        for order in permutations(sorted(linear.coefficients)):
+            left, option = smt.sub(element, linear.rest), dict[str, Term]()
+            for name in order:
+                option[name], left = _digit(left, linear.coefficients[name], universal)
+            yield option
+        return
+
+
+def _digit(left: Term, coefficient: Term, universal: Definitions) -> tuple[Term, Term]:
+    """How often a coefficient fits, and what remains; for a negative one the count is rounded up."""
+    value = smt.constant(coefficient)
+    if value is not None and value < 0:
+        quotient, rest = universal.divided(left, smt.integer(-value), True, None)
+        return smt.sub(smt.integer(0), quotient), rest
+    quotient, rest = universal.divided(left, coefficient, False, None)
+    return quotient, rest
+
+
+def open_in(term: Term, sought: Unknowns) -> bool:
+    """True where a term still holds an unknown."""
+    pending, seen = [term], set[int]()
+    while pending:
+        one = pending.pop()
+        if one.get_id() in seen:
+            continue
+        seen.add(one.get_id())
+        if one.num_args():
+            pending += one.children()
+        elif smt.constant(one) is None and str(one) in sought.terms:
+            return True
+    return False
+
+
+def linear_in(term: Term, sought: Unknowns) -> Linear | None:
+    """A term as a sum over the unknowns, or None where it is none."""
+    z3 = smt.z3
+    if not open_in(term, sought):
+        return Linear(term, {})
+    if not term.num_args():
+        return Linear(smt.integer(0), {str(term): smt.integer(1)})
+    kind = term.decl().kind()
+    parts = [linear_in(part, sought) for part in term.children()]
+    if any(part is None for part in parts):
+        return None
+    known = [part for part in parts if part is not None]
+    if kind == z3.Z3_OP_ADD:
+        return _sum(known, [1] * len(known))
+    if kind == z3.Z3_OP_SUB:
+        return _sum(known, [1, *[-1] * (len(known) - 1)])
+    if kind == z3.Z3_OP_UMINUS:
+        return _sum(known, [-1])
+    if kind == z3.Z3_OP_MUL and sum(bool(part.coefficients) for part in known) == 1:
+        factor: Term = smt.integer(1)
+        for part in known:
+            factor = factor if part.coefficients else smt.mul(factor, part.rest)
+        (moving,) = (part for part in known if part.coefficients)
+        return Linear(smt.mul(factor, moving.rest), {n: smt.mul(factor, c) for n, c in moving.coefficients.items()})
+    return None
+
+
+def _sum(parts: list[Linear], signs: list[int]) -> Linear:
+    rest: Term = smt.integer(0)
+    coefficients: dict[str, Term] = {}
+    for part, sign in zip(parts, signs, strict=True):
+        rest = smt.add(rest, part.rest) if sign > 0 else smt.sub(rest, part.rest)
+        for name, value in part.coefficients.items():
+            before = coefficients.get(name, smt.integer(0))
+            coefficients[name] = smt.add(before, value) if sign > 0 else smt.sub(before, value)
+    return Linear(rest, {name: value for name, value in coefficients.items() if smt.constant(value) != 0})
