@@ -122,6 +122,8 @@ class Bounded:
         wanted = [d for d in INTEGERS if a.fits(d) and b.fits(d)]
         dtype = self.r.choice([d for d in wanted if d in (a.dtype, b.dtype)] or wanted)
         a, b = self.cast(a, dtype), self.cast(b, dtype)
+        if dtype[0] != "u" and self.r.random() < 0.1:
+            b = self.cast(a, dtype)
         corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
         options = [
             (f"(({a.text}) + ({b.text}))", a.low + b.low, a.high + b.high),
@@ -130,10 +132,17 @@ class Bounded:
             (f"minimum({a.text}, {b.text})", min(a.low, b.low), min(a.high, b.high)),
             (f"maximum({a.text}, {b.text})", max(a.low, b.low), max(a.high, b.high)),
         ]
-        if self.truths and self.r.random() < 0.4:
+        if len(a.shape) == 1 and a.shape[0] % 2 == 0 and self.r.random() < 0.2:
+            b = Ranged(f"({a.text}).reshape((2, {a.shape[0] // 2})).permute((1, 0)).reshape(({a.shape[0]},))", *_type(a))
+            options = [(f"(({a.text}) - {b.text})", a.low - a.high, a.high - a.low)]
+        elif self.truths and self.r.random() < 0.4:
             condition = self.r.choice(self.truths)
             options = [(f"where({condition}, {a.text}, {b.text})", min(a.low, b.low), max(a.high, b.high))]
         elif b.low >= 1 and self.r.random() < 0.6:
             options = [(f"(({a.text}) % ({b.text}))", 0, b.high - 1)]
         text, low, high = self.r.choice(options)
         return Ranged(text, dtype, a.shape, low, high)
+
+
+def _type(value: Ranged) -> tuple[str, Shape, int, int]:
+    return value.dtype, value.shape, value.low, value.high

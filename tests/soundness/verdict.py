@@ -17,7 +17,7 @@ from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.source_edits import mutate_source
-from tests.soundness.wide import WideKernel, wide
+from tests.soundness.wide import WideKernel, wide, with_imports
 from tests.soundness.wild import wild
 from tilec.artifact import LaunchCheck
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic
@@ -49,6 +49,7 @@ class Verdict:
     wrong_examples: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     launches: int = 0
+    function: Function | None = None
 
 
 def generate(seed: int) -> Description:
@@ -71,7 +72,7 @@ def generate_any(seed: int) -> Description | WideKernel:
     kernel = wide(r)
     changes = r.choice([0, 0, 0, 1, 1, 2])
     for _ in range(changes):
-        kernel.text = mutate_source(r, kernel.text)
+        kernel.text = with_imports(mutate_source(r, kernel.text))
     kernel.schedule += f" + {changes}" if changes else ""
     return kernel
 
@@ -95,7 +96,11 @@ def parse(kernel: Description | WideKernel) -> Function | None:
 def judge(kernel: Description | WideKernel, seed: int = 0, launches: int = 24) -> Verdict:
     """Both opinions on a kernel."""
     function = parse(kernel)
-    return Verdict("invalid") if function is None else judge_function(function, seed, launches)
+    if function is None:
+        return Verdict("invalid")
+    verdict = judge_function(function, seed, launches)
+    verdict.function = function
+    return verdict
 
 
 def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:

@@ -22,6 +22,9 @@ WORDS = (
     "sigmoid", "sin", "cos", "mma",
 )  # fmt: skip
 
+TOO_TIGHT = 0.06
+"""How often a tensor is made smaller than its index needs, or an index not moved to begin at zero."""
+
 
 @dataclass(slots=True)
 class WideKernel:
@@ -36,6 +39,12 @@ def imports(text: str) -> str:
     """The import lines for the words that a text uses."""
     used = sorted(word for word in WORDS if re.search(rf"(?<![\w.]){word}\b", text))
     return f"import tilec\nfrom tilec import {', '.join(used)}\n"
+
+
+def with_imports(text: str) -> str:
+    """The text, importing the words that it uses now."""
+    kept = [line for line in text.splitlines(keepends=True) if not line.startswith(("import tilec", "from tilec import"))]
+    return f"{kept[0]}\n{imports(''.join(kept))}{''.join(kept[1:])}"
 
 
 @dataclass(slots=True)
@@ -270,6 +279,8 @@ def _access(s: Sketch, width: int, looped: bool = False) -> None:
 def _extent(s: Sketch, high: int) -> str:
     """An extent that holds indices up to `high`: a number, or a dim that `requires` bounds, or one less than it."""
     roll = s.r.random()
+    if high > 0 and s.r.random() < TOO_TIGHT:
+        high = s.r.randrange(high)
     if roll < 0.6:
         return str(high + 1)
     dim = s.name("E")
@@ -284,8 +295,8 @@ def _extent(s: Sketch, high: int) -> str:
 
 def _shifted(s: Sketch, value: Ranged) -> tuple[str, int]:
     """The index moved so that it begins at zero, and its largest value."""
-    if value.low == 0:
-        return value.text, value.high
+    if value.low == 0 or s.r.random() < TOO_TIGHT / 2:
+        return value.text, max(0, value.high)
     wide = s.bounded.cast(value, "i64" if value.dtype in ("u32", "i64") or abs(value.low) > 1 << 30 else "i32")
     return (f"({wide.text} - {value.low})" if value.low > 0 else f"({wide.text} + {-value.low})"), value.high - value.low
 
