@@ -2,8 +2,10 @@
 
 `Tiles.expression(dtype, shape, depth)` gives the text of a tile made from the variables in scope. Nothing here decides where
 memory is touched, so every operation may meet every value: zero divisors, shifts by the width, NaN, the ends of each range.
-`Tiles.exact` keeps to operations with one right result in every implementation (no sums of floats, no division, no roots
-beyond IEEE, no approximations).
+The mode says which float operations appear. `sums` and `products` have one right result in every implementation: sums,
+differences, quotients and roots round once, and so do products, but a product that meets a sum may be fused with it. `smooth`
+has all of them, reductions and approximations, and nothing that could turn a small difference into a large one: no float
+decides an integer, a truth or a step.
 """
 
 from __future__ import annotations
@@ -49,11 +51,32 @@ class Tiles:
 
     r: random.Random
     scope: list[Variable]
-    exact: bool = False
-    approximate: bool = True
+    mode: str = "any"  # any, sums, products, smooth
     most: int = 1024
     dtypes: tuple[str, ...] = INTEGERS + FLOATS
     used: set[str] = field(default_factory=set[str])
+
+    @property
+    def exact(self) -> bool:
+        """True if every result is right in one way only."""
+        return self.mode in ("sums", "products")
+
+    def sources(self, dtype: str) -> list[str]:
+        """Dtypes that may be converted to `dtype` or decide it."""
+        known = [*self.dtypes, "boolean"]
+        return known if self.mode != "smooth" or dtype in FLOATS else [d for d in known if d not in FLOATS]
+
+    def scalar_truth(self) -> str:
+        """A condition on data: a reduction of some tile in scope."""
+        tiles = [v for v in self.scope if v.shape and v.dtype != "boolean" and v.dtype in self.sources("boolean")]
+        if not tiles:
+            return "b > 0"
+        value = self.r.choice(tiles)
+        text = f"{value.name}.reshape(({prod(value.shape)},))"
+        roll = self.r.random()
+        if roll < 0.3:
+            return f"tilec.argmax({text}) {self.r.choice(['>', '<='])} {prod(value.shape) // 2}"
+        return f"tilec.{self.r.choice(['max', 'min'])}({text}) {self.r.choice(['>', '<', '!=', '=='])} {self.r.choice([0, 1])}"
 
     def number(self, dtype: str) -> str:
         """A literal of the dtype: small ones, and the ends of its range."""
@@ -70,7 +93,7 @@ class Tiles:
         same = [v.name for v in self.scope if v.dtype == dtype and v.shape == shape]
         sized = [v.name for v in self.scope if v.dtype == dtype and shape and v.shape and prod(v.shape) == prod(shape)]
         spread = [v for v in self.scope if v.dtype == dtype and _spreads(v.shape, shape)]
-        cast = [v.name for v in self.scope if v.dtype in self.dtypes and v.shape == shape]
+        cast = [v.name for v in self.scope if v.dtype in self.sources(dtype) and v.shape == shape]
         roll = self.r.random()
         if same and roll < 0.6:
             return self.r.choice(same)
@@ -108,9 +131,7 @@ class Tiles:
         return self._integer(dtype, shape, depth) if dtype in BITS else self._float(dtype, shape, depth)
 
     def _cast(self, dtype: str, shape: Shape, depth: int) -> str:
-        source = self.r.choice([d for d in (*self.dtypes, "boolean") if d != dtype])
-        if dtype == "boolean" and source == "boolean":
-            source = "i32"
+        source = self.r.choice([d for d in self.sources(dtype) if d != dtype])
         return f"({self.expression(source, shape, depth - 1)}).astype({dtype})"
 
     def _moved(self, dtype: str, shape: Shape, depth: int) -> str:
@@ -145,14 +166,14 @@ class Tiles:
         wide = (*shape[:axis], self.r.choice(extents), *shape[axis:])
         kinds = ["max", "min"] if self.exact and dtype not in BITS else ["sum", "max", "min"]
         if dtype == "i32" and self.r.random() < 0.4:
-            source = self.r.choice(self.dtypes)
+            source = self.r.choice([d for d in self.sources(dtype) if d != "boolean"])
             return f"tilec.{self.r.choice(['argmax', 'argmin'])}({self.expression(source, wide, depth - 1)}, axis={axis})"
         return f"tilec.{self.r.choice(kinds)}({self.expression(dtype, wide, depth - 1)}, axis={axis})"
 
     def _truth(self, shape: Shape, depth: int) -> str:
         roll = self.r.random()
         if roll < 0.6:
-            source = self.r.choice(self.dtypes)
+            source = self.r.choice([d for d in self.sources("boolean") if d != "boolean"])
             sign = self.r.choice(["==", "!=", "<", "<=", ">", ">="])
             return f"(({self.expression(source, shape, depth - 1)}) {sign} ({self.expression(source, shape, depth - 1)}))"
         a = self.expression("boolean", shape, depth - 1)
@@ -178,16 +199,14 @@ class Tiles:
         if roll < 0.15:
             return self.r.choice([f"(-({a}))", f"abs({a})"])
         if roll < 0.25:
-            return f"{self.r.choice(WHOLE[:2] if self.exact else WHOLE)}({a})"
-        if roll < 0.35 and self.approximate and not self.exact:
+            whole = {"sums": WHOLE, "products": WHOLE[:2], "smooth": WHOLE[2:]}.get(self.mode, WHOLE)
+            return f"{self.r.choice(whole)}({a})"
+        if roll < 0.35 and not self.exact:
             return f"{self.r.choice(APPROXIMATE)}({a})"
         b = self.expression(dtype, shape, depth - 1)
         if roll < 0.55:
             return f"{self.r.choice(['minimum', 'maximum'])}({a}, {b})"
-        if self.exact:
-            # A sum that meets no product has one right result; a product may become part of a fused sum.
-            return f"(({a}) * ({self.number(dtype)}))" if roll < 0.6 else f"maximum({a}, -({b}))"
-        return f"(({a}) {self.r.choice('+-*/')} ({b}))"
+        return f"(({a}) {self.r.choice({'sums': '+-/', 'products': '**/'}.get(self.mode, '+-*/'))} ({b}))"
 
 
 def _spreads(source: Shape, target: Shape) -> bool:

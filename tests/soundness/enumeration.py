@@ -192,7 +192,9 @@ class Launch:
                 self._run(region)
                 self._bind(op.results, region.ops[-1].operands)
             elif isinstance(op, ops.Load | ops.Gather):
-                self.values[op.result] = self._read(op)
+                found = self._read(op)
+                if op.result in self.needed:
+                    self.values[op.result] = found
             elif isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate):
                 self._write(op)
             elif isinstance(op, ops.BlockId):
@@ -206,7 +208,9 @@ class Launch:
 
     def _bind(self, targets: list[Value], sources: list[Value]) -> None:
         """Hand values over, all at once; those that are not needed are not there."""
-        moved = [(target, self.values[source]) for target, source in zip(targets, sources, strict=True) if target in self.needed]
+        moved = [
+            (target, self.values[source]) for target, source in zip(targets, sources, strict=True) if target in self.needed
+        ]
         self.values.update(moved)
 
     def _compute(self, op: Op) -> None:

@@ -64,7 +64,9 @@ def _features(function: Function) -> Iterator[str]:
             yield "pad or mask"
         if isinstance(op, ops.Load | ops.Gather) and op.result in deciding:
             yield f"index read from {op.source.tensor.dtype}"
-        if isinstance(op, ops.Load | ops.Store) and any(v.tile.dtype.name == "i64" for v in op.operands[-op.operands[0].tensor.rank :]):
+        if isinstance(op, ops.Load | ops.Store) and any(
+            v.tile.dtype.name == "i64" for v in op.operands[-op.operands[0].tensor.rank :]
+        ):
             yield "i64 offset"
 
 

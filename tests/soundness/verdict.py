@@ -248,7 +248,9 @@ def replay(function: Function, example: Counterexample, checks: tuple[LaunchChec
     choices = (
         dict(zip(missing, numbers, strict=True)) for numbers in product((1, 2, 3, 4, 6, 12, 64, 1000), repeat=len(missing))
     )
-    sizes = next((s for s in (free | dict(example.dims) for free in choices) if _fits(scalars, s) and _allowed(checks, s)), None)
+    sizes = next(
+        (s for s in (free | dict(example.dims) for free in choices) if _fits(scalars, s) and _allowed(checks, s)), None
+    )
     if sizes is None:
         return None
     fixed = {_place(key): value for key, value in example.values.items()}

@@ -225,7 +225,9 @@ def _looped(s: Sketch, width: int) -> None:
     s.indent += "    "
     if turns in "23":
         s.bounded.scope.append(Ranged("i", "i32", (), 0, int(turns) - 1))
-    s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [Ranged(start.text, start.dtype, shape, 0, most)] * 3
+    s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [
+        Ranged(start.text, start.dtype, shape, 0, most)
+    ] * 3
     _access(s, width, looped=True)
     nexts = [f"({start.text} + 1) % {most + 1}", f"where({start.text} > 0, {start.text} - 1, {most})", f"{most} - {start.text}"]
     if shape:
@@ -273,7 +275,9 @@ def _helped(s: Sketch, width: int) -> None:
 
 
 def _access(s: Sketch, width: int, looped: bool = False) -> None:
-    s.r.choice([_gather, _gather, _scatter, _window, _scalar_read, _atomic, _scratch, _unsafe, _flat, _modulo, _in_out])(s, width)
+    s.r.choice([_gather, _gather, _scatter, _window, _scalar_read, _atomic, _scratch, _unsafe, _flat, _modulo, _in_out])(
+        s, width
+    )
 
 
 def _extent(s: Sketch, high: int) -> str:
