@@ -164,7 +164,9 @@ def widened(v: Array, bound: Array, dtype: DType, exact: bool) -> Array:
     if not exact:
         step = HALF_STEP[dtype.name]
         bound = bound + 2 * step * (np.abs(v) + bound) * (1 + UNIT) + LEAST[dtype.name]
-    return np.where(np.isfinite(v) & (np.abs(v) + bound < LARGEST[dtype.name]), bound, np.where(exact & (bound == 0), 0.0, np.inf))
+    return np.where(
+        np.isfinite(v) & (np.abs(v) + bound < LARGEST[dtype.name]), bound, np.where(exact & (bound == 0), 0.0, np.inf)
+    )
 
 
 def run_bounded(function: Function, arrays: Mapping[str, Array], scalars: Mapping[str, int]) -> dict[str, Array]:

@@ -30,7 +30,7 @@ class Program:
     exact: bool
     dims: dict[str, int]
     scalars: dict[str, int]
-    warps: int
+    warps: int | None  # None: as the passes choose
     parts: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
 
@@ -122,8 +122,17 @@ def _finished(draft: Draft, number: int, mode: str) -> Program:
     text = f"{dims}@tilec.kernel\ndef program({', '.join([*draft.parameters, *scalars])}):\n"
     text += "\n".join([*(f"    {line}" for line in draft.head), *draft.body]) + "\n"
     source = f'"""Random program {number}."""\n\n{imports(text)}\n\n{text}'
-    warps = draft.r.choice([1, 2, 4])
-    return Program(number, source, mode != "smooth", draft.dims, draft.scalars, warps, tuple(sorted(draft.parts)), tuple(sorted(draft.small)))
+    warps = None if "mma" in draft.parts else draft.r.choice([1, 2, 4])
+    return Program(
+        number,
+        source,
+        mode != "smooth",
+        draft.dims,
+        draft.scalars,
+        warps,
+        tuple(sorted(draft.parts)),
+        tuple(sorted(draft.small)),
+    )
 
 
 def _input(d: Draft) -> None:
@@ -132,7 +141,11 @@ def _input(d: Draft) -> None:
     dtype = d.dtype()
     index = ", ".join(["b", *("0" for _ in shape)])
     if roll < 0.1:
-        d.let("boolean", shape, f"load({d.tensor('In', 'boolean', 'N', *shape)}, ({index}), shape={(1, *shape)}).reshape({tuple_text(shape)})")
+        d.let(
+            "boolean",
+            shape,
+            f"load({d.tensor('In', 'boolean', 'N', *shape)}, ({index}), shape={(1, *shape)}).reshape({tuple_text(shape)})",
+        )
         d.parts.add("bool tile")
     elif roll < 0.2:
         narrow = d.r.choice(NARROW_FLOATS)
@@ -165,7 +178,7 @@ def _loop(d: Draft) -> None:
     carried = [v for v in d.r.sample(d.tiles.scope, min(2, len(d.tiles.scope))) if v.shape]
     kept = list(d.tiles.scope)
     named = [Variable(d.let(v.dtype, v.shape, f"where({turns} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried]
-    d.line(f"for {d.name('i')} in range({d.r.choice([turns, turns, f'{turns} - 1', '2'])}):")
+    d.line(f"for {d.name('turn')} in range({d.r.choice([turns, turns, f'{turns} - 1', '2'])}):")
     d.depth += 1
     for v in named or [None]:
         if v is None:
@@ -182,7 +195,9 @@ def _branch(d: Draft) -> None:
     target = d.r.choice([v for v in d.tiles.scope if v.shape] or [None])
     if target is None:
         return
-    name = d.let(target.dtype, target.shape, target.name if target.dtype == "boolean" else f"where(b < 0, {target.name}, {target.name})")
+    name = d.let(
+        target.dtype, target.shape, target.name if target.dtype == "boolean" else f"where(b < 0, {target.name}, {target.name})"
+    )
     condition = d.tiles.scalar_truth()
     d.line(f"if {condition}:")
     d.depth += 1
@@ -334,7 +349,7 @@ def _looped_traffic(d: Draft) -> None:
     turns = d.name("n")
     d.scalars[turns] = d.r.choice([0, 1, 2, 4])
     d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
-    variable = d.name("i")
+    variable = d.name("turn")
     total = d.let(dtype, (64,), d.tiles.expression(dtype, (64,), 1))
     kept = list(d.tiles.scope)
     d.line(f"for {variable} in range({turns}):")
@@ -382,7 +397,11 @@ def _turned_traffic(d: Draft) -> None:
     name = d.tensor(access, dtype, "N", rows, columns)
     d.line(f"store({name}, (b, 0, 0), {d.tiles.expression(dtype, (1, rows, columns), 2)})")
     for _ in range(d.r.choice([1, 2])):
-        d.let(dtype, (columns, rows), f"load({name}, (b, 0, 0), shape=(1, {rows}, {columns})).reshape(({rows}, {columns})).permute((1, 0))")
+        d.let(
+            dtype,
+            (columns, rows),
+            f"load({name}, (b, 0, 0), shape=(1, {rows}, {columns})).reshape(({rows}, {columns})).permute((1, 0))",
+        )
         window = (1, rows // 2, columns // 2)
         text = f"({d.tiles.expression(dtype, window[1:], 2)}).reshape({window})"
         d.line(f"store({name}, {text}, offset=(b, {d.r.choice([0, 1, rows // 2])}, {d.r.choice([0, 1, columns // 2])}))")

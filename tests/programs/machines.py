@@ -64,7 +64,9 @@ def reference(function: Function, program: Program) -> tuple[dict[str, Array], d
     return held, None
 
 
-def difference(function: Function, found: Mapping[str, Array], right: Mapping[str, Array], bounds: Mapping[str, Array] | None) -> str:
+def difference(
+    function: Function, found: Mapping[str, Array], right: Mapping[str, Array], bounds: Mapping[str, Array] | None
+) -> str:
     """The first element that is wrong, or an empty string. `Scratch` is nobody's result."""
     for parameter in function.parameters:
         if parameter.access in (None, Access.SCRATCH, Access.IN):

@@ -22,7 +22,7 @@ WORDS = (
     "sigmoid", "sin", "cos", "mma",
 )  # fmt: skip
 
-TOO_TIGHT = 0.06
+TOO_TIGHT = 0.1
 """How often a tensor is made smaller than its index needs, or an index not moved to begin at zero."""
 
 
@@ -228,6 +228,12 @@ def _looped(s: Sketch, width: int) -> None:
     s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [
         Ranged(start.text, start.dtype, shape, 0, most)
     ] * 3
+    if shape and s.r.random() < 0.4:
+        turned = f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))"
+        signed = f"{start.text}.astype(i32) - {turned}.astype(i32)" if start.dtype[0] == "u" else f"{start.text} - {turned}"
+        dtype = "i32" if start.dtype[0] == "u" else start.dtype
+        s.assign(Ranged(signed, dtype, shape, -most, most), "d")
+        s.bounded.scope += s.bounded.scope[-1:] * 3
     _access(s, width, looped=True)
     nexts = [f"({start.text} + 1) % {most + 1}", f"where({start.text} > 0, {start.text} - 1, {most})", f"{most} - {start.text}"]
     if shape:
@@ -330,6 +336,12 @@ def _gather(s: Sketch, width: int) -> None:
 
 def _scatter(s: Sketch, width: int) -> None:
     """Lanes that stay apart: positions in some order, spread and moved by a scalar."""
+    spread = [v for v in s.bounded.scope if v.shape == (width,) and v.text.startswith("d")]
+    if spread and s.r.random() < TOO_TIGHT:
+        s.line(
+            f"scatter({s.tensor('InOut', 'f32', s.rows, width)}, ({s.row}, arange({width}) + {spread[0].text}.astype(i32) * 100), zeros(({width},), f32))"
+        )
+        return
     lanes = s.r.choice([f"arange({width})", f"arange({width}).reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))",
                         f"({width - 1} - arange({width}))"])  # fmt: skip
     factor = s.r.choice([1, 1, 2, 3])
