@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tilec.interpreter.run import _BlockRun  # pyright: ignore[reportPrivateUsage]
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.memory import ACCESSES
+from tilec.interpreter.run import _BlockRun  # pyright: ignore[reportPrivateUsage]
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.types import DType

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.programs.typed_tiles import BITS, FLOATS, INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
+from tests.programs.typed_tiles import BITS, INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
 from tests.soundness.wide import imports
 
 SHAPES: tuple[Shape, ...] = (
