@@ -1,8 +1,8 @@
 """Run random tile programs on every machine and keep the table: interpreter, MLIR block machine, PTX emulator.
 
-`python ci/bench/programs.py --programs 5000 --traffic 5000 --jobs 2` writes `ci/bench/results/programs.md` and `.json`. Programs
-go through all three architectures; traffic programs (`InOut` and `Scratch` in loops and branches) run under several schedules,
-where the emulator looks for races and missing barriers. `--show program 17` prints one program and what became of it.
+`python ci/bench/programs.py --programs 5000 --traffic 5000 --jobs 2` writes `ci/bench/results/programs.md` and `.json`.
+Programs go through all three architectures; traffic programs (`InOut` and `Scratch` in loops and branches) run under several
+schedules, where the emulator looks for races and missing barriers. `--show program 17` prints one and what became of it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 2` writes `ci/bench/results/source_mutants.md` and `.json`. Each mistake is
-made in a copy of the tree under a time limit; tests run in steps, the file's own first, and stop at the first failure. Finished
-mutants are kept in `--state` (JSON lines) and not run again while neither the file nor the mistake changes. What survives is
-explained by hand in `ci/bench/source_mutant_notes.json` (identity: reason). `--list` shows the choice, `--only ID` runs one.
+`python ci/bench/source_mutants.py --count 100 --jobs 2` writes `ci/bench/results/source_mutants.md` and `.json`. Each mistake
+is made in a copy of the tree under a time limit; tests run in steps, the file's own first, and stop at the first failure.
+Finished mutants are kept in `--state` (JSON lines) and not run again while neither the file nor the mistake changes. What
+survives is explained by hand in `ci/bench/source_mutant_notes.json` (identity: reason). `--list` shows the choice, `--only ID`
+runs one.
 """
 
 from __future__ import annotations
@@ -166,10 +167,9 @@ def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str
     counts = Counter(results[m.identity].outcome.split(" ")[0] for m in wanted)
     seen = counts["killed"] + counts["hung"]
     lines = ["# Mistakes in tilec's own source", ""]
-    lines += [
-        f"{len(wanted)} mutants: {seen} seen ({counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends),"
-    ]
-    lines += [f"{counts['survived']} survived. Sum of their run times: {sum(r.seconds for r in results.values()):.0f} s.", ""]
+    how = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
+    took = sum(result.seconds for result in results.values())
+    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {counts['survived']} survived. Sum of run times: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
     for operator, count in operators.most_common():
@@ -209,7 +209,7 @@ def main() -> int:
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without a mistake first")
     parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no table is written")
     parser.add_argument("--list", action="store_true", help="print the choice and end")
-    parser.add_argument("--state", type=Path, default=ROOT / "artifacts" / "source_mutants.jsonl")
+    parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "tilec_source_mutants.jsonl")
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     arguments = parser.parse_args()
     wanted = chosen(ROOT, arguments.count)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tests.programs.typed_tiles import BITS, INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
-from tests.soundness.wide import imports
+from tests.soundness.sketch import imports
 
 SHAPES: tuple[Shape, ...] = (
     (16, 8), (8, 16), (32, 4), (1, 64), (64,), (128,), (3, 40), (5,), (7, 3), (4, 4, 8), (2, 128), (16, 32), (256,), (1, 1),

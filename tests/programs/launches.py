@@ -1,4 +1,4 @@
-"""Arrays for a launch of a random program: random numbers among the ends of each range, zeros of both signs, NaN and infinity."""
+"""Arrays for a launch of a random program: random numbers, the ends of each range, zeros of both signs, NaN, infinity."""
 
 from __future__ import annotations
 

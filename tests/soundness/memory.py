@@ -1,4 +1,4 @@
-"""What tensors and float scalars may hold at a launch: drawn at random from what the kernel declares, the same for the same seed."""
+"""What tensors and float scalars may hold at a launch: drawn at random from what the kernel declares, by seed."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.soundness.description import Branch, Description, Loop, Statement, source
 from tests.soundness.mutations import slots
+from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import shrink_source
 from tests.soundness.verdict import judge
-from tests.soundness.wide import WideKernel, with_imports
 
 
 def smallest(kernel: Description | WideKernel) -> str:

@@ -13,8 +13,8 @@ from tests.soundness.enumeration import Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.regressions import REGRESSIONS
 from tests.soundness.shrink import smallest
+from tests.soundness.sketch import WideKernel
 from tests.soundness.verdict import Verdict, generate, generate_any, judge, parse
-from tests.soundness.wide import WideKernel
 from tilec.ir.core import Function
 
 BATCHES = 10

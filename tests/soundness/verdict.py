@@ -16,8 +16,9 @@ from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.schedules import SCHEDULES
+from tests.soundness.sketch import WideKernel, with_imports
 from tests.soundness.source_edits import mutate_source
-from tests.soundness.wide import WideKernel, wide, with_imports
+from tests.soundness.wide import wide
 from tests.soundness.wild import wild
 from tilec.artifact import LaunchCheck
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic

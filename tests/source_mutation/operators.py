@@ -15,8 +15,8 @@ COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
 ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv, ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult, ast.Mod: ast.FloorDiv,
+    ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
 WORDS = {
     "slt": "sle", "sle": "slt", "sgt": "sge", "sge": "sgt", "ult": "slt", "ule": "ult", "ugt": "sgt", "uge": "ugt", "eq": "ne",
@@ -111,7 +111,7 @@ def _call(node: ast.AST, parent: ast.AST | None) -> Iterator[Change]:
     if isinstance(node, ast.AugAssign):
         yield "dropped step", f"without `{ast.unparse(node)[:60]}`", node, "pass"
     if isinstance(node, ast.Call) and len(node.args) >= 2 and not any(isinstance(a, ast.Starred) for a in node.args):
-        first, second = node.args[-2:]
+        first = node.args[-2]
         name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         if name in ORDERED and not isinstance(first, ast.Constant | ast.JoinedStr | ast.Lambda):
             yield "swapped arguments", "last two arguments swapped", node, _with(node, _exchange_arguments)

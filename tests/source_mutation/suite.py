@@ -9,22 +9,20 @@ from pathlib import Path
 
 Step = tuple[str, ...]
 PROVER: tuple[Step, ...] = (
-    (
-        "tests/passes/test_prove.py",
-        "tests/passes/test_ranges.py",
-        "tests/passes/test_integer_sets.py",
-        "tests/passes/test_contract.py",
-    ),
+    ("tests/passes/test_prove.py", "tests/passes/test_ranges.py", "tests/passes/test_integer_sets.py",
+     "tests/passes/test_contract.py"),
     ("tests/ui/test_ui.py", "tests/soundness/test_enumeration.py"),
     ("tests/soundness/test_random_kernels.py",),
-)
+)  # fmt: skip
 SCHEDULING: tuple[Step, ...] = (
-    ("tests/passes/test_staging.py", "tests/passes/test_layouts.py", "tests/passes/test_anchors.py", "tests/passes/test_reshape_layouts.py",
-     "tests/passes/test_overlap.py", "tests/passes/test_canonicalize.py"),
-    ("tests/lowering/test_mma.py", "tests/lowering/test_rules.py", "tests/lowering/test_meeting_kernels.py", "tests/lowering/test_held_operands.py"),
+    ("tests/passes/test_staging.py", "tests/passes/test_layouts.py", "tests/passes/test_anchors.py",
+     "tests/passes/test_reshape_layouts.py", "tests/passes/test_overlap.py", "tests/passes/test_canonicalize.py"),
+    ("tests/lowering/test_mma.py", "tests/lowering/test_rules.py", "tests/lowering/test_meeting_kernels.py",
+     "tests/lowering/test_held_operands.py"),
 )  # fmt: skip
 LOWERING: tuple[Step, ...] = (
-    ("tests/lowering/test_rules.py", "tests/lowering/test_reshape.py", "tests/lowering/test_tensor_core.py", "tests/lowering/test_mma.py"),
+    ("tests/lowering/test_rules.py", "tests/lowering/test_reshape.py", "tests/lowering/test_tensor_core.py",
+     "tests/lowering/test_mma.py"),
     ("tests/lowering/test_operations.py",),
     ("tests/programs/test_programs.py",),
 )  # fmt: skip
