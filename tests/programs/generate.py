@@ -102,7 +102,7 @@ def traffic(number: int) -> Program:
     draft = _draft(r, "sums")
     _input(draft)
     for _ in range(r.choice([1, 2])):
-        r.choice([_row_traffic, _row_traffic, _turned_traffic, _looped_traffic, _branched_traffic])(draft)
+        r.choice([_row_traffic, _sliding_traffic, _sliding_traffic, _turned_traffic, _looped_traffic, _branched_traffic])(draft)
     _output(draft)
     return _finished(draft, number, "sums")
 
@@ -362,6 +362,34 @@ def _looped_traffic(d: Draft) -> None:
     d.tiles.scope = kept
     _moves(d, name, dtype, extent, d.r.randint(0, 2))
     d.parts.add("loop")
+
+
+def _sliding_traffic(d: Draft) -> None:
+    """A window that moves with the loop: what one thread wrote, another reads a turn later. Nothing else makes threads meet."""
+    size, step = d.r.choice([64, 128, 256, 512]), d.r.choice([1, 8, 16, 32, 64])
+    dtype = d.dtype()
+    shape = (1, size)
+    held = d.let(dtype, shape, f"load({d.tensor('In', dtype, 'N', size)}, (b, 0), shape={shape})")
+    total = d.let(dtype, shape, f"zeros({shape}, {dtype})")
+    name = d.tensor("InOut", dtype, "N", size + 4 * step)
+    turns, variable = d.name("n"), d.name("turn")
+    d.scalars[turns] = d.r.choice([0, 2, 3, 4])
+    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
+    offset = d.r.choice([f"(b, {variable} * {step})", f"(b, {4 * step} - {variable} * {step})"])
+    written = d.r.choice([held, total, f"maximum({held}, {total})", f"{held} + {total}"])
+    store = f"store({name}, {written}, offset={offset})"
+    joined = d.r.choice([f"maximum({total}, {{}})", f"minimum({total}, {{}})", f"{total} + {{}}"])
+    load = f"{total} = {joined.format(f'load({name}, offset={offset}, shape={shape})')}"
+    lines = [store, load] if d.r.random() < 0.6 else [load, store]
+    d.line(f"for {variable} in range({turns}):")
+    d.depth += 1
+    if d.r.random() < 0.3:
+        d.line(f"if {d.r.choice(['b == 0', f'{variable} != 1', f'{variable} < {turns} - 1'])}:")
+        d.body.append("    " * (d.depth + 2) + lines.pop(0))
+    for line in lines:
+        d.line(line)
+    d.depth -= 1
+    d.parts |= {"sliding", "InOut"}
 
 
 def _branched_moves(d: Draft, name: str, dtype: str, extent: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from tests.programs.error_bounds import run_bounded
 from tests.programs.generate import Program
 from tests.programs.launches import Array, arrays
-from tilec.artifact import to_json
+from tilec.artifact import Manifest, Resources, ScalarSpec, TensorSpec
 from tilec.codegen import ptx
 from tilec.diagnostics import CompileError
 from tilec.frontend import load_kernel
@@ -93,21 +93,24 @@ def lowered(program: Program, target: Target) -> Lowered:
     return lower(prepare(load(program), target, num_warps=program.warps), target)
 
 
-def manifest(function: Function, made: Lowered) -> dict[str, object]:
-    """What a launch needs to know beside the PTX, as an artifact's manifest has it."""
-    tensors, scalars = [], []
+def manifest(function: Function, made: Lowered, target: Target) -> Manifest:
+    """What a launch needs to know beside the PTX. Proofs and the CUBIN's resources are left out: nothing runs on a GPU."""
+    tensors: list[TensorSpec] = []
+    scalars: list[ScalarSpec] = []
     for parameter in function.parameters:
         kind = parameter.value.type
         if isinstance(kind, TensorType):
             assert parameter.access is not None
-            tensors.append({"name": parameter.name, "access": parameter.access.value, "dtype": kind.dtype.name,
-                            "dims": to_json(kind.dims), "strides": None if kind.strides is None else to_json(kind.strides),
-                            "align": kind.align})  # fmt: skip
+            access = parameter.access.value
+            tensors.append(TensorSpec(parameter.name, access, kind.dtype.name, kind.dims, kind.strides, kind.align))
         else:
-            scalars.append({"name": parameter.name, "dtype": kind.dtype.name})
-    return {"kernel": function.name, "entry": made.entry, "tensors": tensors, "scalars": scalars, "abi": to_json(made.abi),
-            "grid": to_json(function.grid), "block": made.num_threads, "cluster": 1,
-            "dynamic_shared_bytes": made.dynamic_shared_bytes, "dependent_launch": made.dependent_launch}  # fmt: skip
+            scalars.append(ScalarSpec(parameter.name, parameter.value.tile.dtype.name))
+    return Manifest(
+        kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tuple(tensors), scalars=tuple(scalars),
+        abi=made.abi, grid=function.grid, block=made.num_threads, cluster=1, dependent_launch=made.dependent_launch,
+        launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, made.dynamic_shared_bytes),
+        obligations=(), unsafe=(), digests={}, toolchain={},
+    )  # fmt: skip
 
 
 class _Watch:
@@ -145,7 +148,7 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
             watch.lap("ptx")
             body = "\n".join(line for line in text.splitlines() if not line.startswith((".target", ".version", "//")))
             for seed in () if body in seen else seeds:
-                found = _emulated(function, program, made, text, right, bounds, seed)
+                found = _emulated(function, program, target, made, text, right, bounds, seed)
                 watch.lap("emulate")
                 if found is not None:
                     return Outcome(found[0], f"{target}, schedule {seed}: {found[1]}", watch.seconds)
@@ -167,13 +170,13 @@ def _on_block_machine(function: Function, program: Program, made: Lowered, right
     return difference(function, held, right, bounds)
 
 
-def _emulated(function: Function, program: Program, made: Lowered, text: str, right: Mapping[str, Array],
+def _emulated(function: Function, program: Program, target: Target, made: Lowered, text: str, right: Mapping[str, Array],
               bounds: Mapping[str, Array] | None, seed: int) -> tuple[str, str] | None:  # fmt: skip
     from tilec.emulator import emulate  # pyright: ignore
 
     held = arrays(function, program)
-    report = emulate(text, manifest(function, made), held, {**program.dims, **program.scalars}, seed=seed)
-    if report.faults:
-        return "fault", str(report.faults[0])
+    report = emulate(text, manifest(function, made, target), held, {**program.dims, **program.scalars}, seed=seed)
+    if not report.clean:
+        return "fault", str(next(fault for fault in report.faults if fault.kind != "race-same-value"))
     wrong = difference(function, report.tensors, right, bounds)
     return ("different", wrong) if wrong else None

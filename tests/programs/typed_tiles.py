@@ -107,7 +107,23 @@ class Tiles:
             return f"arange({shape[0]})"
         if same:
             return self.r.choice(same)
+        fitted = [text for v in self.r.sample(self.scope, len(self.scope)) if (text := self.fitted(v, dtype, shape))]
+        if fitted and self.r.random() < 0.85:
+            return fitted[0]
         return f"full({tuple_text(shape)}, {self.number(dtype)}, {dtype})" if shape else f"{dtype}({self.number(dtype)})"
+
+    def fitted(self, v: Variable, dtype: str, shape: Shape) -> str:
+        """A variable reduced or repeated to a shape and cast, or an empty string where that cannot be."""
+        size, wanted = prod(v.shape), prod(shape)
+        if not v.shape or not shape or (v.dtype != dtype and v.dtype not in self.sources(dtype)):
+            return ""
+        if size % wanted == 0 and v.dtype != "boolean":
+            text = f"tilec.max({v.name}.reshape(({wanted}, {size // wanted})), axis=1).reshape({tuple_text(shape)})"
+        elif wanted % size == 0:
+            text = f"broadcast_to({v.name}.reshape((1, {size})), ({wanted // size}, {size})).reshape({tuple_text(shape)})"
+        else:
+            return ""
+        return text if v.dtype == dtype else f"{text}.astype({dtype})"
 
     def expression(self, dtype: str, shape: Shape, depth: int) -> str:
         """Text of a tile of that type, every operand in brackets."""
