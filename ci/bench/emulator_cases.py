@@ -1,0 +1,204 @@
+"""Launches of built artifacts that the emulator and a GPU are both given: small and odd sizes, inputs made from a seed.
+
+A manifest goes in; dims, scalars and arrays that satisfy its contract come out. Arrays hold storage (bf16 as uint16), so that
+NumPy alone is enough, and every bit comes from PCG64's raw output, so that two machines make the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import Manifest, TensorSpec
+from tilec.runtime import load_artifact
+
+Array = NDArray[Any]
+STORAGE: Final[dict[str, Any]] = {
+    "f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i8": np.int8, "i16": np.int16, "i32": np.int32,
+    "i64": np.int64, "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "bool": np.bool_,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch of one artifact. `dims` has every name of the contract that is no constant; `scalars` what is passed."""
+
+    stem: str
+    manifest: Manifest
+    cubin: bytes
+    dims: dict[str, int]
+    scalars: dict[str, int | float]
+    number: int
+
+    @property
+    def name(self) -> str:
+        """The artifact and the number of its launch."""
+        return f"{self.stem}#{self.number}"
+
+    @property
+    def env(self) -> dict[str, int]:
+        """Integers by name: constants, dims and integer scalars."""
+        constants = {key: value for key, value in self.manifest.constants.items() if isinstance(value, int)}
+        return constants | self.dims | {key: value for key, value in self.scalars.items() if isinstance(value, int)}
+
+
+def sizes(manifest: Manifest) -> list[dict[str, int]]:
+    """Dims of the launches of an artifact: one block or less, and several with a ragged end."""
+    c: dict[str, Any] = dict(manifest.constants)
+    rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
+    match manifest.kernel:
+        case "add" | "silu_mul":
+            return [{"N": 5}, {"N": c["BLOCK"] * 2 + 808}]
+        case "rms_norm" | "add_rms_norm" | "kv_update":
+            return [{"T": 3, "S": 8}]
+        case "embedding" | "gather_row":
+            return [{"T": 5, "V": 7}]
+        case "argmax_blocks":
+            return [{"B": 2, "V": c["BLOCK"] * 2 + 904, "P": 3}, {"B": 1, "V": 3, "P": 1}]
+        case "argmax_reduce":
+            return [{"B": 3, "P": 77}, {"B": 1, "P": c["PARTS"]}]
+        case "matvec" | "matvec_add":
+            return [{"N": 5 if rows == 1 else rows + 5}]
+        case "matvec_silu_mul":
+            return [{"I": 3 * rows, "I2": 6 * rows}]
+        case "matvec_argmax":
+            return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
+        case "matmul":
+            m, n = int(c["BM"]), int(c["BN"])
+            return [{"M": m + 5, "N": n + 8, "K": 5 * c["BK"] + 8}, {"M": 3, "N": 16, "K": 8}]
+        case "qk_norm_rope_kv":
+            group = int(c["GROUP"])
+            return [{"T": 2, "HQ": 2 * group, "HKV": group, "HEADS": 4 * group, "P": 9, "S": 11}]
+        case "silu_mul_rows":
+            return [{"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4}]
+        case "topk_blocks":
+            return [{"B": 2, "V": c["BLOCK"] + 476, "P": 2, "K": 4}]
+        case "sample_token":
+            return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
+        case "flash_attention":
+            return [{"T": c["BM"] // 2 + 20, "HKV": 1, "G": 2, "S": 192}, {"T": 3, "HKV": 2, "G": 1, "S": 64}]
+        case "decode_attention":
+            return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
+        case "decode_merge":
+            return [{"B": 2, "HKV": 1, "G": 2}]
+        case _:
+            return [{}]
+
+
+def scalars(manifest: Manifest, dims: dict[str, int]) -> dict[str, int | float]:
+    """The scalar arguments of a launch."""
+    known: dict[str, int | float] = {"eps": 1e-6, "scale": 0.09, "vocab_size": 100}
+    if {"T", "S"} <= set(dims):
+        known["past"] = max(0, dims["S"] - dims["T"] - 7) if dims["S"] > 64 else 0
+    return {spec.name: known[spec.name] for spec in manifest.scalars}
+
+
+def cases(folder: Path, only: str = "") -> Iterator[Case]:
+    """Every launch of every artifact below a folder whose name contains `only`; a size that breaks a contract raises."""
+    for path in sorted(folder.glob("*.json")):
+        if only not in path.stem:
+            continue
+        manifest, cubin = load_artifact(path)
+        for number, wanted in enumerate(sizes(manifest)):
+            used = {name for spec in manifest.tensors for expr in spec.dims for name in expr.symbols()}
+            dims = {name: int(value) for name, value in wanted.items() if name in used and name not in manifest.constants}
+            case = Case(path.stem, manifest, cubin, dims, scalars(manifest, dims), number)
+            for check in manifest.launch_checks:
+                if not check.condition.evaluate(case.env):
+                    raise ValueError(f"{case.name}: {dims} breaks `{check.text}`")
+            yield case
+
+
+class Stream:
+    """Random numbers from raw 64-bit words of PCG64: the same on every machine."""
+
+    def __init__(self, case: str, name: str, seed: int) -> None:
+        self._source = np.random.PCG64([seed, zlib.crc32(case.encode()), zlib.crc32(name.encode())])
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Raw words."""
+        return self._source.random_raw(count)
+
+    def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Nearly normal: the sum of four 16-bit uniforms, scaled to deviation 1."""
+        parts = self.words(math.prod(shape)).view(np.uint16).reshape(-1, 4).astype(np.float64)
+        return ((parts.sum(axis=1) / 65536 - 2) * math.sqrt(3)).reshape(shape)
+
+    def uniform(self, shape: tuple[int, ...], low: float, high: float) -> NDArray[np.float64]:
+        """Uniform in [low, high)."""
+        return low + (self.words(math.prod(shape)) >> np.uint64(40)).astype(np.float64).reshape(shape) / (1 << 24) * (
+            high - low
+        )
+
+    def integers(self, shape: tuple[int, ...], low: int, high: int, distinct: bool) -> NDArray[np.int64]:
+        """Integers in [low, high), all different if `distinct`."""
+        count = math.prod(shape)
+        if distinct:
+            return (np.argsort(self.words(high - low), kind="stable")[:count] + low).reshape(shape)
+        return (low + (self.words(count) % np.uint64(high - low)).astype(np.int64)).reshape(shape)
+
+
+def stored(values: NDArray[np.float64], dtype: str) -> Array:
+    """Floats in the storage of a dtype, rounded to nearest even."""
+    if dtype != "bf16":
+        return values.astype(STORAGE[dtype])
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def make_arrays(case: Case, seed: int = 0) -> dict[str, Array]:
+    """Storage of every tensor: inputs within the contract, bytes of what is only written 0xFF."""
+    arrays = {spec.name: _make(case, spec, Stream(case.name, spec.name, seed)) for spec in case.manifest.tensors}
+    _adjust(case, arrays, seed)
+    return arrays
+
+
+def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
+    shape = tuple(expr.evaluate(case.env) for expr in spec.dims)
+    storage = np.dtype(STORAGE[spec.dtype])
+    if spec.access in ("out", "scratch"):
+        return np.full(math.prod(shape) * storage.itemsize, 0xFF, np.uint8).view(storage).reshape(shape)
+    if spec.dtype[0] in "iu":
+        low, high, distinct = 0, 127, False
+        for check in case.manifest.value_checks:
+            if check.tensor == spec.name:
+                low, high = check.low.evaluate(case.env), check.high.evaluate(case.env)
+                distinct = distinct or check.distinct
+        return stream.integers(shape, low, high, distinct).astype(storage)
+    return stored(stream.normal(shape), spec.dtype)
+
+
+def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
+    """Contents that a kernel's callers give it and random numbers do not."""
+    kernel = case.manifest.kernel
+    stream = Stream(case.name, "", seed)
+    if kernel == "decode_merge":
+        arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
+    if kernel == "sample_token":  # as `topk_blocks` leaves them: descending, columns distinct
+        arrays["best"] = -np.sort(-arrays["best"], axis=2)
+        shape = arrays["indices"].shape
+        arrays["indices"] = stream.integers(shape, 0, math.prod(shape), True).astype(np.int32)
+        for name, low, high in (("temperature", 0.1, 2.0), ("top_p", 0.05, 1.0), ("uniforms", 0.0, 1.0)):
+            arrays[name] = stream.uniform(arrays[name].shape, low, high).astype(np.float32)
+
+
+def grid(case: Case) -> tuple[int, int, int]:
+    """Blocks along x, y and z."""
+    extents = [expr.evaluate(case.env) for expr in case.manifest.grid]
+    return (*extents, *[1] * (3 - len(extents)))  # type: ignore[return-value]
+
+
+def digest(arrays: dict[str, Array]) -> str:
+    """sha256 of all arrays in order of name."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        total.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return total.hexdigest()

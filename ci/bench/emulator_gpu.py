@@ -1,0 +1,154 @@
+"""Holds the PTX emulator against a GPU: every built artifact at small and odd sizes, output for output.
+
+    python ci/bench/emulator_gpu.py prepare artifacts/build/sm_90a --work artifacts/emulator_gpu     # no GPU
+    python3 ci/bench/emulator_gpu.py device artifacts/build/sm_90a --work artifacts/emulator_gpu --out $OUT
+    python ci/bench/emulator_gpu.py compare artifacts/build/sm_90a --work artifacts/emulator_gpu --gpu FOLDER
+
+`prepare` writes which launches there are and the digest of each one's inputs, which are made from a seed. `device` makes the
+same inputs (NumPy), refuses others, launches every CUBIN through `tilec.runtime` (torch, cuda-bindings) and writes what the
+kernels wrote as `outputs-N.npz` of at most 12 MB. `compare` emulates the same launches and writes `emulator_gpu.{md,json}`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+import numpy as np  # noqa: E402
+from emulator_cases import Array, Case, cases, digest, make_arrays  # noqa: E402
+
+SEEDS: Final = (0,)
+PREPARED: Final = "prepared.json"
+MOST_BYTES: Final = 12_000_000
+"""Compressed bytes of one file of outputs."""
+GUARD: Final = 256
+"""Bytes of 0xFF before and after each written tensor on the device."""
+TORCH: Final = {
+    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
+    "u8": "uint8", "bool": "bool",
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run one phase."""
+    parser = argparse.ArgumentParser(description="hold the PTX emulator against a GPU")
+    parser.add_argument("phase", choices=("prepare", "device", "compare"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "emulator_gpu")
+    parser.add_argument("--out", type=Path, default=None, help="where `device` writes its outputs")
+    parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds them")
+    parser.add_argument("--only", default="", help="artifacts whose name contains this")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    if options.phase == "prepare":
+        return prepare(options.folder, options.work, options.only)
+    if options.phase == "device":
+        return device(options.folder, options.work, options.out or options.work)
+    from emulator_gpu_report import compare
+
+    return compare(options.folder, options.work, options.gpu or options.work, options.only, options.workers)
+
+
+def prepare(folder: Path, work: Path, only: str) -> int:
+    """Write the list of launches."""
+    listed: list[dict[str, Any]] = []
+    for case in cases(folder, only):
+        for seed in SEEDS:
+            listed.append(
+                {
+                    "case": case.name, "seed": seed, "dims": case.dims, "scalars": case.scalars,
+                    "cubin": case.manifest.digests["cubin"], "inputs": digest(make_arrays(case, seed)),
+                }
+            )  # fmt: skip
+    work.mkdir(parents=True, exist_ok=True)
+    (work / PREPARED).write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(listed)} launches of {len({row['cubin'] for row in listed})} CUBINs in {work / PREPARED}")
+    return 0
+
+
+def device(folder: Path, work: Path, out: Path) -> int:
+    """Launch everything on this machine's GPU."""
+    torch: Any = importlib.import_module("torch")
+    runtime: Any = importlib.import_module("tilec.runtime")
+    torch.zeros(1, device="cuda")  # makes torch's context the current one before ours looks
+    chip = runtime.Device()
+    listed = {(row["case"], row["seed"]): row for row in json.loads((work / PREPARED).read_text(encoding="utf-8"))}
+    outputs: dict[str, Array] = {}
+    problems: list[str] = []
+    launched = 0
+    for case in cases(folder):
+        for seed in SEEDS:
+            row = listed.get((case.name, seed))
+            if row is None:
+                continue
+            arrays = make_arrays(case, seed)
+            if digest(arrays) != row["inputs"] or case.manifest.digests["cubin"] != row["cubin"]:
+                problems.append(f"{case.name}: the inputs or the CUBIN are not those prepared")
+                continue
+            try:
+                found = _launch(torch, runtime, chip, case, arrays)
+            except Exception as error:
+                problems.append(f"{case.name}: {type(error).__name__}: {error}"[:400])
+                if "CUDA" in str(error):
+                    break  # the context is lost
+                continue
+            launched += 1
+            outputs |= {f"{case.name}|{seed}|{name}": value for name, value in found.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    files = _write(outputs, out)
+    record = {"gpu": chip.name, "arch": chip.architecture, "launched": launched, "wanted": len(listed), "problems": problems}
+    (out / "device.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"{launched} of {len(listed)} launches on {chip.name}; {len(outputs)} tensors in {files} files")
+    print("\n".join(problems))
+    return int(bool(problems) or launched != len(listed))
+
+
+def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
+    manifest = case.manifest
+    tensors: dict[str, Any] = {}
+    wholes: dict[str, Any] = {}
+    for spec in manifest.tensors:
+        array = np.ascontiguousarray(arrays[spec.name])
+        whole = torch.full((array.nbytes + 2 * GUARD,), 255, dtype=torch.uint8, device="cuda")
+        body = whole[GUARD : GUARD + array.nbytes]
+        body.copy_(torch.from_numpy(array.reshape(-1).view(np.uint8)))
+        tensors[spec.name] = body.view(getattr(torch, TORCH[spec.dtype])).view(array.shape)
+        wholes[spec.name] = whole
+    kernel = runtime.Kernel(manifest, case.cubin, chip)
+    trusted = {check.tensor: runtime.TRUSTED for check in manifest.value_checks}
+    plan = kernel.plan({**tensors, **case.scalars}, values=trusted)
+    plan.launch(int(torch.cuda.current_stream().cuda_stream))
+    torch.cuda.synchronize()
+    found: dict[str, Array] = {}
+    for spec in manifest.tensors:
+        bytes_ = wholes[spec.name].cpu().numpy()
+        if not (np.concatenate((bytes_[:GUARD], bytes_[-GUARD:])) == 255).all():
+            raise ValueError(f"bytes beside `{spec.name}` were written")
+        if spec.access != "in":
+            found[spec.name] = bytes_[GUARD:-GUARD]
+    kernel.close()
+    return found
+
+
+def _write(outputs: dict[str, Array], out: Path) -> int:
+    """Files of about the same size, none above MOST_BYTES before compression."""
+    batch: dict[str, Array] = {}
+    size = files = 0
+    for position, (name, value) in enumerate(outputs.items()):
+        batch[name] = value
+        size += value.nbytes
+        if size > MOST_BYTES or position == len(outputs) - 1:
+            np.savez_compressed(out / f"outputs-{files}.npz", **batch)
+            batch, size, files = {}, 0, files + 1
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main())

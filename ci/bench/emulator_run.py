@@ -1,0 +1,75 @@
+"""Emulates launches of `emulator_cases` and holds what they write against the float64 references.
+
+A case, a PTX text and a seed go in; the emulator's report, and per tensor the error against the reference, come out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from emulator_cases import Array, Case
+
+from tilec.emulator.errors import Report
+from tilec.emulator.launch import emulate
+from tilec.emulator.syntax import Module
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+NUMPY: Final = {"bf16": ml_dtypes.bfloat16}
+EXTRA: Final = {
+    "argmax_blocks": lambda env: (env["BLOCK"],),
+    "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
+    "decode_attention": lambda env: (env["P"], env["BN"]),
+    "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
+}
+"""What a reference takes beside the kernel's inputs and scalars."""
+
+
+def run(case: Case, ptx: str | Module, arrays: dict[str, Array], seed: int = 0) -> Report:
+    """The launch in the emulator; `arrays` hold storage and are not changed."""
+    return emulate(ptx, case.manifest, arrays, {**case.env, **case.scalars}, seed=seed)
+
+
+def typed(array: Array, dtype: str) -> Array:
+    """Storage as an array of its own dtype."""
+    return array.view(NUMPY[dtype]) if dtype in NUMPY else array
+
+
+def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
+    """The reference's answer for each tensor that is written."""
+    sys.path.insert(0, str(ROOT / "kernels_src"))
+    try:
+        modules = [importlib.import_module(name) for name in ("reference", "reference_attention")]
+    finally:
+        sys.path.pop(0)
+    kernel = case.manifest.kernel
+    function: Any = next(getattr(module, kernel) for module in modules if hasattr(module, kernel))
+    inputs = [typed(arrays[s.name], s.dtype) for s in case.manifest.tensors if s.access in ("in", "inout")]
+    scalars = [case.scalars[s.name] for s in case.manifest.scalars]
+    found = function(*inputs, *scalars, *EXTRA.get(kernel, lambda _: ())(case.env))
+    written = [s.name for s in case.manifest.tensors if s.access in ("out", "inout")]
+    return dict(zip(written, found if isinstance(found, tuple) else (found,), strict=True))
+
+
+@dataclass(frozen=True)
+class Error:
+    """Norm of the difference over the norm of the truth, and largest difference over the largest value."""
+
+    norm: float
+    largest: float
+
+
+def error(value: Array, exact: Array) -> Error:
+    """The error of a tensor against float64; equal infinities are no difference, a NaN is an infinite one."""
+    value, exact = np.asarray(value).astype(np.float64), np.asarray(exact).astype(np.float64).reshape(value.shape)
+    with np.errstate(invalid="ignore"):
+        difference = np.where(value == exact, 0.0, value - exact)
+    difference = np.where(np.isnan(difference), np.inf, difference)
+    finite = np.where(np.isinf(exact), 0.0, exact)
+    norm, top = float(np.linalg.norm(finite)), float(np.abs(finite).max(initial=0))
+    return Error(float(np.linalg.norm(difference)) / (norm or 1.0), float(np.abs(difference).max(initial=0)) / (top or 1.0))

@@ -1,0 +1,53 @@
+"""Runs a launch of `foreign_cases` in the emulator: arrays become tensors in memory, tensor maps what the driver would make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.emulator import foreign_cases
+from tilec.emulator import launch
+from tilec.emulator.errors import Report
+from tilec.emulator.matrices.tensor_maps import TensorMap
+from tilec.emulator.memory import Allocation, Memory
+from tilec.emulator.parser import parse
+
+SWIZZLES = {0: 0, 1: 32, 2: 64, 3: 128}
+SCRATCH = (0, 0)
+"""Triton's last two parameters: scratch memory that no kernel here uses."""
+
+
+def emulate(name: str, given: foreign_cases.Launch, *, seed: int = 0, text: str | None = None) -> Report:
+    """The report of a launch; `text` in place of the PTX that is stored."""
+    case = foreign_cases.CASES[name]
+    memory = Memory()
+    arguments: list[Any] = []
+    described = iter(case["tensor_maps"])
+    for key in case["signature"]:
+        value = given.arguments[key]
+        if isinstance(value, tuple):
+            array, box = value
+            arguments += _tensor_map(memory, key, array, box, SWIZZLES[next(described)["swizzle"]], key in given.expected)
+        elif isinstance(value, np.ndarray):
+            arguments.append(_tensor(memory, key, value, key in given.expected))
+        else:
+            arguments.append(value)
+    module = parse(foreign_cases.text(name) if text is None else text)
+    return launch.run(
+        module, case["entry"], given.grid, (case["threads"], 1, 1), [*arguments, *SCRATCH], memory,
+        dynamic_shared_bytes=case["shared"], seed=seed,
+    )  # fmt: skip
+
+
+def _tensor(memory: Memory, name: str, array: Any, written: bool) -> Allocation:
+    return memory.allocate(name, array, writable=written, initialised=not written)
+
+
+def _tensor_map(memory: Memory, name: str, array: Any, box: tuple[int, int], swizzle: int, written: bool) -> list[Any]:
+    """A map, then shape and strides, as Triton passes a tensor descriptor."""
+    place = _tensor(memory, name, array, written)
+    rows, columns = array.shape
+    size = array.itemsize
+    tensor = TensorMap(place.address, size, (columns, rows), (columns * size,), (box[1], box[0]), swizzle)
+    return [tensor.encode(), rows, columns, columns, 1]

@@ -1,0 +1,367 @@
+"""Checked accesses to memory: from the addresses in a frame's lanes to indices that may be read or written.
+
+`locate` resolves the state space, refuses lanes whose address is poison, out of bounds, misaligned or of the wrong kind (each
+recorded as a fault), and returns the rest. `load` and `store` move values and poison and watch for races. Bulk and asynchronous
+families use `locate` with the shadow and `Memory.read_rows`/`write_rows` directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.errors import STORED, Lanes, Poison
+from tilec.emulator.frame import Frame
+from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, SHARED_START, Allocation
+from tilec.emulator.syntax import Instruction
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine import Machine
+
+Index = NDArray[np.int64]
+WINDOW: Final = 1 << 32
+SPACES: Final = {
+    "global": ("global",),
+    "const": ("const",),
+    "shared": ("shared",),
+    "local": ("local",),
+    "param": ("param",),
+    "generic": ("global", "shared", "local", "const", "param"),
+}
+
+
+@dataclass(slots=True)
+class Access:
+    """Checked lanes of a frame: `positions` in the frame (None: all of them), `index` into memory, and the one allocation they
+    all hit (None where they hit several). `width` bytes each."""
+
+    positions: Index | None
+    index: Index
+    allocation: Allocation | None
+    width: int
+    lanes: Index
+
+    def allocations(self, machine: Machine) -> list[Allocation]:
+        """Every allocation that is hit."""
+        if self.allocation is not None:
+            return [self.allocation]
+        memory = machine.memory
+        return [memory.allocations[int(owner)] for owner in np.unique(memory.owner[self.index >> 8])]
+
+
+def locate(
+    frame: Frame,
+    address: Lanes,
+    poison: Poison | None,
+    space: str,
+    width: int,
+    instruction: Instruction,
+    *,
+    write: bool,
+    align: int | None = None,
+    mask: NDArray[np.bool_] | None = None,
+) -> Access:
+    """The checked accesses of `width` bytes at `address` (int64, as `Decoder.address_source` gives it) for the lanes under the
+    frame's mask (and `mask`). `align` is the multiple demanded (default: `width`; it must be a power of two)."""
+    machine = frame.machine
+    address = np.broadcast_to(address, frame.n)
+    use = frame.mask if mask is None else mask if frame.mask is None else mask & frame.mask
+    if write and frame.mask_poison is not None:
+        machine.faults.poison("the guard of a store", instruction, frame, frame.mask_poison)
+    if poison is not None:
+        bad = (poison != 0) if use is None else (poison != 0) & use
+        if bad.any():
+            machine.faults.poison("an address", instruction, frame, np.where(bad, poison, 0).astype(np.uint8))
+            use = ~bad if use is None else use & ~bad
+    positions = None if use is None else np.flatnonzero(use)
+    if positions is not None:
+        address = address[positions]
+    lanes = frame.lanes if positions is None else frame.lanes[positions]
+    index = _resolve(machine, lanes, address, space)
+    access = Access(positions, index, None, width, lanes)
+    if not len(index):
+        return access
+    found = _check(frame, access, address, space, instruction, write, width if align is None else align)
+    if machine.unwaited is not None and space in ("global", "generic"):
+        early = machine.unwaited[found.lanes] & (memory_space(machine, found) == "global")
+        if early.any():
+            at = int(np.flatnonzero(early)[0])
+            text = "global memory before griddepcontrol.wait, while the launch before may still run"
+            machine.faults.add("dependency", text, instruction, int(found.lanes[at]), index=int(found.index[at]), count=int(early.sum()))
+    return found
+
+
+def memory_space(machine: Machine, found: Access) -> str:
+    """The state space of an access, by the first of its allocations."""
+    hit = found.allocations(machine) if len(found.index) else []
+    return hit[0].space if hit else ""
+
+
+def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Index:
+    """Indices into memory; -1 where the address is in no window."""
+    if space == "shared":
+        inside = (address >= SHARED_START) & (address < SHARED_START + machine.shared_size)
+        index = machine.shared_base[lanes] + address
+        return index if inside.all() else np.where(inside, index, -1)
+    if space == "local":
+        inside = (address >= 16) & (address < machine.local_size)
+        start = machine.local.start if machine.local else 0
+        return np.where(inside, start + lanes * machine.local_size + address, -1)
+    index = address - GLOBAL_BASE
+    if space == "generic" and (index < 0).any():
+        shared = (address >= SHARED_BASE) & (address < SHARED_BASE + WINDOW)
+        local = (address >= LOCAL_BASE) & (address < LOCAL_BASE + WINDOW)
+        index = np.where(shared, _resolve(machine, lanes, address - SHARED_BASE, "shared"), index)
+        index = np.where(local, _resolve(machine, lanes, address - LOCAL_BASE, "local"), index)
+    return index
+
+
+def _check(
+    frame: Frame, access: Access, address: Index, space: str, instruction: Instruction, write: bool, align: int
+) -> Access:
+    machine, memory, index, width = frame.machine, frame.machine.memory, access.index, access.width
+    low, high = int(index.min()), int(index.max())
+    allocation = memory.allocation_at(low) if low >= 0 else None
+    if allocation is not None and low >= allocation.start and high + width <= allocation.end:
+        if not int(np.bitwise_or.reduce(index)) & (align - 1):
+            if allocation.space not in SPACES[space]:
+                _refuse(frame, access, address, "space", f"{space} access in {allocation.space} memory", instruction)
+                return _drop(access, np.zeros(len(index), np.bool_))
+            if write and not allocation.writable:
+                _refuse(frame, access, address, "read-only", f"a write to `{allocation.name}`", instruction)
+                return _drop(access, np.zeros(len(index), np.bool_))
+            access.allocation = allocation
+            return access
+    return _check_each(frame, access, address, space, instruction, write, align)
+
+
+def _check_each(
+    frame: Frame, access: Access, address: Index, space: str, instruction: Instruction, write: bool, align: int
+) -> Access:
+    memory, index = frame.machine.memory, access.index
+    page = index >> 8
+    known = (index >= 0) & (page < len(memory.owner))
+    owner = np.where(known, memory.owner[np.where(known, page, 0)], -1)
+    good = np.zeros(len(index), np.bool_)
+    for number in np.unique(owner[owner >= 0]):
+        found = memory.allocations[int(number)]
+        here = owner == number
+        inside = here & (index >= found.start) & (index + access.width <= found.end)
+        if found.space not in SPACES[space]:
+            _refuse(frame, access, address, "space", f"{space} access in {found.space} memory", instruction, inside)
+        elif write and not found.writable:
+            _refuse(frame, access, address, "read-only", f"a write to `{found.name}`", instruction, inside)
+        else:
+            good |= inside
+        outside = here & ~inside
+        if outside.any():
+            text = f"{access.width} bytes outside `{found.name}` ({found.end - found.start} bytes)"
+            _refuse(frame, access, address, "bounds", text, instruction, outside)
+    nowhere = owner < 0
+    if nowhere.any():
+        _refuse(frame, access, address, "bounds", "an address in no allocation", instruction, nowhere)
+    crooked = good & ((index & (align - 1)) != 0)
+    if crooked.any():
+        _refuse(frame, access, address, "alignment", f"an address that is no multiple of {align}", instruction, crooked)
+        good &= ~crooked
+    kept = _drop(access, good)
+    owners = np.unique(owner[good])
+    kept.allocation = memory.allocations[int(owners[0])] if len(owners) == 1 else None
+    return kept
+
+
+def _drop(access: Access, good: NDArray[np.bool_]) -> Access:
+    positions = np.flatnonzero(good) if access.positions is None else access.positions[good]
+    return Access(positions, access.index[good], None, access.width, access.lanes[good])
+
+
+def _refuse(
+    frame: Frame,
+    access: Access,
+    address: Index,
+    kind: str,
+    message: str,
+    instruction: Instruction,
+    bad: NDArray[np.bool_] | None = None,
+) -> None:
+    where = np.arange(len(access.index)) if bad is None else np.flatnonzero(bad)
+    if not len(where):
+        return
+    at, index = int(where[0]), int(access.index[where[0]])
+    frame.machine.faults.add(
+        kind,
+        message,
+        instruction,
+        int(access.lanes[at]),
+        index=index if index >= 0 else None,
+        address=int(address[at]) & ((1 << 64) - 1),
+        count=len(where),
+    )
+
+
+def load(
+    frame: Frame, access: Access, width: int, count: int, instruction: Instruction, *, atomic: bool = False, nc: bool = False
+) -> tuple[list[Lanes], list[Poison | None]]:
+    """`count` values of `width` bytes from each lane's address, raw unsigned, one entry a lane of the frame; lanes without an
+    access get 0 and poison (their guard decides whether anybody sees it)."""
+    machine, memory = frame.machine, frame.machine.memory
+    watch_read(machine, access, instruction, atomic=atomic, nc=nc)
+    index, found = access.index, access.allocation
+    values = memory.read(index, width * count)
+    rows = values.view(f"u{width}").reshape(len(index), count)
+    poison = memory.read_poison(index, width) if count == 1 and (found is None or found.poisonous) else None
+    all_poison: NDArray[Any] | None = None
+    if count > 1 and (found is None or found.poisonous):
+        raw = memory.poison_views[width * count].take(index >> (width * count).bit_length() - 1).view(np.uint8)
+        if raw.any():
+            all_poison = np.bitwise_or.reduce(raw.reshape(len(index), count, width), axis=2)
+    elif poison is not None:
+        all_poison = poison[:, None]
+    if access.positions is None:
+        return (
+            [np.ascontiguousarray(rows[:, k]) for k in range(count)],
+            [None if all_poison is None or not all_poison[:, k].any() else all_poison[:, k] for k in range(count)],
+        )
+    return _spread(frame, access, rows, all_poison)
+
+
+def _spread(
+    frame: Frame, access: Access, rows: NDArray[Any], poison: NDArray[Any] | None
+) -> tuple[list[Lanes], list[Poison | None]]:
+    """The same with zeros in the lanes that made no access; those that the guard wanted are poison."""
+    values: list[Lanes] = []
+    poisons: list[Poison | None] = []
+    missing = np.ones(frame.n, np.uint8) if frame.mask is None else frame.mask.astype(np.uint8)
+    missing[access.positions] = 0
+    for k in range(rows.shape[1]):
+        value = np.zeros(frame.n, rows.dtype)
+        value[access.positions] = rows[:, k]
+        flags = missing
+        if poison is not None:
+            flags = missing.copy()
+            flags[access.positions] = poison[:, k]
+        values.append(value)
+        poisons.append(flags if flags.any() else None)
+    return values, poisons
+
+
+def store(
+    frame: Frame,
+    access: Access,
+    width: int,
+    values: Sequence[Lanes],
+    poisons: Sequence[Poison | None],
+    instruction: Instruction,
+    *,
+    atomic: bool = False,
+) -> None:
+    """Writes raw unsigned `values` of `width` bytes, one after the other, at each lane's address."""
+    memory, index = frame.machine.memory, access.index
+    if not len(index):
+        return
+    full = [np.broadcast_to(value, frame.n) for value in values]
+    chosen = full if access.positions is None else [value[access.positions] for value in full]
+    rows = np.ascontiguousarray(np.stack(chosen, axis=1) if len(chosen) > 1 else chosen[0])
+    total = width * len(values)
+    packed = rows.reshape(-1).view(memory.views[total].dtype)
+    watch_write(frame.machine, access, instruction, lambda: packed, atomic=atomic)
+    where = index >> total.bit_length() - 1
+    memory.views[total][where] = packed
+    if any(poison is not None for poison in poisons):
+        flags = np.zeros((len(index), len(values)), np.uint8)
+        for k, poison in enumerate(poisons):
+            if poison is not None:
+                flags[:, k] = poison if access.positions is None else poison[access.positions]
+        flags |= np.where(flags != 0, STORED, 0).astype(np.uint8)
+        memory.poison_views[total][where] = np.repeat(flags, width, axis=1).reshape(-1).view(memory.poison_views[total].dtype)
+        note_poison(frame.machine, access, flags, instruction)
+    elif access.allocation is None or access.allocation.poisonous:
+        memory.poison_views[total][where] = np.zeros(len(index), memory.poison_views[total].dtype)
+
+
+def note_poison(machine: Machine, access: Access, flags: NDArray[np.uint8], instruction: Instruction) -> None:
+    """Marks poison that goes to memory as stored, and remembers who stored it, so that an output can name the store."""
+    if not flags.any():
+        return
+    bad = int(np.flatnonzero(flags.any(axis=1))[0])
+    machine.faults.origins.setdefault(instruction.line, (instruction, int(access.lanes[bad]), int(access.index[bad])))
+    machine.extensions.setdefault("poison stores", []).append((access.index[flags.any(axis=1)], access.width, instruction))
+
+
+def watch_read(
+    machine: Machine, access: Access, instruction: Instruction, *, atomic: bool = False, nc: bool = False
+) -> None:
+    """Looks for writes that no order separates from these reads, and records the reads."""
+    found = access.allocation
+    if not len(access.index) or (found is not None and not found.tracked):
+        return
+    if machine.pending.busy:
+        machine.pending.check(access.index, access.width, access.lanes, False, instruction)
+    if nc:
+        watch_noncoherent(machine, access, instruction)
+    racing = machine.shadow.read(access.index, access.width, access.lanes, atomic)
+    if racing is not None:
+        report_race(machine, access, racing, instruction, "reads what another thread writes")
+
+
+def watch_noncoherent(machine: Machine, access: Access, instruction: Instruction) -> None:
+    """ld.global.nc is for memory that nobody writes during the launch (PTX ISA, ld.global.nc)."""
+    machine.extensions.setdefault("noncoherent", []).append((np.unique(access.index), access.width, instruction, access.lanes[0]))
+
+
+def watch_write(
+    machine: Machine,
+    access: Access,
+    instruction: Instruction,
+    data: Callable[[], NDArray[Any]] | None = None,
+    *,
+    atomic: bool = False,
+) -> None:
+    """Looks for accesses that no order separates from these writes, and records the writes. `data()` gives the bytes to be
+    written, one item of `access.width` bytes a lane; with it, writes of what is there already are told apart."""
+    found = access.allocation
+    if not len(access.index) or (found is not None and not found.tracked):
+        return
+    if machine.pending.busy:
+        machine.pending.check(access.index, access.width, access.lanes, True, instruction)
+    racing, beside = machine.shadow.write(access.index, access.width, access.lanes, atomic)
+    if beside is not None and beside.any():
+        report_race(machine, access, beside, instruction, "writes what another thread reads")
+    if racing is None or not racing.any():
+        return
+    kind = "race"
+    if data is not None and access.width in machine.memory.views:
+        new = data()
+        rows = np.flatnonzero(racing.any(axis=1))
+        if _same_values(machine, access, new, rows):
+            kind = "race-same-value"
+    report_race(machine, access, racing, instruction, "writes what another thread writes", kind)
+
+
+def _same_values(machine: Machine, access: Access, new: NDArray[Any], rows: Index) -> bool:
+    """Whether every write in `rows` brings what other lanes bring to the same place, or what stands there."""
+    where = access.index // access.width
+    order = np.argsort(where, kind="stable")
+    sorted_where, sorted_new = where[order], new[order]
+    repeated = np.flatnonzero(sorted_where[1:] == sorted_where[:-1])
+    if len(repeated):
+        if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
+            return False
+        earlier = machine.shadow.clocks.now
+        del earlier
+    inside = np.isin(where, where[order][repeated]) if len(repeated) else np.zeros(len(where), np.bool_)
+    rest = rows[~inside[rows]]
+    return machine.memory.views[access.width][where[rest]].tobytes() == new[rest].tobytes()
+
+
+def report_race(
+    machine: Machine, access: Access, racing: NDArray[np.bool_], instruction: Instruction, message: str, kind: str = "race"
+) -> None:
+    """Records a race of the lanes [m, granules] where `racing`."""
+    row, column = (int(x[0]) for x in np.nonzero(racing))
+    at = int(access.index[row]) + (column << machine.shadow.shift)
+    machine.faults.add(kind, message, instruction, int(access.lanes[row]), index=at, count=int(racing.any(axis=1).sum()))

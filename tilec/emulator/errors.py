@@ -1,0 +1,117 @@
+"""What an emulation may say: an unsupported construct (an exception), or faults that the program committed (data).
+
+Nothing here knows of registers or memory. A `Fault` is one kind of misbehaviour at one instruction; later ones of the same kind
+at the same instruction only raise its `count`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+KINDS: Final = {
+    "bounds": "an access outside every allocation, or across the end of one",
+    "alignment": "an address that is not a multiple of the access's bytes",
+    "space": "an address of another state space than the instruction names",
+    "read-only": "a write to a tensor that the launch only reads",
+    "non-coherent": "ld.global.nc of a tensor that the launch writes",
+    "poison": "a value that nobody defined decides an address, a branch, a store or a byte of an output",
+    "uninitialised": "the same, where the value comes from memory that nobody wrote",
+    "undefined": "the same, where the value is a result that the PTX ISA leaves open (a division by zero)",
+    "unwritten": "bytes of an output tensor that no thread wrote",
+    "race": "two unordered accesses of the same bytes, one of them a write",
+    "race-same-value": "unordered writes of the same bytes with the same value: harmless in itself, and reported apart",
+    "async": "an access to bytes that an asynchronous copy or tensor operation still reads or writes",
+    "proxy": "an access through another proxy without the fence that the PTX ISA demands",
+    "divergent": "a warp-wide operation that some of the threads it names did not execute",
+    "barrier": "a barrier used outside its rules (count, id, a thread that left before it)",
+    "deadlock": "threads that wait for each other for ever",
+    "mbarrier": "an mbarrier used outside its rules",
+    "dependency": "global memory touched before griddepcontrol.wait in a launch that may overlap the one before it",
+    "descriptor": "a descriptor (matrix or tensor map) with fields that the instruction cannot use",
+    "launch": "a launch that the module forbids (block shape, shared memory)",
+    "trap": "the program executed trap",
+    "limit": "the launch took more instructions than it was given",
+}
+"""Every kind of fault, with its meaning."""
+POISON: Final = 1
+UNINITIALISED: Final = 2
+UNDEFINED: Final = 4
+STORED: Final = 128
+IN_FLIGHT: Final = 16
+"""Bits of the poison that stands beside a register's lanes; STORED marks a byte of memory that a store put there, IN_FLIGHT a
+register that an unfinished wgmma writes."""
+
+
+class UnsupportedPtx(Exception):
+    """A directive, opcode, modifier, operand or special register that the emulator does not know: it never guesses."""
+
+    def __init__(self, reason: str, line: int = 0, text: str = "") -> None:
+        super().__init__(f"PTX line {line}: {reason}: {text}" if text else f"PTX line {line}: {reason}")
+        self.reason, self.line, self.text = reason, line, text
+
+
+class StopLaunch(Exception):
+    """Ends a launch early; the fault is recorded already."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """One misbehaviour. `block` is (x, y, z), `thread` the linear index in the block, `element` (flat index, byte in it) of
+    `tensor`, `tir_line` the line of the last `.loc` before the instruction (0: none); `count` lanes and executions did it."""
+
+    kind: str
+    message: str
+    ptx_line: int = 0
+    instruction: str = ""
+    block: tuple[int, int, int] | None = None
+    thread: int | None = None
+    address: int | None = None
+    tensor: str | None = None
+    element: tuple[int, int] | None = None
+    seed: int = 0
+    tir_line: int = 0
+    count: int = 1
+
+    def __str__(self) -> str:
+        where = [f"PTX line {self.ptx_line}: {self.instruction}"] if self.ptx_line else []
+        where += [f"block {self.block}"] if self.block is not None else []
+        where += [f"thread {self.thread}"] if self.thread is not None else []
+        where += [f"address {self.address:#x}"] if self.address is not None else []
+        where += [f"`{self.tensor}`"] if self.tensor else []
+        where += [f"element {self.element[0]} byte {self.element[1]}"] if self.element else []
+        return f"{self.kind}: {self.message}" + (f" ({', '.join(where)})" if where else "")
+
+
+@dataclass(slots=True)
+class Limits:
+    """Bounds of one launch. `instructions` counts vectorised steps, `resident_lanes` the threads that stand side by side
+    (more blocks come in waves), `faults` the distinct faults kept."""
+
+    instructions: int = 20_000_000
+    resident_lanes: int = 16384
+    faults: int = 100
+    memory_bytes: int = 1 << 31
+
+
+@dataclass(slots=True)
+class Report:
+    """What a launch left: tensors by name (dtype and shape as given), faults, and counts of what was executed."""
+
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+    faults: list[Fault] = field(default_factory=list[Fault])
+    statistics: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def clean(self) -> bool:
+        """No fault but those of the benign class `race-same-value`."""
+        return all(fault.kind == "race-same-value" for fault in self.faults)
+
+
+Lanes = NDArray[Any]
+"""One entry a lane of a frame."""
+Poison = NDArray[np.uint8]
+"""POISON, UNINITIALISED and UNDEFINED bits, one byte a lane."""

@@ -1,0 +1,93 @@
+"""What a finished launch reports: tensors, poison and gaps in outputs, coverage and counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilec.emulator.errors import STORED, UNINITIALISED, Report
+from tilec.emulator.faults import kind_of
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine import Machine
+    from tilec.emulator.memory import Allocation
+
+
+def report(machine: Machine, seconds: float) -> Report:
+    """The report of a launch that ended (or was stopped)."""
+    memory = machine.memory
+    _noncoherent(machine)
+    tensors: dict[str, Any] = {}
+    for found in memory.allocations:
+        if found.is_tensor:
+            tensors[found.name] = memory.contents(found)
+            if found.writable:
+                _check_output(machine, found)
+    return Report(tensors, list(machine.faults.found.values()), _statistics(machine, seconds))
+
+
+def _check_output(machine: Machine, found: Allocation) -> None:
+    poison = machine.memory.poison[found.start : found.end]
+    if not poison.any():
+        return
+    for index, width, instruction in machine.extensions.get("poison stores", ()):
+        mine = index[(index >= found.start) & (index < found.end)]
+        bad = mine[(machine.memory.poison[mine[:, None] + np.arange(width)] & STORED).any(axis=1)] if len(mine) else mine
+        if len(bad):
+            at = int(bad[0])
+            at += int(np.flatnonzero(machine.memory.poison[at : at + width] & STORED)[0])
+            bits = int(machine.memory.poison[at])
+            machine.faults.add(
+                kind_of(bits), f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad)
+            )
+    if found.checked:
+        missing = np.flatnonzero(poison == UNINITIALISED)
+        if len(missing):
+            machine.faults.add(
+                "unwritten",
+                f"{len(missing)} bytes of `{found.name}` are never written",
+                None,
+                index=found.start + int(missing[0]),
+                count=len(missing),
+                distinct=found.name,
+            )
+
+
+def _noncoherent(machine: Machine) -> None:
+    """Reads by ld.global.nc of bytes that somebody wrote."""
+    shadow = machine.shadow
+    for index, width, instruction, lane in machine.extensions.get("noncoherent", ()):
+        written = shadow.writes[shadow.granules(index, width)].any(axis=1)
+        if written.any():
+            at = int(index[np.flatnonzero(written)[0]])
+            machine.faults.add(
+                "non-coherent",
+                "ld.global.nc of bytes that the launch writes",
+                instruction,
+                int(lane),
+                index=at,
+                count=int(written.sum()),
+            )
+
+
+def _statistics(machine: Machine, seconds: float) -> dict[str, Any]:
+    counts = machine.program.lanes_executed()
+    instructions = machine.program.instructions
+    covered = {instructions[k].line for k in np.flatnonzero(counts > 0)}
+    opcodes: dict[str, int] = {}
+    for instruction, count in zip(instructions, counts, strict=True):
+        if count:
+            name = ".".join((instruction.opcode, *instruction.modifiers))
+            opcodes[name] = opcodes.get(name, 0) + int(count)
+    lanes = int(counts.sum())
+    return {
+        "steps": machine.limits.instructions - machine.steps_left,
+        "instruction_lanes": lanes,
+        "seconds": seconds,
+        "instruction_lanes_per_second": lanes / seconds if seconds else 0.0,
+        "lines": covered,
+        "coverage": float((counts > 0).mean()) if len(counts) else 1.0,
+        "opcodes": opcodes,
+        "lane_counts": {instructions[k].line: int(counts[k]) for k in range(len(instructions))},
+    }

@@ -1,0 +1,153 @@
+"""atom and red: and, or, xor, exch, cas, add, inc, dec, min, max on global and shared memory (PTX ISA, section 9.7.13.5, .6).
+
+The lanes of one instruction act one after the other, in lane order (seed 0) or a random order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from tilec.emulator import access
+from tilec.emulator.errors import STORED, Lanes
+from tilec.emulator.frame import Frame
+from tilec.emulator.instructions.floats import extremum
+from tilec.emulator.instructions.memory import SCOPES
+from tilec.emulator.registry import RAW, TYPES, Decoder, Step, lanewise
+from tilec.emulator.rounding import round_to, widen
+from tilec.emulator.synchronise import Synchronise
+
+_OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
+    "and": ("b32", "b64"),
+    "or": ("b32", "b64"),
+    "xor": ("b32", "b64"),
+    "exch": ("b32", "b64"),
+    "cas": ("b16", "b32", "b64"),
+    "add": ("u32", "s32", "u64", "f32", "f64", "f16", "bf16", "f16x2", "bf16x2"),
+    "inc": ("u32",),
+    "dec": ("u32",),
+    "min": ("u32", "s32", "u64", "s64"),
+    "max": ("u32", "s32", "u64", "s64"),
+}
+
+
+def _sum(kind: str) -> Callable[[Any, Any], Any]:
+    if kind in ("f16", "bf16", "f16x2", "bf16x2"):
+        single = kind.removesuffix("x2")
+
+        def add(old: Lanes, new: Lanes) -> Lanes:
+            pair = [np.ascontiguousarray(v).view(TYPES[single][1]) for v in (old, new)]
+            found = round_to(single, widen(single, pair[0]) + widen(single, pair[1]))
+            return np.ascontiguousarray(found).view(TYPES[kind][1])
+
+        return add
+    return lambda old, new: old + new
+
+
+def _function(operation: str, kind: str) -> Callable[[Any, Any], Any]:
+    one = np.uint32(1)
+    table: dict[str, Callable[[Any, Any], Any]] = {
+        "and": np.bitwise_and,
+        "or": np.bitwise_or,
+        "xor": np.bitwise_xor,
+        "exch": lambda old, new: new,
+        "add": _sum(kind),
+        "inc": lambda old, new: np.where(old >= new, np.uint32(0), old + one),
+        "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - one),
+        "min": np.minimum,
+        "max": np.maximum,
+    }
+    if kind in ("f32", "f64") and operation in ("min", "max"):
+        return extremum(operation == "max", False)
+    return table[operation]
+
+
+@lanewise("atom", "red")
+def atomic(d: Decoder) -> Step:
+    returns = d.instruction.opcode == "atom"
+    order = d.take("relaxed", "acquire", "release", "acq_rel") or "relaxed"
+    scope = d.take(*SCOPES) or "gpu"
+    space = (d.take("global", "shared", "shared::cta") or "generic").split("::")[0]
+    operation = d.need(*(name for name in _OPERATIONS if returns or name not in ("exch", "cas")))
+    noftz = d.flag("noftz")
+    policy = d.flag("L2::cache_hint")
+    kind = d.need(*_OPERATIONS[operation])
+    if noftz != (kind in ("f16", "bf16", "f16x2", "bf16x2")):
+        raise d.unsupported(".noftz goes with the narrow floats")
+    values = 2 if operation == "cas" else 1
+    d.finish(1 + returns + values + policy)
+    raw = f"b{TYPES[kind][0]}"
+    write = d.target(0, raw) if returns else None
+    operands = [d.source(1 + returns + k, raw) for k in range(values)]
+    address = d.address_source(d.address(1 if returns else 0))
+    return _atomic_step(d, operation, kind, (space, order, scope), write, operands, address)
+
+
+def _atomic_step(
+    d: Decoder, operation: str, kind: str, how: tuple[str, str, str], write: Any, operands: list[Any], address: Any
+) -> Step:
+    space, order, scope = how
+    width, dtype = TYPES[kind][0] // 8, TYPES[kind][1]
+    function = _function(operation, kind) if operation != "cas" else None
+    machine, instruction = d.machine, d.instruction
+    synchronise = Synchronise.of(machine)
+
+    def step(frame: Frame) -> None:
+        where = address.value(frame)
+        found = access.locate(frame, where, address.poison(frame), space, width, instruction, write=True)
+        positions = np.arange(frame.n) if found.positions is None else found.positions
+        values = [np.broadcast_to(operand.value(frame), frame.n) for operand in operands]
+        poisons = [operand.poison(frame) for operand in operands]
+        old = np.zeros(frame.n, RAW[8 * width])
+        old_poison = np.zeros(frame.n, np.uint8)
+        if len(found.index):
+            synchronise.after_read(found, order, scope)
+            access.watch_read(machine, found, instruction, atomic=True)
+            access.watch_write(machine, found, instruction, atomic=True)
+            synchronise.before_write(found, order, scope, keep=True)
+        memory = machine.memory
+        view, flags = memory.views[width], memory.poison
+        ranks = np.arange(len(positions))
+        if machine.seed:
+            ranks = machine.random.permutation(len(positions))
+        for turn in _turns(found.index, ranks):
+            lanes, slots = positions[turn], found.index[turn] // width
+            current = view[slots]
+            old[lanes] = current
+            poison = np.bitwise_or.reduce(flags[found.index[turn][:, None] + np.arange(width)], axis=1)
+            old_poison[lanes] = poison & (STORED - 1)
+            if function is None:
+                compared, new = values[0][lanes], values[1][lanes]
+                result = np.where(current == compared, new, current)
+            else:
+                given = np.ascontiguousarray(values[0][lanes]).view(dtype)
+                result = np.ascontiguousarray(function(current.view(dtype), given)).view(RAW[8 * width])
+            view[slots] = result
+            for each in poisons:
+                if each is not None:
+                    poison = poison | each[lanes]
+            if operation == "exch":
+                poison = np.zeros_like(poison) if poisons[0] is None else poisons[0][lanes]
+            poison = np.where(poison != 0, poison | STORED, 0).astype(np.uint8)
+            flags[found.index[turn][:, None] + np.arange(width)] = poison[:, None]
+            if poison.any():
+                part = access.Access(lanes, found.index[turn], found.allocation, width, found.lanes[turn])
+                access.note_poison(machine, part, poison[:, None], instruction)
+        if write is not None:
+            write(frame, old, old_poison if old_poison.any() else None)
+
+    return step
+
+
+def _turns(index: Any, ranks: Any) -> list[Any]:
+    """Groups of lanes that hit different addresses each; the groups act one after the other."""
+    if not len(index):
+        return []
+    order = np.lexsort((ranks, index))
+    ordered = index[order]
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    starts = np.flatnonzero(first)
+    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
+    return [order[turn == k] for k in range(int(turn.max()) + 1)]

@@ -1,0 +1,194 @@
+"""bar and barrier: sync, arrive and red, with ids and counts; bar.warp.sync (PTX ISA, section 9.7.13.1 and 9.7.13.2).
+
+A barrier is done when the expected number of threads has arrived: all of the block, or the count given. Threads that left the
+block do not arrive: a whole-block barrier that only ends because of them is a fault.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.frame import Frame
+from tilec.emulator.instructions.warp import converge, warp_barrier
+from tilec.emulator.registry import RESCHEDULE, Decoder, Source, Step, control
+from tilec.emulator.syntax import Immediate
+
+BLOCKED: Final = 1
+EXITED: Final = 2
+IDS: Final = 16
+Index = NDArray[np.int64]
+
+
+class Barriers:
+    """The 16 barriers of each block: which lanes wait, which only arrived, and what they released."""
+
+    def __init__(self, machine: Any) -> None:
+        self.machine = machine
+        machine.on_wave.append(self._start)
+        machine.wakers.append(self._left)
+        self._start()
+
+    @staticmethod
+    def of(machine: Any) -> Barriers:
+        if "barriers" not in machine.extensions:
+            machine.extensions["barriers"] = Barriers(machine)
+        return machine.extensions["barriers"]
+
+    def _start(self) -> None:
+        self.waiting: dict[tuple[int, int], list[Index]] = {}
+        self.arrived: dict[tuple[int, int], list[Index]] = {}
+        self.expected: dict[tuple[int, int], int] = {}
+        self.votes: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
+
+    def arrive(self, d: Decoder, block: int, number: int, count: int | None, lanes: Index, waits: bool) -> bool:
+        """Adds lanes; whether the barrier is done with them. Those that wait must be BLOCKED already."""
+        key, machine = (block, number), self.machine
+        expected = machine.threads if count is None else count
+        if self.expected.setdefault(key, expected) != expected:
+            message = f"barrier {number} with {expected} threads where others named {self.expected[key]}"
+            machine.faults.add("barrier", message, d.instruction, int(lanes[0]))
+        (self.waiting if waits else self.arrived).setdefault(key, []).append(lanes)
+        total = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
+        if total > expected:
+            machine.faults.add("barrier", f"{total} threads at barrier {number} of {expected}", d.instruction, int(lanes[0]))
+        return total >= expected
+
+    def release(self, keys: list[tuple[int, int]]) -> Index:
+        """Ends barriers: orders memory; the lanes that waited there."""
+        machine, whole, woken = self.machine, [], []
+        for key in keys:
+            waiting = np.concatenate(self.waiting.pop(key, [np.zeros(0, np.int64)]))
+            arrived = np.concatenate(self.arrived.pop(key, [np.zeros(0, np.int64)]))
+            self.expected.pop(key, None)
+            if len(waiting) == machine.threads:
+                whole.append(key[0])
+            else:
+                token = machine.clocks.release(np.concatenate([waiting, arrived]))
+                machine.clocks.acquire(waiting, token)
+            woken.append(waiting)
+        if whole:
+            machine.clocks.block_barrier(np.array(whole))
+        return np.concatenate(woken)
+
+    def _left(self) -> bool:
+        """Ends whole-block barriers that wait for threads which have left the block."""
+        machine, woke = self.machine, False
+        for key in list(self.waiting):
+            lanes = machine.lanes_of_block(key[0])
+            gone = int((machine.status[lanes] == EXITED).sum())
+            here = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
+            if gone and self.expected[key] == machine.threads and here + gone == machine.threads:
+                first = int(self.waiting[key][0][0])
+                instruction = machine.program.instructions[int(machine.pc[first])]
+                machine.faults.add("barrier", f"{gone} threads left the block before barrier {key[1]}", instruction, first)
+                machine.wake(self.release([key]))
+                woke = True
+        return woke
+
+
+@control("bar", "barrier")
+def bar(d: Decoder) -> Step:
+    if d.instruction.opcode == "bar" and d.flag("warp"):
+        d.need("sync")
+        return warp_barrier(d)
+    d.flag("cta")
+    mode = d.need("sync", "arrive", "red")
+    operation = d.need("popc", "and", "or") if mode == "red" else ""
+    aligned = d.flag("aligned") or d.instruction.opcode == "bar"
+    if operation:
+        d.need("u32" if operation == "popc" else "pred")
+    first = 1 if operation else 0
+    d.finish(*((3, 4) if operation else (2,) if mode == "arrive" else (1, 2)))
+    operands = d.operands[first : -1 if operation else None]
+    number = d.source(operands[0], "u32")
+    count = d.source(operands[1], "u32") if len(operands) > 1 else None
+    if count is not None and count.constant is not None and (int(count.constant) % 32 or not int(count.constant)):
+        raise d.unsupported("a thread count that is no multiple of 32")
+    if operation:
+        return _reduce(d, operation, number, count)
+    simple = isinstance(operands[0], Immediate) and count is None
+    step = _step(d, number, count, mode == "sync", simple)
+    return converge(d, step) if aligned else step
+
+
+def _step(d: Decoder, number: Source, count: Source | None, waits: bool, simple: bool) -> Step:
+    machine, barriers = d.machine, Barriers.of(d.machine)
+
+    def step(frame: Frame) -> Any:
+        if simple and waits and not barriers.waiting and not barriers.arrived and frame.n % machine.threads == 0:
+            blocks, counts = np.unique(frame.column("block"), return_counts=True)
+            if (counts == machine.threads).all():
+                machine.clocks.block_barrier(blocks)
+                return None
+        return _arrive(d, frame, number, count, waits, barriers)
+
+    return step
+
+
+def _arrive(d: Decoder, frame: Frame, number: Source, count: Source | None, waits: bool, barriers: Barriers) -> Any:
+    machine = d.machine
+    ids = np.broadcast_to(number.value(frame), frame.n).astype(np.int64)
+    counts = None if count is None else np.broadcast_to(count.value(frame), frame.n).astype(np.int64)
+    for source in (number, count):
+        poison = None if source is None else source.poison(frame)
+        if poison is not None:
+            machine.faults.poison("the operand of a barrier", d.instruction, frame, poison)
+    machine.faults.lanes("barrier", "a barrier past number 15", d.instruction, frame, ids >= IDS)
+    blocks = frame.column("block")
+    machine.park(frame, d.index if waits else d.index + 1, BLOCKED if waits else 0)
+    done: list[tuple[int, int]] = []
+    for block in np.unique(blocks):
+        for each in np.unique(ids[blocks == block]):
+            here = (blocks == block) & (ids == each)
+            wanted = None if counts is None else int(counts[here][0])
+            if barriers.arrive(d, int(block), int(each), wanted, frame.lanes[here], waits):
+                done.append((int(block), int(each)))
+    if done:
+        machine.wake(barriers.release(done))
+    return RESCHEDULE
+
+
+def _reduce(d: Decoder, operation: str, number: Source, count: Source | None) -> Step:
+    """bar.red: a whole-block barrier that also combines a predicate of every thread."""
+    source, write = d.source(len(d.operands) - 1, "pred"), d.target(0, "u32" if operation == "popc" else "pred")
+    if count is not None:
+        raise d.unsupported("a reduction over part of the block")
+    machine = d.machine
+    barriers = Barriers.of(machine)
+    del number
+
+    def step(frame: Frame) -> Any:
+        blocks, counts = np.unique(frame.column("block"), return_counts=True)
+        if not (counts == machine.threads).all():
+            # wait until whole blocks stand here together
+            return _gather_blocks(d, frame)
+        votes = np.bincount(
+            np.searchsorted(blocks, frame.column("block")), weights=source.value(frame), minlength=len(blocks)
+        ).astype(np.uint32)[np.searchsorted(blocks, frame.column("block"))]
+        machine.clocks.block_barrier(blocks)
+        results = {"popc": votes, "and": votes == machine.threads, "or": votes > 0}
+        poison = source.poison(frame)
+        if poison is not None:
+            poison = np.full(frame.n, np.bitwise_or.reduce(poison), np.uint8)
+        write(frame, results[operation], poison)
+        return None
+
+    del barriers
+    return step
+
+
+def _gather_blocks(d: Decoder, frame: Frame) -> Any:
+    machine = d.machine
+    blocks = np.unique(frame.column("block"))
+    machine.park(frame, d.index, BLOCKED)
+    whole: list[Index] = []
+    for block in blocks:
+        lanes = machine.lanes_of_block(int(block))
+        if ((machine.status[lanes] == BLOCKED) & (machine.pc[lanes] == d.index)).all():
+            whole.append(lanes)
+    if whole:
+        machine.wake(np.concatenate(whole), advance=False)
+    return RESCHEDULE

@@ -1,0 +1,193 @@
+"""Logic, shifts and bit fields: and, or, xor, not, cnot, lop3, shl, shr, shf, bfe, bfi, brev, popc, clz, bfind, fns-free
+(PTX ISA, sections 9.7.1 and 9.7.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilec.emulator.errors import Lanes
+from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
+from tilec.emulator.syntax import Immediate
+
+_BITS = ("b16", "b32", "b64")
+
+
+def _logic(opcode: str, function: Callable[[Any, Any], Any]) -> None:
+    def decode(d: Decoder) -> Step:
+        kind = d.need("pred", *_BITS)
+        d.finish(3)
+        return d.pure(0, kind, [d.source(1, kind), d.source(2, kind)], function)
+
+    lanewise(opcode)(decode)
+
+
+_logic("and", np.bitwise_and)
+_logic("or", np.bitwise_or)
+_logic("xor", np.bitwise_xor)
+
+
+@lanewise("not", "cnot")
+def invert(d: Decoder) -> Step:
+    opcode = d.instruction.opcode
+    kind = d.need(*(("pred", *_BITS) if opcode == "not" else _BITS))
+    d.finish(2)
+    dtype = TYPES[kind][1]
+    function = np.invert if opcode == "not" else lambda a: np.asarray(a == 0).astype(dtype)
+    return d.pure(0, kind, [d.source(1, kind)], function)
+
+
+@lanewise("lop3")
+def lop3(d: Decoder) -> Step:
+    if d.take("or", "and"):
+        raise d.unsupported("lop3 with a predicate")
+    d.need("b32")
+    d.finish(5)
+    table = d.operands[4]
+    if not isinstance(table, Immediate) or not 0 <= int(table.value) < 256:
+        raise d.unsupported("the table of lop3 is not a constant of 8 bits")
+    number = int(table.value)
+
+    def apply(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+        total = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
+        for row in range(8):
+            if number >> row & 1:
+                total = total | ((a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c))
+        return total
+
+    return d.pure(0, "b32", [d.source(k, "b32") for k in (1, 2, 3)], apply)
+
+
+def shift_left(a: Lanes, amount: Lanes, bits: int) -> Lanes:
+    """Amounts of `bits` and more shift everything out (PTX ISA, shl: clamped)."""
+    dtype = a.dtype.type
+    big = amount >= bits
+    return np.where(big, dtype(0), a << np.where(big, 0, amount).astype(dtype))
+
+
+def shift_right(a: Lanes, amount: Lanes, bits: int) -> Lanes:
+    """The same to the right: zeros or the sign come in."""
+    dtype = a.dtype.type
+    if a.dtype.kind == "i":
+        return a >> np.minimum(amount, bits - 1).astype(dtype)
+    big = amount >= bits
+    return np.where(big, dtype(0), a >> np.where(big, 0, amount).astype(dtype))
+
+
+@lanewise("shl", "shr")
+def shift(d: Decoder) -> Step:
+    left = d.instruction.opcode == "shl"
+    kind = d.need(*_BITS, *(() if left else ("u16", "u32", "u64", "s16", "s32", "s64")))
+    d.finish(3)
+    bits, dtype = TYPES[kind]
+    source, amount = d.source(1, kind), d.source(2, "u32")
+    if amount.constant is not None and int(amount.constant) < bits:
+        constant = dtype(int(amount.constant))
+        return d.pure(0, kind, [source], lambda a: a << constant if left else a >> constant)
+    function = shift_left if left else shift_right
+    return d.pure(0, kind, [source, amount], lambda a, b: function(a, b, bits))
+
+
+@lanewise("shf")
+def funnel(d: Decoder) -> Step:
+    side, mode = d.need("l", "r"), d.need("clamp", "wrap")
+    d.need("b32")
+    d.finish(4)
+
+    def apply(low: Lanes, high: Lanes, amount: Lanes) -> Lanes:
+        both = np.asarray(low, np.uint64) | (np.asarray(high, np.uint64) << np.uint64(32))
+        by = np.minimum(amount, 32) if mode == "clamp" else amount & np.uint32(31)
+        by = np.asarray(by).astype(np.uint64)
+        if side == "r":
+            return (both >> by).astype(np.uint32)
+        return ((both << by) >> np.uint64(32)).astype(np.uint32)
+
+    return d.pure(0, "b32", [d.source(1, "b32"), d.source(2, "b32"), d.source(3, "u32")], apply)
+
+
+@lanewise("bfe")
+def extract(d: Decoder) -> Step:
+    kind = d.need("u32", "u64", "s32", "s64")
+    d.finish(4)
+    bits, dtype = TYPES[kind]
+
+    def apply(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
+        a, position, length = np.broadcast_arrays(a, position & np.uint32(255), length & np.uint32(255))
+        top = np.minimum(position + length - 1, bits - 1).astype(np.int64)
+        unsigned = a.view(f"u{bits // 8}")
+        field = shift_right(unsigned, position, bits)
+        keep = np.where(length >= bits, 0, length).astype(unsigned.dtype)
+        mask = np.where(length >= bits, ~unsigned.dtype.type(0), (unsigned.dtype.type(1) << keep) - unsigned.dtype.type(1))
+        field = field & mask
+        if kind[0] == "s":
+            sign = (unsigned >> np.maximum(top, 0).astype(unsigned.dtype)) & unsigned.dtype.type(1)
+            got = np.maximum(top - position.astype(np.int64) + 1, 0)
+            upper = ~np.where(got >= bits, ~unsigned.dtype.type(0), shift_left(np.ones_like(unsigned), got, bits) - 1)
+            field = np.where((sign == 1) & (length > 0), field | upper.astype(unsigned.dtype), field)
+        return np.where(length == 0, 0, field).astype(unsigned.dtype).view(dtype)
+
+    return d.pure(0, kind, [d.source(1, kind), d.source(2, "u32"), d.source(3, "u32")], apply)
+
+
+@lanewise("bfi")
+def insert(d: Decoder) -> Step:
+    kind = d.need("b32", "b64")
+    d.finish(5)
+    bits, dtype = TYPES[kind]
+
+    def apply(a: Lanes, b: Lanes, position: Lanes, length: Lanes) -> Lanes:
+        a, b, position, length = np.broadcast_arrays(a, b, position & np.uint32(255), length & np.uint32(255))
+        ones = np.where(length >= bits, ~dtype(0), shift_left(np.ones_like(a), length, bits) - dtype(1)).astype(dtype)
+        mask = shift_left(ones, position, bits)
+        return (b & ~mask) | (shift_left(a, position, bits) & mask)
+
+    return d.pure(0, kind, [d.source(1, kind), d.source(2, kind), d.source(3, "u32"), d.source(4, "u32")], apply)
+
+
+def _reverse(a: Lanes) -> Lanes:
+    raw = np.ascontiguousarray(np.atleast_1d(a))
+    width = raw.dtype.itemsize
+    bits = np.unpackbits(raw.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
+    return np.packbits(bits[:, ::-1], axis=1)[:, ::-1].copy().view(raw.dtype).reshape(-1)
+
+
+def leading_zeros(a: Lanes) -> Lanes:
+    """Zeros above the highest one (all bits for 0), as u32."""
+    raw = np.ascontiguousarray(np.atleast_1d(a))
+    width = raw.dtype.itemsize
+    bits = np.unpackbits(raw.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
+    return np.where(bits.any(axis=1), bits.argmax(axis=1), 8 * width).astype(np.uint32)
+
+
+def count_ones(a: Lanes) -> Lanes:
+    """Ones in each lane, as u32."""
+    raw = np.ascontiguousarray(np.atleast_1d(a))
+    return np.unpackbits(raw.view(np.uint8).reshape(-1, raw.dtype.itemsize), axis=1).sum(axis=1).astype(np.uint32)
+
+
+@lanewise("brev", "popc", "clz")
+def counting(d: Decoder) -> Step:
+    kind = d.need("b32", "b64")
+    d.finish(2)
+    opcode = d.instruction.opcode
+    function = {"brev": _reverse, "popc": count_ones, "clz": leading_zeros}[opcode]
+    return d.pure(0, kind if opcode == "brev" else "u32", [d.source(1, kind)], function)
+
+
+@lanewise("bfind")
+def find(d: Decoder) -> Step:
+    amount = d.flag("shiftamt")
+    kind = d.need("u32", "u64", "s32", "s64")
+    d.finish(2)
+    bits = TYPES[kind][0]
+
+    def apply(a: Lanes) -> Lanes:
+        a = np.atleast_1d(a)
+        raw = np.where(a < 0, ~a, a).view(f"u{bits // 8}") if kind[0] == "s" else a
+        zeros = leading_zeros(raw)
+        position = np.uint32(bits - 1) - zeros
+        return np.where(zeros == bits, np.uint32(0xFFFFFFFF), zeros if amount else position)
+
+    return d.pure(0, "u32", [d.source(1, kind)], apply)

@@ -1,0 +1,378 @@
+"""`cp.async.bulk` and `cp.async.bulk.tensor`: copies by the bulk engine, through the async proxy.
+
+PTX ISA, "Data movement and conversion instructions: bulk copies" and "tensor copies". A copy to shared memory counts bytes on
+an mbarrier; its destination is in flight until a thread has seen that phase complete. A copy to global memory belongs to a bulk
+group of its thread: its source is in flight until the group is waited for (`.read`), its destination until it is complete.
+Source bytes are read when the copy is issued. im2col, multicast to other blocks and reductions are not emulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator import access
+from tilec.emulator.errors import STORED
+from tilec.emulator.frame import Frame
+from tilec.emulator.in_flight import SHIFT
+from tilec.emulator.instructions import mbarriers
+from tilec.emulator.instructions.operands import active, poison_of
+from tilec.emulator.machine import Machine
+from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
+from tilec.emulator.memory import GLOBAL_BASE
+from tilec.emulator.proxies import proxies
+from tilec.emulator.races import LANE_BITS
+from tilec.emulator.registry import Decoder, Source, Step
+from tilec.emulator.syntax import Vector
+
+Index = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+NOTHING = np.zeros(0, np.int64)
+BOX_ALIGNMENT = 128
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """Bytes that move: positions in memory of source and destination, byte for byte, and what was read (poison beside)."""
+
+    source: Index
+    target: Index
+    data: Bytes
+    poison: Bytes
+    lane: int
+    group: int
+    step: Decoder
+    reading: bool = True
+
+
+class Stores:
+    """Unfinished bulk stores of a wave and the committed bulk groups of each lane."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.waiting: list[_Transfer] = []
+        self.committed: Index = NOTHING
+        machine.on_wave.append(self.clear)
+        machine.on_exit.append(self.leave)
+
+    def clear(self) -> None:
+        """A new wave."""
+        self.waiting.clear()
+        self.committed = np.zeros(self.machine.lane_count, np.int64)
+
+    def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
+        """All but the last `allowed` groups of these lanes have read their source, and are complete unless `only_reads`."""
+        members = set(lanes.tolist())
+        left: list[_Transfer] = []
+        for transfer in self.waiting:
+            if transfer.lane not in members or transfer.group >= self.committed[transfer.lane] - allowed:
+                left.append(transfer)
+                continue
+            if transfer.reading:
+                self.machine.pending.end(_granules(transfer.source), NOTHING)
+                _stamp_reads(self.machine, transfer.source, transfer.lane)
+                transfer.reading = False
+            if only_reads:
+                left.append(transfer)
+                continue
+            self.machine.pending.end(NOTHING, _granules(transfer.target))
+            _land(self.machine, transfer, transfer.lane)
+            if transfer.poison.any():
+                flags = np.where(transfer.poison != 0, transfer.poison | STORED, 0).astype(np.uint8)
+                self.machine.memory.poison[transfer.target] = flags
+                touched = access.Access(None, transfer.target, None, 1, np.full(len(flags), transfer.lane))
+                access.note_poison(self.machine, touched, flags[:, None], transfer.step.instruction)
+        self.waiting = left
+
+    def leave(self, frame: Frame) -> None:
+        """Lanes exit. Stores complete on their own, but their shared memory must outlive them."""
+        if not self.waiting:
+            return
+        members = set(frame.lanes.tolist())
+        for transfer in self.waiting:
+            if transfer.lane in members and transfer.reading:
+                self.machine.faults.add(
+                    "async",
+                    "a thread ends while its bulk store still reads shared memory",
+                    transfer.step.instruction,
+                    transfer.lane,
+                )
+        self.committed[frame.lanes] += 1
+        self.finish(frame.lanes, 0, False)
+
+
+def stores(machine: Machine) -> Stores:
+    """The launch's bulk stores."""
+    found = machine.extensions.get("bulk stores")
+    if found is None:
+        found = machine.extensions["bulk stores"] = Stores(machine)
+    return found
+
+
+def decode(d: Decoder) -> Step:
+    """The step of a `cp.async.bulk` instruction."""
+    state = stores(d.machine)
+    if d.flag("commit_group"):
+        d.finish(0)
+
+        def commit(frame: Frame) -> None:
+            state.committed[active(frame)] += 1
+
+        return commit
+    if d.flag("wait_group"):
+        only_reads = d.flag("read")
+        d.finish(1)
+        allowed = int(d.source(0, "u32").constant)
+        return lambda frame: state.finish(active(frame), allowed, only_reads)
+    tensor = d.flag("tensor")
+    rank = int(d.need("1d", "2d", "3d", "4d", "5d")[0]) if tensor else 0
+    if d.flag("global"):
+        return _store(d, state, rank)
+    return _load(d, rank)
+
+
+def _granules(bytes_: Index) -> Index:
+    return np.unique(bytes_ >> SHIFT)
+
+
+def _load(d: Decoder, rank: int) -> Step:
+    """Global to shared, counted on an mbarrier."""
+    d.need("shared::cluster", "shared::cta")
+    d.need("global")
+    if rank:
+        d.take("tile")
+    d.need("mbarrier::complete_tx::bytes")
+    hint = d.flag("L2::cache_hint")
+    d.finish((3 if rank else 4) + int(hint))
+    barriers = mbarriers.mbarriers(d.machine)
+    to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
+    box = _box(d, 1, rank) if rank else None
+    source, size = (None, None) if rank else (d.address_source(d.address(1)), d.source(2, "u32"))
+    machine = d.machine
+    log = proxies(machine)
+
+    def step(frame: Frame) -> None:
+        for at in frame.active():
+            one = np.zeros(frame.n, np.bool_)
+            one[at] = True
+            if box is not None:
+                moved = box(frame, at, to, one)
+            else:
+                assert source is not None and size is not None
+                moved = _plain(frame, at, d, to, source, int(np.broadcast_to(size.value(frame), frame.n)[at]), one, True)
+            named = _barrier(frame, barrier, d, barriers, one)
+            if moved is None or named is None:
+                continue
+            places, there = moved
+            lane = int(frame.lanes[at])
+            data, poison = _read(machine, places, lane, d)
+            transfer = _Transfer(places[places >= 0], there, data, poison, lane, 0, d)
+            _watch_write(machine, there, lane, d)
+            reads = _granules(transfer.source) if _tracked(machine, transfer.source) else NOTHING
+            machine.pending.begin(reads, _granules(there))
+            _fly(machine, barriers, named, transfer, reads, log)
+
+    return step
+
+
+def _fly(
+    machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, t: _Transfer, reads: Index, log: Any
+) -> None:
+    def settle(observer: int) -> None:
+        machine.pending.end(reads, _granules(t.target))
+        _land(machine, t, observer)
+        log.wrote(np.unique(t.target >> machine.shadow.shift))
+
+    def arrive() -> int:
+        record.landed.append(settle)
+        barriers.attempt(record, t.lane, t.step, lambda: record.state.complete(len(t.target)))
+        return len(t.target)
+
+    record.flying.append(arrive)
+
+
+def _barrier(frame: Frame, address: Source, d: Decoder, barriers: mbarriers.Mbarriers, one: Any) -> mbarriers.Record | None:
+    old, frame.mask = frame.mask, one
+    found = list(barriers.find(frame, address, d))
+    frame.mask = old
+    return found[0][0] if found else None
+
+
+def _store(d: Decoder, state: Stores, rank: int) -> Step:
+    """Shared to global, in the thread's bulk group."""
+    d.need("shared::cta")
+    if rank:
+        d.take("tile")
+    d.need("bulk_group")
+    hint = d.flag("L2::cache_hint")
+    d.finish((2 if rank else 3) + int(hint))
+    source = d.address_source(d.address(1))
+    box = _box(d, 0, rank) if rank else None
+    to, size = (None, None) if rank else (d.address_source(d.address(0)), d.source(2, "u32"))
+    machine = d.machine
+    log = proxies(machine)
+
+    def step(frame: Frame) -> None:
+        for at in frame.active():
+            one = np.zeros(frame.n, np.bool_)
+            one[at] = True
+            if box is not None:
+                moved = box(frame, at, source, one)
+            else:
+                assert to is not None and size is not None
+                moved = _plain(frame, at, d, source, to, int(np.broadcast_to(size.value(frame), frame.n)[at]), one, False)
+            if moved is None:
+                continue
+            outside, inside = moved
+            kept = outside >= 0
+            target, where = outside[kept], inside[kept]
+            lane = int(frame.lanes[at])
+            log.check(np.unique(where >> machine.shadow.shift), lane, d.instruction, int(where[0]) if len(where) else 0)
+            data, poison = _read(machine, where, lane, d)
+            _watch_write(machine, target, lane, d)
+            machine.pending.begin(_granules(where), _granules(target))
+            state.waiting.append(_Transfer(where, target, data, poison, lane, int(state.committed[lane]), d))
+
+    return step
+
+
+def _plain(
+    frame: Frame, at: int, d: Decoder, shared: Source, outer: Source, size: int, one: Any, loads: bool
+) -> tuple[Index, Index] | None:
+    """Global and shared positions of a copy of `size` bytes that are one piece."""
+    if size % 16:
+        text = f"{size} bytes are no multiple of 16"
+        frame.machine.faults.add("alignment", text, d.instruction, int(frame.lanes[at]))
+        return None
+    if not size:
+        return None
+    inside = access.locate(
+        frame, shared.value(frame), shared.poison(frame), "shared", size, d.instruction, write=loads, align=16, mask=one
+    )
+    outside = access.locate(
+        frame, outer.value(frame), outer.poison(frame), "global", size, d.instruction, write=not loads, align=16, mask=one
+    )
+    if not len(inside.index) or not len(outside.index):
+        return None
+    steps = np.arange(size)
+    return outside.index[0] + steps, inside.index[0] + steps
+
+
+def _box(d: Decoder, operand: int, rank: int) -> Any:
+    """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
+    place = d.address(operand)
+    items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
+    if len(items) != rank:
+        raise d.unsupported(f"{len(items)} coordinates for a tensor of rank {rank}")
+    described = d.address_source(place)
+    coordinates = [d.source(item, "s32") for item in items]
+
+    def box(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
+        machine, lane = frame.machine, int(frame.lanes[at])
+        found = access.locate(
+            frame,
+            described.value(frame),
+            described.poison(frame),
+            "generic",
+            MAP_BYTES,
+            d.instruction,
+            write=False,
+            align=64,
+            mask=one,
+        )
+        if not len(found.index):
+            return None
+        start = int(found.index[0])
+        tensor = TensorMap.decode(machine.memory.data[start : start + MAP_BYTES].tobytes())
+        if tensor is None or len(tensor.dims) != rank:
+            text = "memory that holds no tensor map" if tensor is None else f"a tensor map of rank {len(tensor.dims)}"
+            machine.faults.add("descriptor", text, d.instruction, lane, index=start)
+            return None
+        for source in coordinates:
+            poison = poison_of(source, frame)
+            if poison is not None and poison[at]:
+                machine.faults.poison("a coordinate", d.instruction, frame, np.where(one, poison, 0).astype(np.uint8))
+                return None
+        place = access.locate(
+            frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
+            align=BOX_ALIGNMENT, mask=one,
+        )  # fmt: skip
+        if not len(place.index):
+            return None
+        corner = tuple(int(np.broadcast_to(source.value(frame), frame.n)[at]) for source in coordinates)
+        offset = int(np.broadcast_to(shared.value(frame), frame.n)[at])
+        outside, inside = box_addresses(tensor, corner, offset)
+        inside = inside + (int(place.index[0]) - offset)
+        steps = np.arange(tensor.element_bytes)
+        spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
+        if not _inside_one(machine, spread, d, lane):
+            return None
+        return spread, (inside[:, None] + steps).reshape(-1)
+
+    return box
+
+
+def _inside_one(machine: Machine, places: Index, d: Decoder, lane: int) -> bool:
+    """Whether the tensor's bytes lie in one allocation of global memory."""
+    real = places[places >= 0]
+    if not len(real):
+        return True
+    low, high = int(real.min()), int(real.max())
+    found = machine.memory.allocation_at(low)
+    if found is not None and found.space == "global" and found.start <= low and high < found.end:
+        return True
+    machine.faults.add("bounds", "a tensor map that reaches outside its tensor", d.instruction, lane, index=low)
+    return False
+
+
+def _tracked(machine: Machine, places: Index) -> bool:
+    found = machine.memory.allocation_at(int(places[0])) if len(places) else None
+    return found is not None and found.tracked
+
+
+def _rows(machine: Machine, places: Index) -> Index:
+    """First bytes of the race granules of some bytes."""
+    return np.unique(places >> machine.shadow.shift) << machine.shadow.shift
+
+
+def _read(machine: Machine, places: Index, lane: int, d: Decoder) -> tuple[Bytes, Bytes]:
+    """Bytes and poison (zeros where -1), read now by a lane."""
+    real = places >= 0
+    if _tracked(machine, places[real]):
+        rows = _rows(machine, places[real])
+        width = 1 << machine.shadow.shift
+        access.watch_read(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
+    where = np.where(real, places, 0)
+    return np.where(real, machine.memory.data[where], 0).astype(np.uint8), np.where(
+        real, machine.memory.poison[where], 0
+    ).astype(np.uint8)
+
+
+def _watch_write(machine: Machine, places: Index, lane: int, d: Decoder) -> None:
+    found = machine.memory.allocation_at(int(places[0])) if len(places) else None
+    if found is None:
+        return
+    if not found.writable:
+        machine.faults.add("read-only", f"a write to `{found.name}`", d.instruction, lane, index=int(places[0]))
+    rows = _rows(machine, places)
+    width = 1 << machine.shadow.shift
+    access.watch_write(machine, access.Access(None, rows, None, width, np.full(len(rows), lane)), d.instruction)
+
+
+def _stamp_reads(machine: Machine, places: Index, lane: int) -> None:
+    """The source was read until now."""
+    rows = _rows(machine, places)
+    machine.shadow.read(rows, 1 << machine.shadow.shift, np.full(len(rows), lane))
+
+
+def _land(machine: Machine, transfer: _Transfer, lane: int) -> None:
+    """The bytes are there, for `lane` and whoever is ordered after it."""
+    memory, clocks, shadow = machine.memory, machine.clocks, machine.shadow
+    memory.data[transfer.target] = transfer.data
+    memory.poison[transfer.target] = transfer.poison
+    where = np.unique(transfer.target >> shadow.shift)
+    shadow.writes[where] = (clocks.now << LANE_BITS) + lane + clocks.first_lane + 1
+    shadow.reads[where] = 0

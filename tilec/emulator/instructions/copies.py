@@ -1,0 +1,215 @@
+"""`cp.async` and its groups: copies from global to shared memory that are there when their group has been waited for.
+
+PTX ISA, "Data movement and conversion instructions: cp.async", "cp.async.commit_group", "cp.async.wait_group". A copy reads its
+source when it is issued; its destination is in flight until the thread's wait completes its group, and is then written by that
+thread, through the generic proxy, at that time. `cp.async.bulk` is in `bulk_copies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator import access
+from tilec.emulator.errors import Poison
+from tilec.emulator.frame import Frame
+from tilec.emulator.in_flight import granules
+from tilec.emulator.instructions import bulk_copies, mbarriers
+from tilec.emulator.instructions.operands import active, read
+from tilec.emulator.machine import Machine
+from tilec.emulator.registry import Decoder, Source, Step, lanewise
+
+Index = NDArray[np.int64]
+NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class _Copy:
+    """Copies that one instruction started: for each lane its group, place, bytes and their poison."""
+
+    lanes: Index
+    group: Index
+    index: Index
+    rows: NDArray[np.uint8]
+    poison: Poison | None
+    step: Decoder
+
+    def part(self, chosen: NDArray[np.bool_]) -> _Copy:
+        poison = None if self.poison is None else self.poison[chosen]
+        return _Copy(self.lanes[chosen], self.group[chosen], self.index[chosen], self.rows[chosen], poison, self.step)
+
+    @property
+    def granules(self) -> Index:
+        return granules(self.index, self.rows.shape[1]).reshape(-1)
+
+
+class Copies:
+    """Unfinished copies of a wave; `committed` groups of each lane."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.waiting: list[_Copy] = []
+        self.committed: Index = NOTHING
+        machine.on_wave.append(self.clear)
+        machine.on_exit.append(self.leave)
+
+    def clear(self) -> None:
+        """A new wave."""
+        self.waiting.clear()
+        self.committed = np.zeros(self.machine.lane_count, np.int64)
+
+    def start(self, copy: _Copy) -> None:
+        """Copies are under way."""
+        self.waiting.append(copy)
+        self.machine.pending.begin(NOTHING, copy.granules)
+
+    def finish(self, lanes: Index, allowed: int, *, write: bool = True) -> None:
+        """All but the last `allowed` groups of these lanes are complete (-1: uncommitted copies too)."""
+        bound = np.full(self.machine.lane_count, -1, np.int64)
+        bound[lanes] = self.committed[lanes] - allowed
+        left: list[_Copy] = []
+        for copy in self.waiting:
+            done = copy.group < bound[copy.lanes]
+            if not done.any():
+                left.append(copy)
+                continue
+            finished = copy if done.all() else copy.part(done)
+            if not done.all():
+                left.append(copy.part(~done))
+            self.machine.pending.end(NOTHING, finished.granules)
+            if write:
+                self._land(finished)
+        self.waiting = left
+
+    def _land(self, copy: _Copy) -> None:
+        machine, instruction = self.machine, copy.step.instruction
+        found = access.Access(None, copy.index, None, copy.rows.shape[1], copy.lanes)
+        access.watch_write(machine, found, instruction)
+        machine.memory.write_rows(copy.index, copy.rows, copy.poison)
+
+    def leave(self, frame: Frame) -> None:
+        """Lanes exit: what they did not wait for arrives somewhere in time, and nobody may look."""
+        if self.waiting:
+            self.finish(frame.lanes, -1, write=False)
+
+
+def copies(machine: Machine) -> Copies:
+    """The launch's copies."""
+    found = machine.extensions.get("copies")
+    if found is None:
+        found = machine.extensions["copies"] = Copies(machine)
+    return found
+
+
+@lanewise("cp")
+def cp(d: Decoder) -> Step:
+    """`cp.async` in its forms; `cp.async.bulk` goes to `bulk_copies`."""
+    d.need("async")
+    if d.flag("bulk"):
+        return bulk_copies.decode(d)
+    state = copies(d.machine)
+    form = d.need("ca", "cg", "commit_group", "wait_group", "wait_all", "mbarrier")
+    if form == "commit_group":
+        d.finish(0)
+
+        def commit(frame: Frame) -> None:
+            state.committed[active(frame)] += 1
+
+        return commit
+    if form in ("wait_group", "wait_all"):
+        d.finish(int(form == "wait_group"))
+        allowed = int(d.source(0, "u32").constant) if form == "wait_group" else -1
+        return lambda frame: state.finish(active(frame), allowed)
+    if form == "mbarrier":
+        return _arrive(d, state)
+    return _copy(d, state, form)
+
+
+def _copy(d: Decoder, state: Copies, form: str) -> Step:
+    d.need("shared", "shared::cta")
+    d.need("global")
+    while d.take("L2::64B", "L2::128B", "L2::256B") is not None:
+        pass
+    d.finish(3, 4)
+    size = int(d.source(2, "u32").constant)
+    if size not in ((16,) if form == "cg" else (4, 8, 16)):
+        raise d.unsupported(f"cp.async.{form} of {size} bytes")
+    to, source = d.address_source(d.address(0)), d.address_source(d.address(1))
+    wanted = _amount(d, size)
+
+    def step(frame: Frame) -> None:
+        machine = frame.machine
+        amounts = wanted(frame)
+        place = access.locate(frame, to.value(frame), to.poison(frame), "shared", size, d.instruction, write=True, align=size)
+        rows = np.zeros((frame.n, size), np.uint8)
+        spoilt = np.zeros((frame.n, size), np.uint8)
+        for amount in np.unique(amounts):
+            if amount:
+                mask = None if (amounts == amount).all() else amounts == amount
+                _read(frame, source, int(amount), size, d, mask, rows, spoilt)
+        if not len(place.index):
+            return
+        access.watch_write(machine, place, d.instruction)
+        chosen = slice(None) if place.positions is None else place.positions
+        poison = spoilt[chosen] if spoilt.any() else None
+        state.start(_Copy(place.lanes, state.committed[place.lanes], place.index, rows[chosen], poison, d))
+
+    return step
+
+
+def _amount(d: Decoder, size: int) -> Callable[[Frame], Any]:
+    """A reader of how many bytes are copied, the rest being zeros: the fourth operand is a size, or a predicate to ignore."""
+    if len(d.operands) == 3:
+        whole: Callable[[Frame], Any] = lambda frame: np.full(frame.n, size)  # noqa: E731
+        return whole
+    operand: Any = d.operands[3]
+    is_predicate = getattr(operand, "type", getattr(getattr(operand, "register", None), "type", "")) == "pred"
+    source = d.source(3, "pred" if is_predicate else "u32")
+
+    def amount(frame: Frame) -> Any:
+        value, poison = read(source, frame)
+        if poison is not None:
+            frame.machine.faults.poison("the size of a copy", d.instruction, frame, poison)
+        found = np.where(value, 0, size) if is_predicate else np.minimum(value, size)
+        return found if frame.mask is None else np.where(frame.mask, found, 0)
+
+    return amount
+
+
+def _read(
+    frame: Frame, source: Source, amount: int, size: int, d: Decoder, mask: NDArray[np.bool_] | None, rows: Any, spoilt: Any
+) -> None:
+    found = access.locate(
+        frame, source.value(frame), source.poison(frame), "global", amount, d.instruction, write=False, align=size, mask=mask
+    )
+    access.watch_read(frame.machine, found, d.instruction)
+    places = np.arange(frame.n) if found.positions is None else found.positions
+    where = found.index[:, None] + np.arange(amount)
+    rows[places, :amount] = frame.machine.memory.data[where]
+    if found.allocation is None or found.allocation.poisonous:
+        spoilt[places, :amount] = frame.machine.memory.poison[where]
+
+
+def _arrive(d: Decoder, state: Copies) -> Step:
+    """`cp.async.mbarrier.arrive[.noinc].shared.b64 [barrier]`: arrives when the thread's copies are done, which is taken to be
+    now; without `.noinc` the count goes up first, so that nothing changes but that the barrier knows of the copies."""
+    d.need("arrive")
+    counts = d.flag("noinc")
+    d.take("shared", "shared::cta")
+    d.need("b64")
+    d.finish(1)
+    address = d.address_source(d.address(0))
+    barriers = mbarriers.mbarriers(d.machine)
+
+    def step(frame: Frame) -> None:
+        state.finish(active(frame), -1)
+        for record, lanes in barriers.find(frame, address, d):
+            if not counts:
+                record.state.pending += len(lanes)
+            barriers.arrive(record, lanes, [1] * len(lanes), d)
+
+    return step

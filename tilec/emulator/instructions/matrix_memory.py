@@ -1,0 +1,132 @@
+"""`ldmatrix`, `stmatrix` and `movmatrix`: 8 x 8 matrices of 16-bit elements between shared memory and the registers of a warp.
+
+PTX ISA, "Warp-level matrix load instruction: ldmatrix", "... store instruction: stmatrix", "... transpose: movmatrix". Lanes
+0-7 give the addresses of the rows of the first matrix, 8-15 of the second and so on; other lanes' addresses are not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator import access
+from tilec.emulator.errors import Poison
+from tilec.emulator.frame import Frame
+from tilec.emulator.instructions import warp
+from tilec.emulator.instructions.warp_matrices import registers
+from tilec.emulator.matrices.fragments import load_matrix, store_matrix
+from tilec.emulator.registry import Decoder, Source, Step, control
+
+ROW_BYTES = 16
+Rows = NDArray[np.uint8]
+
+
+def _modifiers(d: Decoder) -> tuple[int, bool]:
+    d.need("sync")
+    d.need("aligned")
+    d.need("m8n8")
+    count = int(d.need("x1", "x2", "x4")[1])
+    transposed = d.flag("trans")
+    d.take("shared", "shared::cta")
+    d.need("b16")
+    d.finish(2)
+    return count, transposed
+
+
+@control("ldmatrix")
+def ldmatrix(d: Decoder) -> Step:
+    """`ldmatrix.sync.aligned.m8n8.x1|x2|x4[.trans].shared.b16 {r...}, [address]`."""
+    count, transposed = _modifiers(d)
+    targets = [d.target(item, "b32") for item in d.vector(0, count)]
+    address = d.address_source(d.address(1))
+
+    def step(frame: Frame) -> None:
+        found = _rows(frame, address, count, d, write=False)
+        memory = frame.machine.memory
+        access.watch_read(frame.machine, found, d.instruction)
+        data = np.zeros((frame.n // 32, 32, ROW_BYTES), np.uint8)
+        spoilt = np.ones((frame.n // 32, 32, ROW_BYTES), np.uint8)  # a row that could not be read is poison
+        places = np.arange(frame.n) if found.positions is None else found.positions
+        bytes_ = found.index[:, None] + np.arange(ROW_BYTES)
+        data[places // 32, places % 32] = memory.data[bytes_]
+        spoilt[places // 32, places % 32] = memory.poison[bytes_]
+        words = load_matrix(_matrices(data.view(np.uint16), count), transposed)
+        poison: Any = None
+        if spoilt[:, : 8 * count].any():
+            halves = (spoilt[..., 0::2] | spoilt[..., 1::2]).astype(np.uint16)
+            poison = load_matrix(_matrices(halves, count), transposed)
+            poison = (poison | poison >> np.uint32(16)).astype(np.uint8)
+        for position, target in enumerate(targets):
+            flags = None if poison is None else np.ascontiguousarray(poison[..., position]).reshape(-1)
+            target(frame, np.ascontiguousarray(words[..., position]).reshape(-1), flags)
+
+    return warp.converge(d, step)
+
+
+@control("stmatrix")
+def stmatrix(d: Decoder) -> Step:
+    """`stmatrix.sync.aligned.m8n8.x1|x2|x4[.trans].shared.b16 [address], {r...}`."""
+    count, transposed = _modifiers(d)
+    sources = [d.source(item, "b32") for item in d.vector(1, count)]
+    address = d.address_source(d.address(0))
+
+    def step(frame: Frame) -> None:
+        words, spoilt = registers(frame, sources)
+        found = _rows(frame, address, count, d, write=True)
+        places = np.arange(frame.n) if found.positions is None else found.positions
+        data = _lines(store_matrix(words, transposed))[places // 32, places % 32]
+        flags: Poison | None = None
+        if spoilt is not None:
+            pairs = spoilt.astype(np.uint32)
+            halves = _lines(store_matrix(pairs | pairs << np.uint32(16), transposed))[places // 32, places % 32]
+            flags = np.repeat(halves.astype(np.uint8), 2, axis=1)
+        access.watch_write(frame.machine, found, d.instruction)
+        frame.machine.memory.write_rows(found.index, np.ascontiguousarray(data).view(np.uint8), flags)
+        if flags is not None:
+            access.note_poison(frame.machine, found, flags, d.instruction)
+
+    return warp.converge(d, step)
+
+
+@control("movmatrix")
+def movmatrix(d: Decoder) -> Step:
+    """`movmatrix.sync.aligned.m8n8.trans.b16 d, a`: transposes a matrix that the warp's registers hold."""
+    for modifier in ("sync", "aligned", "m8n8", "trans", "b16"):
+        d.need(modifier)
+    d.finish(2)
+    target, source = d.target(0, "b32"), d.source(1, "b32")
+
+    def turned(words: NDArray[Any]) -> NDArray[Any]:
+        return load_matrix(store_matrix(words, False), True)[..., 0].reshape(-1)
+
+    def step(frame: Frame) -> None:
+        words, spoilt = registers(frame, [source])
+        poison: Poison | None = None
+        if spoilt is not None:
+            both = turned(spoilt.astype(np.uint32) | spoilt.astype(np.uint32) << np.uint32(16))
+            poison = (both | both >> np.uint32(16)).astype(np.uint8)
+        target(frame, turned(words), poison)
+
+    return warp.converge(d, step)
+
+
+def _rows(frame: Frame, address: Source, count: int, d: Decoder, *, write: bool) -> access.Access:
+    used = None if count == 4 else frame.column("lane_in_warp") < 8 * count
+    value = address.value(frame)
+    return access.locate(
+        frame, value, address.poison(frame), "shared", ROW_BYTES, d.instruction, write=write, align=ROW_BYTES, mask=used
+    )
+
+
+def _matrices(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    """Rows of every lane (warps, 32, 8) -> (warps, count, 8, 8)."""
+    return rows[:, : 8 * count].reshape(len(rows), count, 8, 8)
+
+
+def _lines(matrices: NDArray[Any]) -> NDArray[Any]:
+    """The inverse; lanes without a row get zeros."""
+    lines = np.zeros((len(matrices), 32, 8), matrices.dtype)
+    lines[:, : matrices.shape[1] * 8] = matrices.reshape(len(matrices), -1, 8)
+    return lines

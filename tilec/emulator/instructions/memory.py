@@ -1,0 +1,235 @@
+"""ld, ldu, st, prefetch, discard, applypriority, createpolicy, isspacep, fence and membar (PTX ISA, section 9.7.9 and 9.7.13).
+
+Cache hints (`.ca`, `.cg`, `.L1::...`, `.L2::...`, a policy operand) change nothing. `.volatile`, `.relaxed`, `.acquire` and
+`.release` accesses are strong: they do not race with each other, and acquire and release order what stands around them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from tilec.emulator import access
+from tilec.emulator.errors import Lanes, Poison
+from tilec.emulator.frame import Frame
+from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.registry import RAW, TYPES, Decoder, Step, Target, lanewise
+from tilec.emulator.synchronise import Synchronise
+from tilec.emulator.syntax import Address, Symbol
+
+KINDS: Final = (
+    *(f"{k}{b}" for k in "bus" for b in (8, 16, 32, 64)),
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+)
+SPACE_NAMES: Final = ("global", "shared", "shared::cta", "local", "const", "param", "param::entry")
+_CACHE: Final = ("ca", "cg", "cs", "lu", "cv", "wb", "wt")
+_L1: Final = tuple(f"L1::{p}" for p in ("evict_normal", "evict_unchanged", "evict_first", "evict_last", "no_allocate"))
+_L2: Final = tuple(f"L2::{p}" for p in ("evict_normal", "evict_first", "evict_last"))
+_PREFETCH: Final = ("L2::64B", "L2::128B", "L2::256B")
+SCOPES: Final = ("cta", "cluster", "gpu", "sys")
+
+
+def hints(d: Decoder) -> bool:
+    """Takes cache hints in their places; whether a cache policy operand follows."""
+    d.take(*_CACHE)
+    d.take(*_L1)
+    d.take(*_L2)
+    policy = d.flag("L2::cache_hint")
+    d.take(*_PREFETCH)
+    return policy
+
+
+def _prologue(d: Decoder) -> tuple[str, str, str | None, bool, bool]:
+    """(space, order, scope, non-coherent, policy operand) of ld and st."""
+    order = d.take("weak", "volatile", "relaxed", "acquire", "release") or "weak"
+    scope = d.need(*SCOPES) if order in ("relaxed", "acquire", "release") else None
+    space = (d.take(*SPACE_NAMES) or "generic").split("::")[0]
+    cache = d.take(*_CACHE)
+    nc = d.instruction.opcode == "ld" and d.flag("nc")
+    if cache and nc and cache not in ("ca", "cg", "cs"):
+        raise d.unsupported(f"unknown modifier .{cache}")
+    return space, order, scope, nc, hints(d)
+
+
+def _shape(d: Decoder) -> tuple[int, str]:
+    count = d.take("v2", "v4", "v8")
+    kind = d.need(*KINDS)
+    return int(count[1:]) if count else 1, kind
+
+
+@lanewise("ld", "ldu")
+def ld(d: Decoder) -> Step:
+    space, order, scope, nc, policy = _prologue(d)
+    if d.instruction.opcode == "ldu" and space not in ("global", "generic"):
+        raise d.unsupported("ldu outside global memory")
+    if order == "release":
+        raise d.unsupported("unknown modifier .release")
+    count, kind = _shape(d)
+    d.finish(3 if policy else 2)
+    targets = [d.target(item, _raw(kind)) for item in d.vector(0, count)]
+    place = d.address(1)
+    if space == "param" and isinstance(place.base, Symbol) and count == 1:
+        return _parameter(d, place, targets, kind)
+    return _loader(d, place, space, order, scope, nc, count, kind, targets)
+
+
+def _raw(kind: str) -> str:
+    """The type whose bits stand in the register: floats as bits."""
+    return kind if kind[0] in "us" else f"b{TYPES[kind][0]}"
+
+
+def _parameter(d: Decoder, place: Address, targets: list[Target], kind: str) -> Step:
+    """A parameter is the same in every lane: read once."""
+    start = d.machine.symbol_address(place.base, d) - GLOBAL_BASE + place.offset  # pyright: ignore[reportArgumentType]
+    width, parameters = TYPES[kind][0] // 8, d.machine.parameters
+    if parameters is None or not parameters.start <= start <= parameters.end - width or start % width:
+        raise d.unsupported("a parameter access outside the parameters")
+    data = d.machine.memory.data[start : start + width].copy()
+    value = data.view(TYPES[_raw(kind)][1])[0]
+    return lambda frame: targets[0](frame, np.full(frame.n, value), None)
+
+
+def _loader(
+    d: Decoder,
+    place: Address,
+    space: str,
+    order: str,
+    scope: str | None,
+    nc: bool,
+    count: int,
+    kind: str,
+    targets: list[Target],
+) -> Step:
+    address, width, instruction = d.address_source(place), TYPES[kind][0] // 8, d.instruction
+    dtype, total, strong = TYPES[_raw(kind)][1], TYPES[kind][0] // 8 * count, order != "weak"
+    synchronise = Synchronise.of(d.machine) if strong else None
+
+    def step(frame: Frame) -> None:
+        where = address.value(frame)
+        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=False, align=total)
+        if total > 16:
+            values, poisons = _halves(frame, found, width, count, instruction, nc)
+        else:
+            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc)
+        for target, value, poison in zip(targets, values, poisons, strict=True):
+            target(frame, value.view(dtype), poison)
+        if synchronise is not None:
+            synchronise.after_read(found, order, scope)
+
+    return step
+
+
+def _halves(
+    frame: Frame, found: access.Access, width: int, count: int, instruction: Any, nc: bool
+) -> tuple[list[Lanes], list[Poison | None]]:
+    """A 32-byte access as two of 16: both halves lie in one allocation, because 32 bytes are aligned."""
+    values: list[Lanes] = []
+    poisons: list[Poison | None] = []
+    for half in range(2):
+        part = access.Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
+        more = access.load(frame, part, width, count // 2, instruction, nc=nc)
+        values += more[0]
+        poisons += more[1]
+    return values, poisons
+
+
+@lanewise("st")
+def st(d: Decoder) -> Step:
+    space, order, scope, _, policy = _prologue(d)
+    if order == "acquire" or space in ("const", "param"):
+        raise d.unsupported(f"a store of kind .{order} to .{space}")
+    count, kind = _shape(d)
+    d.finish(3 if policy else 2)
+    raw, width, instruction = _raw(kind), TYPES[kind][0] // 8, d.instruction
+    sources = [d.source(item, "b" + raw[1:]) for item in d.vector(1, count)]
+    address, total, dtype, strong = d.address_source(d.address(0)), width * count, RAW[8 * width], order != "weak"
+    synchronise = Synchronise.of(d.machine) if strong else None
+
+    def step(frame: Frame) -> None:
+        where = address.value(frame)
+        found = access.locate(frame, where, address.poison(frame), space, min(total, 16), instruction, write=True, align=total)
+        values = [np.asarray(source.value(frame)).astype(dtype, copy=False) for source in sources]
+        poisons = [source.poison(frame) for source in sources]
+        if synchronise is not None:
+            synchronise.before_write(found, order, scope)
+        for first in range(0, count, max(1, 16 // width)):
+            last = min(count, first + max(1, 16 // width))
+            index = found.index + first * width
+            part = access.Access(found.positions, index, found.allocation, (last - first) * width, found.lanes)
+            access.store(frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong)
+
+    return step
+
+
+@lanewise("prefetch", "prefetchu", "applypriority", "discard")
+def hint(d: Decoder) -> Step:
+    """Hints about caches. `discard` would make contents undefined: refused."""
+    if d.instruction.opcode == "discard":
+        raise d.unsupported("unknown opcode")
+    tensor = d.flag("tensormap") if d.instruction.opcode == "prefetch" else False
+    if not tensor:
+        d.take("global", "local", "const", "param")
+        d.need("L1", "L2", *_L2)
+    d.finish(1, 2)
+    d.address_source(d.address(0))
+    return lambda frame: None
+
+
+@lanewise("createpolicy")
+def createpolicy(d: Decoder) -> Step:
+    """A cache policy: an opaque number that nothing here reads."""
+    d.need("fractional", "cvt", "range")
+    while d.left and d.left[0] != "b64":
+        d.need("L2", "global", *_L2, "L2::evict_unchanged")
+    d.need("b64")
+    d.finish(1, 2, 4)
+    write = d.target(0, "b64")
+    return lambda frame: write(frame, np.full(frame.n, 1, np.uint64), None)
+
+
+@lanewise("isspacep")
+def isspacep(d: Decoder) -> Step:
+    space = d.need("global", "shared", "shared::cta", "local", "const", "param").split("::")[0]
+    d.finish(2)
+
+    def inside(address: Lanes) -> Lanes:
+        address = np.asarray(address).view(np.int64)
+        if space in ("shared", "local"):
+            base = SHARED_BASE if space == "shared" else LOCAL_BASE
+            return (address >= base) & (address < base + access.WINDOW)
+        memory, index = d.machine.memory, address - GLOBAL_BASE
+        return np.array([(a := memory.allocation_at(int(i))) is not None and a.space == space for i in np.atleast_1d(index)])
+
+    return d.pure(0, "pred", [d.source(1, "u64")], inside)
+
+
+@lanewise("fence", "membar")
+def fence(d: Decoder) -> Step:
+    """Orders what a thread did before with what it does after, at strong accesses (PTX ISA, section 8.8)."""
+    if d.instruction.opcode == "membar":
+        d.need("cta", "gl", "sys")
+        kind = "sc"
+    else:
+        if d.take("proxy"):
+            proxy = FENCE_PROXY.get(d.left[0] if d.left else "")
+            if proxy is None:
+                raise d.unsupported("unknown proxy")
+            return proxy(d)
+        if d.take("mbarrier_init"):
+            d.need("release")
+            d.need("cluster")
+            kind = "acq_rel"
+        else:
+            kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
+            d.need(*SCOPES)
+    d.finish(0)
+    synchronise = Synchronise.of(d.machine)
+    return lambda frame: synchronise.fence(frame, kind)
+
+
+FENCE_PROXY: Final[dict[str, Any]] = {}
+"""Decoders of fence.proxy by the modifier after it; registered by the families of asynchronous instructions."""

@@ -1,0 +1,146 @@
+"""mov, cvta, selp, slct, prmt and mov's packing of vectors (PTX ISA, sections 9.7.9 and 9.7.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilec.emulator.errors import Lanes, Poison
+from tilec.emulator.frame import Frame, union
+from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
+from tilec.emulator.syntax import Vector
+
+_MOV = ("pred", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64")
+WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, "param": 0}
+
+
+@lanewise("mov")
+def mov(d: Decoder) -> Step:
+    kind = d.need(*_MOV)
+    d.finish(2)
+    if isinstance(d.operands[0], Vector):
+        return _unpack(d, d.operands[0], kind)
+    if isinstance(d.operands[1], Vector):
+        return _pack(d, d.operands[1], kind)
+    return d.pure(0, kind, [d.source(1, kind)], lambda value: value)
+
+
+def _part(d: Decoder, kind: str, count: int) -> str:
+    bits = TYPES[kind][0]
+    if kind[0] != "b" or bits % count or bits // count not in RAW:
+        raise d.unsupported(f"{count} parts of .{kind}")
+    return f"b{bits // count}"
+
+
+def _pack(d: Decoder, vector: Vector, kind: str) -> Step:
+    part = _part(d, kind, len(vector.items))
+    bits, dtype = TYPES[part][0], TYPES[kind][1]
+    parts = [d.source(item, part) for item in vector.items]
+
+    def combine(*values: Lanes) -> Lanes:
+        total = values[0].astype(dtype)
+        for k, value in enumerate(values[1:], 1):
+            total = total | (value.astype(dtype) << dtype(k * bits))
+        return total
+
+    return d.pure(0, kind, parts, combine)
+
+
+def _unpack(d: Decoder, vector: Vector, kind: str) -> Step:
+    part = _part(d, kind, len(vector.items))
+    bits, dtype, narrow = TYPES[part][0], TYPES[kind][1], TYPES[part][1]
+    source, targets = d.source(1, kind), [d.target(item, part) for item in vector.items]
+
+    def step(frame: Frame) -> None:
+        value, poison = source.value(frame), source.poison(frame)
+        for k, target in enumerate(targets):
+            target(frame, (value >> dtype(k * bits)).astype(narrow), poison)
+
+    return step
+
+
+@lanewise("cvta")
+def cvta(d: Decoder) -> Step:
+    """Between generic addresses and those of a state space (the windows of `tilec.emulator.memory`)."""
+    to = d.flag("to")
+    space = d.need(*WINDOWS, "shared::cta", "param::entry").split("::")[0]
+    kind = d.need("u64", "u32")
+    d.finish(2)
+    base = TYPES[kind][1](WINDOWS[space])
+    if kind == "u32" and WINDOWS[space]:
+        raise d.unsupported("32-bit generic addresses")
+    if space == "param" and not to:
+        # A parameter's address is given whole where it is 64 bits wide; what came through 32 bits has lost the window.
+        window = TYPES[kind][1](GLOBAL_BASE)
+        return d.pure(0, kind, [d.source(1, kind)], lambda value: value | window)
+    return d.pure(0, kind, [d.source(1, kind)], lambda value: value - base if to else value + base)
+
+
+@lanewise("selp")
+def selp(d: Decoder) -> Step:
+    kind = d.need(*(k for k in _MOV if k != "pred"))
+    d.finish(4)
+    return choose(d.target(0, kind), d.source(1, kind), d.source(2, kind), d.source(3, "pred"))
+
+
+def choose(target: Target, first: Source, second: Source, condition: Source) -> Step:
+    """`condition ? first : second`; only the chosen side's poison counts, and the condition's."""
+
+    def step(frame: Frame) -> None:
+        taken = condition.value(frame)
+        value = np.where(taken, first.value(frame), second.value(frame))
+        one, other = first.poison(frame), second.poison(frame)
+        poison: Poison | None = None
+        if one is not None or other is not None:
+            poison = np.where(taken, 0 if one is None else one, 0 if other is None else other).astype(np.uint8)
+            poison = np.broadcast_to(poison, frame.n) if poison.any() else None
+        target(frame, value, union(poison, condition.poison(frame)))
+
+    return step
+
+
+@lanewise("slct")
+def slct(d: Decoder) -> Step:
+    ftz = d.flag("ftz")
+    kind, control = d.need(*(k for k in _MOV if k != "pred")), d.need("s32", "f32")
+    d.finish(4)
+    if ftz and control != "f32":
+        raise d.unsupported(".ftz with an integer condition")
+    inner = d.source(3, control)
+    condition = Source(lambda frame: np.asarray(inner.value(frame) >= 0), inner.poison)
+    return choose(d.target(0, kind), d.source(1, kind), d.source(2, kind), condition)
+
+
+@lanewise("prmt")
+def prmt(d: Decoder) -> Step:
+    """Picks four bytes of eight (PTX ISA, prmt): the default mode, and the modes that pick by the low bits of c."""
+    d.need("b32")
+    mode = d.take("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
+    d.finish(4)
+    a, b, c = (d.source(k, "b32") for k in (1, 2, 3))
+    if mode is None:
+        return d.pure(0, "b32", [a, b, c], permute)
+    table = np.array(_SELECTORS[mode], np.uint32)
+    return d.pure(0, "b32", [a, b, c], lambda x, y, z: permute(x, y, table[(z & np.uint32(3)).astype(np.int64)]))
+
+
+_SELECTORS = {
+    "f4e": (0x3210, 0x4321, 0x5432, 0x6543),
+    "b4e": (0x5670, 0x6701, 0x7012, 0x0123),
+    "rc8": (0x0000, 0x1111, 0x2222, 0x3333),
+    "ecl": (0x3210, 0x3211, 0x3222, 0x3333),
+    "ecr": (0x0000, 0x1110, 0x2210, 0x3210),
+    "rc16": (0x1010, 0x3232, 0x1010, 0x3232),
+}
+
+
+def permute(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """The default mode: nibble k of c names the byte for position k; its bit 3 asks for that byte's sign instead."""
+    both = np.asarray(a, np.uint64) | (np.asarray(b, np.uint64) << np.uint64(32))
+    total = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
+    for k in range(4):
+        nibble = (np.asarray(c) >> np.uint32(4 * k)) & np.uint32(15)
+        byte = (both >> ((nibble & np.uint32(7)).astype(np.uint64) * np.uint64(8))).astype(np.uint32) & np.uint32(255)
+        byte = np.where(nibble & np.uint32(8), np.where(byte & np.uint32(128), np.uint32(255), np.uint32(0)), byte)
+        total = total | (byte << np.uint32(8 * k))
+    return total

@@ -1,0 +1,36 @@
+"""`fence.proxy`: the fences between the generic proxy and the others (PTX ISA, "membar/fence").
+
+`fence.proxy.async` is kept in `proxies`; `fence.proxy.alias` orders nothing here: no memory has two addresses.
+"""
+
+from __future__ import annotations
+
+from tilec.emulator.frame import Frame
+from tilec.emulator.instructions.memory import FENCE_PROXY
+from tilec.emulator.proxies import proxies
+from tilec.emulator.registry import Decoder, Step
+
+
+def fence_async(d: Decoder) -> Step:
+    """`fence.proxy.async[.global|.shared::cta|.shared::cluster]`; one for global memory does not order shared memory."""
+    d.need("async")
+    where = d.take("global", "shared::cta", "shared::cluster")
+    d.finish(0)
+    log = proxies(d.machine)
+    if where == "global":
+        return lambda frame: None
+
+    def step(frame: Frame) -> None:
+        log.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask])
+
+    return step
+
+
+def fence_alias(d: Decoder) -> Step:
+    """`fence.proxy.alias`."""
+    d.need("alias")
+    d.finish(0)
+    return lambda frame: None
+
+
+FENCE_PROXY.update({"async": fence_async, "alias": fence_alias})

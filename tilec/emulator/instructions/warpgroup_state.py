@@ -1,0 +1,177 @@
+"""The state of `wgmma`: products under way, their groups, and what the registers held at the last fence.
+
+Products go in as `Product`; waits take them out, end their reads of shared memory and lift the poison from their accumulators.
+`converge_group` makes a step see all four warps of each warpgroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.errors import IN_FLIGHT
+from tilec.emulator.frame import Frame
+from tilec.emulator.instructions import warp
+from tilec.emulator.machine import BLOCKED, Machine
+from tilec.emulator.registry import RESCHEDULE, Decoder, Step
+from tilec.emulator.syntax import Register, Vector
+
+Index = NDArray[np.int64]
+Words = NDArray[np.uint32]
+GROUP: Final = 128
+
+
+@dataclass(slots=True)
+class Product:
+    """A product under way in the warpgroup that begins at lane `first`: its group, the registers it writes and reads with their
+    values, the granules of memory it reads (of the watch on flights, and of the race shadow)."""
+
+    first: int
+    group: int
+    results: dict[int, Words]
+    inputs: dict[int, Words]
+    reads: Index
+    places: Index
+    step: Decoder
+
+
+class Warpgroups:
+    """Products under way in a wave, committed groups of each lane, and what the registers were at the last fence."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.under_way: list[Product] = []
+        self.committed: Index = np.zeros(0, np.int64)
+        self.fenced: dict[int, Words] = {}
+        self.has_fenced: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.registers = operand_registers(machine)
+        machine.on_wave.append(self.clear)
+        machine.on_exit.append(self.leave)
+
+    def clear(self) -> None:
+        """A new wave."""
+        self.under_way.clear()
+        self.committed = np.zeros(self.machine.lane_count, np.int64)
+        self.has_fenced = np.zeros(self.machine.lane_count, np.bool_)
+        self.fenced.clear()
+
+    def fence(self, frame: Frame) -> None:
+        """`wgmma.fence`: what the registers hold now may be used."""
+        self.has_fenced[frame.lanes] = True
+        for index in self.registers:
+            if index not in self.fenced:
+                self.fenced[index] = np.zeros(self.machine.lane_count, np.uint32)
+            self.fenced[index][frame.lanes] = frame.get(index)
+
+    def wait(self, frame: Frame, allowed: int) -> None:
+        """All but the last `allowed` groups of the frame's lanes are complete."""
+        here = np.zeros(self.machine.lane_count, np.bool_)
+        here[frame.lanes] = True
+        left: list[Product] = []
+        last: dict[tuple[int, int], Product] = {}
+        for product in self.under_way:
+            if not here[product.first] or product.group >= self.committed[product.first] - allowed:
+                left.append(product)
+                for index in product.results:
+                    last.pop((product.first, index), None)
+                continue
+            self.machine.pending.end(product.reads, np.zeros(0, np.int64))
+            stamp_reads(self.machine, product.places, product.first)
+            self._check_inputs(frame, product)
+            last |= {(product.first, index): product for index in product.results}
+        self._settle(frame, last)
+        self.under_way = left
+
+    def _settle(self, frame: Frame, last: dict[tuple[int, int], Product]) -> None:
+        """Accumulators whose last product is complete stop being poison."""
+        by_register: dict[int, list[Product]] = {}
+        for (_, index), product in last.items():
+            by_register.setdefault(index, []).append(product)
+        for index, found in by_register.items():
+            value, poison = frame.get(index), frame.get_poison(index)
+            fresh = np.zeros(frame.n, np.uint8) if poison is None else poison.copy()
+            for product in found:
+                at = int(np.searchsorted(frame.lanes, product.first))
+                span = slice(at, at + GROUP)
+                if not (fresh[span] & IN_FLIGHT).all() or (value[span] != product.results[index]).any():
+                    self.machine.faults.add(
+                        "async", "a register was changed while a wgmma writes it", product.step.instruction, product.first
+                    )
+                fresh[span] &= 255 ^ IN_FLIGHT
+                if index in self.fenced:
+                    self.fenced[index][frame.lanes[span]] = value[span]
+            frame.write(index, value, fresh if fresh.any() else None)
+
+    def _check_inputs(self, frame: Frame, product: Product) -> None:
+        at = int(np.searchsorted(frame.lanes, product.first))
+        for index, before in product.inputs.items():
+            if (frame.get(index)[at : at + GROUP] != before).any():
+                self.machine.faults.add(
+                    "async", "a register was changed while a wgmma reads it", product.step.instruction, product.first
+                )
+
+    def leave(self, frame: Frame) -> None:
+        """Lanes exit with products under way."""
+        members = set(frame.lanes.tolist())
+        for product in self.under_way:
+            if product.first in members:
+                self.machine.pending.end(product.reads, np.zeros(0, np.int64))
+        self.under_way = [product for product in self.under_way if product.first not in members]
+
+    def accumulates(self, first: int, index: int) -> Product | None:
+        """The last product under way that writes a register of this warpgroup."""
+        for product in reversed(self.under_way):
+            if product.first == first and index in product.results:
+                return product
+        return None
+
+
+def operand_registers(machine: Machine) -> tuple[int, ...]:
+    """Every register that a product of the function takes or gives."""
+    found: set[int] = set()
+    for instruction in machine.function.instructions:
+        if instruction.opcode == "wgmma":
+            for operand in instruction.operands:
+                if isinstance(operand, Vector):
+                    found |= {item.index for item in operand.items if isinstance(item, Register)}
+    return tuple(sorted(found))
+
+
+def warpgroups(machine: Machine) -> Warpgroups:
+    """The launch's warpgroups."""
+    found = machine.extensions.get("warpgroups")
+    if found is None:
+        found = machine.extensions["warpgroups"] = Warpgroups(machine)
+    return found
+
+
+def converge_group(d: Decoder, body: Callable[[Frame], None]) -> Step:
+    """`body` on frames of whole warpgroups; a warp that comes first waits at the instruction."""
+    machine = d.machine
+
+    def whole(frame: Frame) -> Any:
+        groups = machine.block[frame.lanes] * (-(-machine.threads // GROUP)) + machine.thread[frame.lanes] // GROUP
+        if (np.bincount(groups)[groups] == GROUP).all():
+            return body(frame)
+        machine.park(frame, d.index, BLOCKED)
+        waiting = np.flatnonzero((machine.status == BLOCKED) & (machine.pc == d.index))
+        groups = machine.block[waiting] * (-(-machine.threads // GROUP)) + machine.thread[waiting] // GROUP
+        ready = waiting[np.bincount(groups)[groups] == GROUP]
+        if len(ready):
+            together = Frame(machine, ready, d.index)
+            body(together)
+            machine.park(together, d.index + 1)
+        return RESCHEDULE
+
+    return warp.converge(d, whole)
+
+
+def stamp_reads(machine: Machine, granules: Index, first: int) -> None:
+    """The products of the warpgroup at lane `first` read these granules of the race shadow until now."""
+    places = granules << machine.shadow.shift
+    for lane in (first, first + GROUP - 32):
+        machine.shadow.read(places, 1 << machine.shadow.shift, np.full(len(places), lane))

@@ -1,0 +1,186 @@
+"""Launches: `run` for any entry with given arguments, `emulate` for a kernel of ours with its manifest.
+
+What goes in: a module, or PTX text with a manifest, tensors and launch values. What comes out: a `Report`. Launch values become
+arguments in the order of the manifest's ABI: pointers, dims (i32), strides (i64), scalars.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import AbiSlot, Manifest
+from tilec.emulator import finish, instructions
+from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
+from tilec.emulator.machine import Machine
+from tilec.emulator.memory import Allocation, Memory
+from tilec.emulator.parser import parse
+from tilec.emulator.syntax import Function, Module, Parameter
+
+Block = tuple[int, int, int]
+Argument = int | float | bytes | Allocation
+_ = instructions
+_SCALARS: Final[dict[str, str]] = {"bool": "u1", "index": "i4"}
+
+
+def run(
+    module: Module,
+    entry: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[Argument],
+    memory: Memory,
+    *,
+    dynamic_shared_bytes: int = 0,
+    seed: int = 0,
+    limits: Limits | None = None,
+    blocks: Sequence[Block] | None = None,
+    overlaps: bool = False,
+) -> Report:
+    """Runs `entry` over `grid` blocks (only over `blocks`, if given) of `block` threads. Arguments are numbers, pointers
+    (allocations of `memory`) or the bytes of a parameter. UnsupportedPtx where the program uses what the emulator does not
+    know. The report's tensors are those of `memory`, by name."""
+    function = module.functions.get(entry)
+    if function is None:
+        raise UnsupportedPtx(f"no entry {entry}")
+    limits = limits or Limits()
+    began = time.perf_counter()
+    shape = (_three(grid), _three(block))
+    cluster = function.directives.get("reqnctapercluster", (1, 1, 1))
+    if any(size != 1 for size in cluster):
+        raise UnsupportedPtx("clusters of several blocks", function.line)
+    with np.errstate(all="ignore"):
+        machine = Machine(module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits)
+        machine.overlaps = overlaps
+        _check_shape(machine)
+        _place_parameters(machine, arguments)
+        machine.program.decode()
+        order = list(blocks) if blocks is not None else _all_blocks(shape[0])
+        _run_waves(machine, order)
+        return finish.report(machine, time.perf_counter() - began)
+
+
+def _run_waves(machine: Machine, order: list[Block]) -> None:
+    per_wave = max(1, machine.limits.resident_lanes // machine.threads)
+    if machine.seed:
+        order = [order[int(k)] for k in machine.random.permutation(len(order))]
+    mark = machine.memory.mark()
+    for first in range(0, len(order), per_wave):
+        machine.memory.release_after(mark)
+        machine.start(order[first : first + per_wave], first)
+        try:
+            machine.run()
+        except StopLaunch:
+            return
+
+
+def _three(sizes: Sequence[int]) -> Block:
+    found = (*(int(size) for size in sizes), 1, 1, 1)[:3]
+    if any(size < 1 for size in found):
+        raise ValueError(f"a launch of {tuple(sizes)}")
+    return found[0], found[1], found[2]
+
+
+def _all_blocks(grid: Block) -> list[Block]:
+    return [(x, y, z) for z in range(grid[2]) for y in range(grid[1]) for x in range(grid[0])]
+
+
+def _check_shape(machine: Machine) -> None:
+    directives, shape = machine.function.directives, machine.block_shape
+    required, most = directives.get("reqntid"), directives.get("maxntid")
+    if required and (*required, 1, 1)[:3] != shape:
+        machine.faults.add("launch", f"blocks of {shape} threads where the kernel demands {required}", None)
+    if most and machine.threads > int(np.prod(most)):
+        machine.faults.add("launch", f"blocks of {machine.threads} threads, more than .maxntid", None)
+
+
+def _place_parameters(machine: Machine, arguments: Sequence[Argument]) -> None:
+    parameters = machine.function.parameters
+    if len(arguments) != len(parameters):
+        raise ValueError(f"{machine.function.name} takes {len(parameters)} arguments, not {len(arguments)}")
+    size = max((p.offset + p.size for p in parameters), default=0)
+    align = max((p.align for p in parameters), default=1)
+    place = machine.memory.reserve("parameters", "param", size, align=max(align, 256), writable=False, tracked=False)
+    for parameter, argument in zip(parameters, arguments, strict=True):
+        start = place.start + parameter.offset
+        data = np.frombuffer(_bytes(parameter, argument), np.uint8)
+        machine.memory.data[start : start + parameter.size] = data
+        machine.memory.poison[start : start + parameter.size] = 0
+    machine.parameters = place
+
+
+def _bytes(parameter: Parameter, argument: Argument) -> bytes:
+    if isinstance(argument, Allocation):
+        argument = argument.address
+    if isinstance(argument, (bytes, bytearray)):
+        if len(argument) != parameter.size:
+            raise ValueError(f"{parameter.name} has {parameter.size} bytes, not {len(argument)}")
+        return bytes(argument)
+    if isinstance(argument, float):
+        if parameter.type[0] not in "fb" or parameter.size not in (4, 8):
+            raise ValueError(f"a float for {parameter.name} of type .{parameter.type}")
+        return (np.float32(argument) if parameter.size == 4 else np.float64(argument)).tobytes()
+    return (int(argument) & ((1 << 8 * parameter.size) - 1)).to_bytes(parameter.size, "little")
+
+
+def emulate(
+    ptx: str | Module,
+    manifest: Manifest,
+    tensors: Mapping[str, NDArray[Any]],
+    values: Mapping[str, int | float],
+    *,
+    seed: int = 0,
+    blocks: Sequence[Block] | None = None,
+    limits: Limits | None = None,
+) -> Report:
+    """A launch of the kernel that `manifest` describes. `tensors`: one array a tensor parameter, of its dtype's bytes; the
+    contents of out and scratch tensors count as never written. `values`: dims, strides and scalars by name. The given arrays
+    are not changed; the report has new ones. Raises UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
+    module = parse(ptx) if isinstance(ptx, str) else ptx
+    memory = Memory((limits or Limits()).memory_bytes)
+    pointers: dict[str, Allocation] = {}
+    for spec in manifest.tensors:
+        if spec.name not in tensors:
+            raise ValueError(f"no array for tensor `{spec.name}`")
+        pointers[spec.name] = memory.allocate(
+            spec.name,
+            tensors[spec.name],
+            writable=spec.access != "in",
+            initialised=spec.access not in ("out", "scratch"),
+            align=spec.align,
+            checked=spec.access == "out" and spec.strides is None,
+        )
+    dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
+    arguments = [_argument(slot, pointers, values, dtypes) for slot in manifest.abi]
+    env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    grid = [axis.evaluate(env) for axis in manifest.grid]
+    return run(
+        module,
+        manifest.entry,
+        grid,
+        (manifest.block,),
+        arguments,
+        memory,
+        dynamic_shared_bytes=manifest.resources.dynamic_shared_bytes,
+        overlaps=manifest.dependent_launch,
+        seed=seed,
+        limits=limits,
+        blocks=blocks,
+    )
+
+
+def _argument(
+    slot: AbiSlot, pointers: Mapping[str, Allocation], values: Mapping[str, int | float], dtypes: Mapping[str, str]
+) -> Argument:
+    if slot.kind == "pointer":
+        return pointers[slot.name]
+    if slot.name not in values:
+        raise ValueError(f"no value for {slot.kind} `{slot.name}`")
+    value = values[slot.name]
+    if slot.kind == "scalar" and dtypes[slot.name] in ("f32", "f64"):
+        return float(value)
+    return int(value)

@@ -1,0 +1,179 @@
+"""Memory of a launch: one flat byte array behind every state space, with an allocation map and a poison bit a byte.
+
+An address is GLOBAL_BASE plus an index into the array for global, const and parameter space; shared and local addresses are
+offsets in a window, one window a block or thread, and generic addresses name the windows at SHARED_BASE and LOCAL_BASE (PTX ISA,
+section 5.1 State Spaces). Allocations lie apart, so that an access past the end of one never meets the next.
+What holds: an index that `locate` returned lies inside one allocation with all its bytes, is aligned, and may be accessed so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.errors import UNINITIALISED
+
+GLOBAL_BASE: Final = 0x7100_0000_0000
+SHARED_BASE: Final = 0x7000_0000_0000
+LOCAL_BASE: Final = 0x6000_0000_0000
+SHARED_START: Final = 1024
+"""First offset of a block's shared variables; the bytes below belong to the system on the chips."""
+PAGE: Final = 256
+Index = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(eq=False, slots=True)
+class Allocation:
+    """Bytes `start` to `end` of the array. `tracked`: races are watched; `poisonous`: some byte may be poison; `item` bytes an
+    element; `checked` says that an unwritten byte at the end is a fault."""
+
+    name: str
+    space: str
+    start: int
+    end: int
+    writable: bool
+    tracked: bool
+    poisonous: bool
+    item: int = 1
+    is_tensor: bool = False
+    checked: bool = False
+    array: NDArray[Any] | None = None
+    noncoherent: NDArray[np.bool_] | None = None
+
+    @property
+    def address(self) -> int:
+        """What a kernel gets as pointer."""
+        return GLOBAL_BASE + self.start
+
+
+class Memory:
+    """The array, its poison and its allocations. `data` and `poison` are replaced when they grow: never keep them."""
+
+    def __init__(self, limit: int = 1 << 31) -> None:
+        self.limit = limit
+        self.used = PAGE
+        self.allocations: list[Allocation] = []
+        self.on_growth: list[Callable[[int], None]] = []
+        self.data: Bytes = np.zeros(1 << 16, np.uint8)
+        self.poison: Bytes = np.zeros(1 << 16, np.uint8)
+        self.owner: NDArray[np.int32] = np.full((1 << 16) // PAGE, -1, np.int32)
+        self.views: dict[int, NDArray[Any]] = {}
+        self.poison_views: dict[int, NDArray[Any]] = {}
+        self._make_views()
+
+    def _make_views(self) -> None:
+        for width, kind in ((1, "u1"), (2, "u2"), (4, "u4"), (8, "u8")):
+            self.views[width] = self.data.view(kind)
+            self.poison_views[width] = self.poison.view(kind)
+        self.views[16], self.poison_views[16] = self.data.view("V16"), self.poison.view("V16")
+
+    def _grow(self, size: int) -> None:
+        if size > self.limit:
+            raise MemoryError(f"the launch needs {size} bytes, more than the limit of {self.limit}")
+        capacity = max(size, 2 * len(self.data))
+        capacity += -capacity % 4096
+        more = capacity - len(self.data)
+        self.data = np.concatenate([self.data, np.zeros(more, np.uint8)])
+        self.poison = np.concatenate([self.poison, np.zeros(more, np.uint8)])
+        self.owner = np.concatenate([self.owner, np.full(more // PAGE, -1, np.int32)])
+        self._make_views()
+        for callback in self.on_growth:
+            callback(capacity)
+
+    def reserve(
+        self, name: str, space: str, size: int, *, align: int = PAGE, writable: bool = True, tracked: bool = True
+    ) -> Allocation:
+        """Bytes of unknown contents, aligned to `align` and (below PAGE) to no more than that."""
+        step = max(align, PAGE)
+        start = -(-(self.used + PAGE) // step) * step + (align if align < PAGE else 0)
+        end = start + size
+        pages = -(-end // PAGE)
+        if (pages + 2) * PAGE > len(self.data):
+            self._grow((pages + 2) * PAGE)
+        found = Allocation(name, space, start, end, writable, tracked, True)
+        self.owner[start // PAGE : max(pages, start // PAGE + 1)] = len(self.allocations)
+        self.allocations.append(found)
+        self.poison[start:end] = UNINITIALISED
+        self.used = (pages + 1) * PAGE
+        return found
+
+    def allocate(
+        self,
+        name: str,
+        array: NDArray[Any],
+        *,
+        writable: bool = True,
+        initialised: bool = True,
+        align: int = 16,
+        checked: bool = False,
+    ) -> Allocation:
+        """A tensor in global memory with the contents of `array` (any dtype; read through `contents` afterwards). Contents
+        that are not `initialised` are poison; `checked`: every byte must have been written at the end."""
+        flat = np.ascontiguousarray(array).reshape(-1)
+        found = self.reserve(name, "global", flat.nbytes, align=align, writable=writable, tracked=writable)
+        found.item, found.array, found.is_tensor, found.checked = array.dtype.itemsize, array, True, checked
+        self.data[found.start : found.end] = flat.view(np.uint8)
+        if initialised:
+            self.poison[found.start : found.end] = 0
+            found.poisonous = writable
+        return found
+
+    def contents(self, allocation: Allocation) -> NDArray[Any]:
+        """The bytes of a tensor as an array of its dtype and shape."""
+        array = allocation.array
+        if array is None:
+            return self.data[allocation.start : allocation.end].copy()
+        return self.data[allocation.start : allocation.end].copy().view(array.dtype).reshape(array.shape)
+
+    def release_after(self, mark: tuple[int, int]) -> None:
+        """Forgets the allocations made since `mark()`."""
+        used, count = mark
+        self.owner[used // PAGE :] = -1
+        self.used = used
+        del self.allocations[count:]
+
+    def mark(self) -> tuple[int, int]:
+        """A point to return to."""
+        return self.used, len(self.allocations)
+
+    # --- raw access by index; every index comes from `locate`, or lies inside an allocation otherwise
+    def read_rows(self, index: Index, width: int) -> tuple[Bytes, Bytes | None]:
+        """`width` bytes from each index as [m, width], and each row's poison [m] or None."""
+        where = index[:, None] + np.arange(width)
+        poison = np.bitwise_or.reduce(self.poison[where], axis=1) if width else np.zeros(len(index), np.uint8)
+        return self.data[where], poison if poison.any() else None
+
+    def write_rows(self, index: Index, rows: Bytes, poison: Bytes | None) -> None:
+        """The inverse: stores rows [m, width]; `poison` [m] or [m, width] or None."""
+        where = index[:, None] + np.arange(rows.shape[1])
+        self.data[where] = rows
+        if poison is not None and poison.ndim == 1:
+            poison = poison[:, None]
+        self.poison[where] = 0 if poison is None else poison
+
+    def read(self, index: Index, width: int) -> NDArray[Any]:
+        """Aligned values of 1, 2, 4, 8 (unsigned) or 16 bytes (V16) at each index."""
+        return self.views[width].take(index >> _SHIFT[width])
+
+    def read_poison(self, index: Index, width: int) -> Bytes | None:
+        """The union of poison of each aligned value, or None."""
+        found = self.poison_views[width].take(index >> _SHIFT[width])
+        rows = found.view(np.uint8).reshape(len(index), width)
+        if not rows.any():
+            return None
+        return np.bitwise_or.reduce(rows, axis=1)
+
+    def allocation_at(self, index: int) -> Allocation | None:
+        """The allocation that holds a byte, or whose guard gap begins before it (the nearest one)."""
+        page = index // PAGE
+        if not 0 <= page < len(self.owner) or self.owner[page] < 0:
+            return None
+        return self.allocations[int(self.owner[page])]
+
+
+_SHIFT: Final = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4}

@@ -1,0 +1,527 @@
+"""PTX text -> `syntax.Module`.
+
+Follows the grammar of the PTX ISA, sections 4 (Syntax), 5 (State Spaces, Types, and Variables) and 11 (Directives). What is not
+known raises `UnsupportedPtx` with the line. Scopes `{ }` inside a body rename their registers and labels apart.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.syntax import (
+    Address,
+    Function,
+    Group,
+    Immediate,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Pair,
+    Parameter,
+    Register,
+    Sink,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+
+TYPE_BYTES: Final = {
+    **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
+    **{"f16": 2, "f16x2": 4, "bf16": 2, "bf16x2": 4, "f32": 4, "f64": 8, "b128": 16, "pred": 1},
+}
+SPACES: Final = ("reg", "shared", "global", "const", "local", "param")
+LINKAGE: Final = ("extern", "visible", "weak", "common")
+HINTS: Final = ("maxntid", "reqntid", "minnctapersm", "maxnreg", "maxnctapersm", "reqnctapercluster", "maxclusterrank")
+FLAGS: Final = ("noreturn", "explicitcluster", "blocksareclusters")
+_TOKEN: Final = re.compile(
+    r"""(?P<space>[ \t\r]+)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
+        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?)
+    |(?P<word>\.?[%$A-Za-z_][\w$]*(?:(?:\.|::)[\w$]+)*)
+    |(?P<mark>[{}\[\]()<>,;:+\-@!|=])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class _Token:
+    __slots__ = ("kind", "line", "start", "text")
+
+    def __init__(self, kind: str, text: str, line: int, start: int) -> None:
+        self.kind, self.text, self.line, self.start = kind, text, line, start
+
+
+def parse(text: str) -> Module:
+    """A module from its text; UnsupportedPtx names the line of anything unknown or malformed."""
+    return _Parser(text).module()
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    line, at = 1, 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise UnsupportedPtx("not a PTX token", line, text[at : at + 20].split("\n")[0])
+        kind, word = str(match.lastgroup), match.group()
+        if kind not in ("space", "newline", "comment"):
+            found.append(_Token(kind, word, line, at))
+        line += word.count("\n")
+        at = match.end()
+    found.append(_Token("end", "", line, at))
+    return found
+
+
+def number(text: str) -> Immediate:
+    """A literal of the PTX ISA, section 4.5."""
+    if text[:2] in ("0f", "0F"):
+        bits = int(text[2:], 16)
+        return Immediate(struct.unpack(">f", bits.to_bytes(4, "big"))[0], True, bits, 32)
+    if text[:2] in ("0d", "0D"):
+        bits = int(text[2:], 16)
+        return Immediate(struct.unpack(">d", bits.to_bytes(8, "big"))[0], True, bits, 64)
+    if re.fullmatch(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+", text):
+        return Immediate(float(text), True)
+    text = text.rstrip("U")
+    if re.fullmatch(r"0[0-7]+", text):
+        return Immediate(int(text, 8))
+    return Immediate(int(text, 0))
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens, self.at = text, _tokens(text), 0
+        self.result = Module()
+        self.function: Function | None = None
+        self.scopes: list[dict[str, Register]] = []
+        self.labels: list[dict[str, str]] = []
+        self.location = (0, 0)
+        self.fresh = 0
+
+    # --- tokens
+    @property
+    def here(self) -> _Token:
+        return self.tokens[self.at]
+
+    def fail(self, reason: str) -> UnsupportedPtx:
+        token = self.here
+        end = self.text.find("\n", token.start)
+        start = self.text.rfind("\n", 0, token.start) + 1
+        return UnsupportedPtx(reason, token.line, self.text[start : None if end < 0 else end].strip())
+
+    def take(self, text: str | None = None, kind: str | None = None) -> str:
+        token = self.here
+        if (text is not None and token.text != text) or (kind is not None and token.kind != kind):
+            raise self.fail(f"expected {text or kind}, found {token.text!r}")
+        self.at += 1
+        return token.text
+
+    def accept(self, text: str) -> bool:
+        if self.here.text == text and self.here.kind != "string":
+            self.at += 1
+            return True
+        return False
+
+    def integer(self) -> int:
+        sign = -1 if self.accept("-") else 1
+        value = number(self.take(kind="number")).value
+        if isinstance(value, float):
+            raise self.fail("expected an integer")
+        return sign * value
+
+    # --- module
+    def module(self) -> Module:
+        while self.here.kind != "end":
+            word = self.take(kind="word")
+            if word == ".version":
+                major, _, minor = self.take(kind="number").partition(".")
+                self.result.version = int(major), int(minor or 0)
+            elif word == ".target":
+                self.result.target = self.take(kind="word")
+                while self.accept(","):
+                    self.take(kind="word")
+            elif word == ".address_size":
+                if self.integer() != 64:
+                    raise self.fail("only 64-bit addresses")
+            elif word == ".file":
+                self.file()
+            elif word == ".section":
+                self.skip_section()
+            elif word == ".pragma":
+                self.pragma()
+            elif word == ".loc":
+                self.loc()
+            else:
+                self.declaration(word)
+        return self.result
+
+    def file(self) -> None:
+        index = self.integer()
+        self.result.files[index] = self.take(kind="string")[1:-1]
+        while self.accept(","):
+            self.integer()
+
+    def skip_section(self) -> None:
+        self.take(kind="word")
+        self.take("{")
+        depth = 1
+        while depth:
+            depth += {"{": 1, "}": -1}.get(self.here.text, 0)
+            if self.here.kind == "end":
+                raise self.fail("section without an end")
+            self.at += 1
+
+    def pragma(self) -> None:
+        self.take(kind="string")
+        while self.accept(","):
+            self.take(kind="string")
+        self.take(";")
+
+    def loc(self) -> None:
+        line = self.here.line
+        file = self.integer()
+        row = self.integer()
+        self.integer()
+        while self.here.line == line and self.here.text in (",", "function_name", "inlined_at"):
+            self.at += 1
+            while self.here.line == line and (self.here.kind in ("number", "word") or self.here.text in (",", "+")):
+                self.at += 1
+        self.location = (file, row)
+
+    def declaration(self, word: str) -> None:
+        linkage = word[1:] in LINKAGE
+        external = word == ".extern"
+        if linkage:
+            word = self.take(kind="word")
+        if word in (".entry", ".func"):
+            self.function_declaration(word == ".entry")
+        elif word[1:] in ("shared", "global", "const"):
+            variable = self.variable(word[1:], external)
+            self.result.variables[variable.name] = variable
+        else:
+            self.at -= 1
+            raise self.fail(f"unknown directive {word}")
+
+    # --- variables
+    def variable(self, space: str, external: bool = False) -> Variable:
+        """After `.space`: `.align n .type name[dims] = init;`"""
+        align = 0
+        word = self.take(kind="word")
+        if word == ".align":
+            align = self.integer()
+            word = self.take(kind="word")
+        lanes = 1
+        if word in (".v2", ".v4"):
+            lanes = int(word[2:])
+            word = self.take(kind="word")
+        width = TYPE_BYTES.get(word[1:])
+        if width is None:
+            raise self.fail(f"unknown type {word}")
+        name = self.take(kind="word")
+        count, sized = 1, True
+        while self.accept("["):
+            if self.here.text == "]":
+                sized = False
+            else:
+                count *= self.integer()
+            self.take("]")
+        initial = self.initialiser(word[1:], width * lanes, count) if self.accept("=") else None
+        self.take(";")
+        size = width * lanes * count if sized else len(initial or b"")
+        return Variable(name, space, size, align or width * lanes, external and not sized, initial)
+
+    def initialiser(self, type_name: str, width: int, count: int) -> bytes:
+        values: list[Immediate] = []
+        depth = 0
+        while True:
+            if self.accept("{"):
+                depth += 1
+            elif self.accept("}"):
+                depth -= 1
+            elif not self.accept(","):
+                sign = -1 if self.accept("-") else 1
+                item = number(self.take(kind="number"))
+                values.append(Immediate(sign * item.value, item.is_float, item.bits, item.width) if sign < 0 else item)
+            if depth == 0:
+                break
+        data = b"".join(pack(type_name, item, width) for item in values)
+        return data.ljust(width * count, b"\0")
+
+    # --- functions
+    def function_declaration(self, is_entry: bool) -> None:
+        line = self.here.line
+        returns: list[Parameter] = []
+        if not is_entry and self.here.text == "(":
+            returns = self.parameters()
+        function = Function(self.take(kind="word"), is_entry, line=line)
+        if self.here.text == "(":
+            function.parameters = self.parameters()
+        while self.here.text not in ("{", ";"):
+            word = self.take(kind="word")[1:]
+            if word in HINTS:
+                values = [self.integer()]
+                while self.accept(","):
+                    values.append(self.integer())
+                function.directives[word] = tuple(values)
+            elif word in FLAGS:
+                function.directives[word] = ()
+            elif word == "pragma":
+                self.pragma()
+            else:
+                self.at -= 1
+                raise self.fail(f"unknown directive .{word}")
+        if self.accept(";"):
+            return
+        if not is_entry:
+            raise UnsupportedPtx("device functions are not supported: every call must be inlined", line, function.name)
+        del returns
+        self.take("{")
+        self.function, self.scopes, self.labels, self.location = function, [{}], [{}], (0, 0)
+        self.body(function)
+        self.result.functions[function.name] = function
+
+    def parameters(self) -> list[Parameter]:
+        found: list[Parameter] = []
+        self.take("(")
+        offset = 0
+        while not self.accept(")"):
+            self.take(".param")
+            align, width, word = 0, 0, ""
+            while self.here.text.startswith("."):
+                word = self.take(kind="word")
+                if word == ".align":
+                    align_here = self.integer()
+                    align = align if width and found is None else align_here
+                    align = align_here if not width else align
+                elif word == ".ptr":
+                    if self.here.text in (".global", ".shared", ".const", ".local"):
+                        self.take()
+                    if self.accept(".align"):
+                        self.integer()
+                elif word[1:] in TYPE_BYTES:
+                    width = TYPE_BYTES[word[1:]]
+                    type_name = word[1:]
+                else:
+                    self.at -= 1
+                    raise self.fail(f"unknown parameter attribute {word}")
+            name = self.take(kind="word")
+            size = width
+            while self.accept("["):
+                size *= self.integer()
+                self.take("]")
+            align = align or width
+            offset = -(-offset // align) * align
+            found.append(Parameter(name, type_name, size, align, offset))
+            offset += size
+            self.accept(",")
+        return found
+
+    # --- bodies
+    def body(self, function: Function) -> None:
+        self.collect_labels()
+        depth = 1
+        while depth:
+            token = self.here
+            if token.kind == "end":
+                raise self.fail("function without an end")
+            if self.accept("{"):
+                depth += 1
+                self.scopes.append({})
+                self.labels.append({})
+                self.collect_labels()
+            elif self.accept("}"):
+                depth -= 1
+                self.scopes.pop()
+                self.labels.pop()
+            elif self.accept(";"):
+                pass
+            elif token.kind == "word" and self.tokens[self.at + 1].text == ":":
+                self.at += 2
+                self.label(function, token)
+            elif token.text.startswith("."):
+                self.at += 1
+                self.directive(function, token.text)
+            else:
+                self.instruction(function)
+
+    def collect_labels(self) -> None:
+        """The labels of the scope that begins here, so that a branch may name one that comes later."""
+        depth, at, scope = 0, self.at, self.labels[-1]
+        while depth >= 0 and self.tokens[at].kind != "end":
+            token = self.tokens[at]
+            depth += {"{": 1, "}": -1}.get(token.text, 0)
+            if depth == 0 and token.kind == "word" and self.tokens[at + 1].text == ":" and token.text[0] != ".":
+                self.fresh += 1
+                scope[token.text] = token.text if len(self.labels) == 1 else f"{token.text}#{self.fresh}"
+            at += 1
+
+    def label(self, function: Function, token: _Token) -> None:
+        name = self.labels[-1][token.text]
+        if self.here.text == ".branchtargets":
+            self.at += 1
+            targets = [self.label_name(self.take(kind="word"))]
+            while self.accept(","):
+                targets.append(self.label_name(self.take(kind="word")))
+            self.take(";")
+            function.tables[name] = tuple(targets)
+        else:
+            function.labels[name] = len(function.instructions)
+
+    def label_name(self, name: str) -> str:
+        for scope in reversed(self.labels):
+            if name in scope:
+                return scope[name]
+        raise self.fail(f"no label {name}")
+
+    def directive(self, function: Function, word: str) -> None:
+        if word == ".reg":
+            self.registers(function)
+        elif word == ".loc":
+            self.loc()
+        elif word == ".pragma":
+            self.pragma()
+        elif word in (".local", ".shared"):
+            variable = self.variable(word[1:])
+            function.variables[variable.name] = variable
+        elif word == ".file":
+            self.file()
+        else:
+            self.at -= 1
+            raise self.fail(f"unknown directive {word}")
+
+    def registers(self, function: Function) -> None:
+        type_name = self.take(kind="word")[1:]
+        if type_name not in TYPE_BYTES or type_name in ("b8", "u8", "s8", "f16x2", "bf16x2"):
+            if type_name not in ("b8", "u8", "s8"):
+                raise self.fail(f"unknown register type .{type_name}")
+            type_name = type_name[0] + "16"
+        while True:
+            name = self.take(kind="word")
+            if self.accept("<"):
+                count = self.integer()
+                self.take(">")
+                names = [f"{name}{index}" for index in range(count)]
+            else:
+                names = [name]
+            for each in names:
+                register = Register(each, len(function.registers), type_name)
+                function.registers.append(register)
+                self.scopes[-1][each] = register
+            if not self.accept(","):
+                break
+        self.take(";")
+
+    def find(self, name: str) -> Register | None:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return None
+
+    def instruction(self, function: Function) -> None:
+        first = self.here
+        guard, negated = None, False
+        if self.accept("@"):
+            negated = self.accept("!")
+            guard = self.find(self.take(kind="word"))
+            if guard is None:
+                raise self.fail("the guard is not a register")
+        line = self.here.line
+        opcode, *modifiers = re.split(r"\.", self.take(kind="word"))
+        operands: list[Operand] = []
+        while self.here.text != ";":
+            operands.append(self.operand())
+            if not self.accept(","):
+                break
+        end = self.here.start
+        self.take(";")
+        text = " ".join(self.text[first.start : end].split())
+        function.instructions.append(
+            Instruction(opcode, tuple(modifiers), tuple(operands), guard, negated, line, text, self.location)
+        )
+
+    # --- operands
+    def operand(self) -> Operand:
+        item = self.simple()
+        if self.accept("|"):
+            return Pair(item, self.simple())
+        return item
+
+    def simple(self) -> Operand:
+        if self.accept("{"):
+            return Vector(self.list("}"))
+        if self.accept("("):
+            return Group(self.list(")"))
+        if self.accept("["):
+            return self.address()
+        if self.accept("!"):
+            register = self.find(self.take(kind="word"))
+            if register is None:
+                raise self.fail("`!` before what is not a register")
+            return Negated(register)
+        if self.here.kind == "number" or self.here.text in ("-", "+"):
+            return self.immediate()
+        name = self.take(kind="word")
+        register = self.find(name)
+        if register is not None:
+            return register
+        if name == "_":
+            return Sink()
+        if name.startswith("%"):
+            return Special(name)
+        for scope in reversed(self.labels):
+            if name in scope:
+                return Symbol(scope[name])
+        offset = self.offset()
+        return Symbol(name, offset)
+
+    def immediate(self) -> Immediate:
+        negative = self.accept("-")
+        if not negative:
+            self.accept("+")
+        item = number(self.take(kind="number"))
+        if not negative:
+            return item
+        bits = item.bits ^ (1 << (item.width - 1)) if item.width else 0
+        return Immediate(-item.value, item.is_float, bits, item.width)
+
+    def list(self, end: str) -> tuple[Operand, ...]:
+        items: list[Operand] = []
+        while not self.accept(end):
+            items.append(self.operand())
+            if not self.accept(","):
+                self.take(end)
+                break
+        return tuple(items)
+
+    def offset(self) -> int:
+        total = 0
+        while self.here.text in ("+", "-"):
+            sign = -1 if self.take() == "-" else 1
+            total += sign * self.integer()
+        return total
+
+    def address(self) -> Address:
+        base = self.simple()
+        offset = self.offset()
+        extra: list[Operand] = []
+        while self.accept(","):
+            extra.append(self.operand())
+        self.take("]")
+        if isinstance(base, Symbol):
+            return Address(Symbol(base.name), base.offset + offset, tuple(extra))
+        return Address(base, offset, tuple(extra))
+
+
+def pack(type_name: str, item: Immediate, width: int) -> bytes:
+    """The bytes of a literal as a variable of that type holds them."""
+    if type_name in ("f32", "f64"):
+        if item.width == 8 * width:
+            return item.bits.to_bytes(width, "little")
+        return struct.pack("<f" if width == 4 else "<d", item.value)
+    if isinstance(item.value, float):
+        raise UnsupportedPtx(f"a float literal for a variable of type .{type_name}")
+    return (item.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")

@@ -1,0 +1,99 @@
+"""Exact rounding to the narrow float formats: f32, f16, bf16, tf32, by mode (rn, rz, rm, rp, rna).
+
+An exact value comes as a pair of f64 arrays (s, e) with |e| at most half a unit of s: the value is s + e. `two_sum` makes such
+pairs. Every function returns f32 arrays for f32 and tf32, float16 arrays for f16 and raw uint16 for bf16.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from tilec.emulator.errors import Lanes
+
+_TINY: Final = {"f32": 2.0**-126, "f16": 2.0**-14, "bf16": 2.0**-126, "tf32": 2.0**-126}
+_BITS: Final = {"f32": 24, "f16": 11, "bf16": 8, "tf32": 11}
+_MAX: Final = {"f32": float(np.finfo(np.float32).max), "f16": 65504.0, "bf16": float.fromhex("0x1.fep127")}
+_MAX["tf32"] = float.fromhex("0x1.ffcp127")
+
+
+def two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
+    """a + b in f64 and what rounding left out, exactly."""
+    s = a + b
+    other = s - a
+    return s, (a - (s - other)) + (b - other)
+
+
+def odd(s: Lanes, e: Lanes) -> Lanes:
+    """The pair as one f64 rounded to odd: rounding that to a format of at most 51 bits equals rounding the exact value."""
+    bits = np.ascontiguousarray(s).view(np.uint64)
+    inexact = (e != 0) & np.isfinite(s) & np.isfinite(e) & ((bits & np.uint64(1)) == 0)
+    return np.where(inexact, np.nextafter(s, np.where(e > 0, np.inf, -np.inf)), s) if inexact.any() else s
+
+
+def round_to(kind: str, value: Lanes, mode: str = "rn") -> Lanes:
+    """An f64 (exact, or rounded to odd) to `kind` by `mode`."""
+    value = np.atleast_1d(np.asarray(value, np.float64))
+    if mode == "rn" and kind == "f32":
+        return value.astype(np.float32)
+    if mode == "rn" and kind == "f16":
+        return value.astype(np.float16)
+    rounded = _quantise(kind, value, mode)
+    if kind == "f16":
+        return rounded.astype(np.float16)
+    if kind == "bf16":
+        return raw_bf16(rounded.astype(np.float32))
+    return rounded.astype(np.float32)
+
+
+def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:
+    """The neighbour of each value in `kind` that `mode` chooses, as f64."""
+    magnitude = np.abs(value)
+    _, exponent = np.frexp(np.maximum(magnitude, _TINY[kind]))
+    unit = np.ldexp(1.0, exponent - _BITS[kind])
+    steps = np.divide(value, unit)
+    if mode == "rn":
+        whole = np.rint(steps)
+    elif mode == "rna":
+        whole = np.trunc(steps + np.copysign(0.5, steps))
+    else:
+        whole = {"rz": np.trunc, "rm": np.floor, "rp": np.ceil}[mode](steps)
+    found = np.copysign(whole * unit, value)
+    top = _MAX[kind]
+    over = np.abs(found) > top
+    if over.any():
+        negative = found < 0
+        stays = {"rz": np.ones_like(over), "rm": ~negative, "rp": negative}.get(mode, np.zeros_like(over))
+        found = np.where(over, np.copysign(np.where(stays, top, np.inf), found), found)
+    return np.where(np.isfinite(value), found, value)
+
+
+def raw_bf16(value: Lanes) -> Lanes:
+    """The upper half of f32 values that are bf16 exactly; a NaN is canonical."""
+    bits = np.ascontiguousarray(value, np.float32).view(np.uint32)
+    return np.where(np.isnan(value), np.uint16(0x7FFF), (bits >> np.uint32(16)).astype(np.uint16))
+
+
+def widen(kind: str, value: Any) -> Lanes:
+    """f64 values of typed lanes of a float kind (bf16 as raw bits)."""
+    if kind == "bf16":
+        return (np.atleast_1d(value).astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return np.atleast_1d(value).astype(np.float64)
+
+
+def flush(value: Lanes) -> Lanes:
+    """Subnormal f32 values become zeros of their sign (.ftz)."""
+    small = np.abs(value) < np.float32(2.0**-126)
+    return np.where(small, np.copysign(np.float32(0), value), value) if small.any() else value
+
+
+def fused(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+    """a * b + c of f32 lanes, rounded once to nearest even."""
+    product = a.astype(np.float64) * b.astype(np.float64)
+    wide = c.astype(np.float64)
+    s = product + wide
+    bits = np.ascontiguousarray(s).view(np.uint64) & np.uint64(0x1FFFFFFF)
+    if ((bits == np.uint64(0x10000000)) | (np.abs(s) < 2.0**-126)).any():
+        s = odd(*two_sum(product, wide))
+    return s.astype(np.float32)

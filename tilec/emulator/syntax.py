@@ -1,0 +1,155 @@
+"""The parts of a PTX module after parsing: pure data.
+
+Names of registers and labels are resolved: a register is an index into its function's register list, a label an index into
+its list of instructions. Nothing here executes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register `index` of the function; `type` as declared (pred, b16, u32, f32 ...)."""
+
+    name: str
+    index: int
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A special register such as %tid.x."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """An integer (`is_float` False) or the value of a float literal; `bits` and `width` where the literal gave its bits."""
+
+    value: int | float
+    is_float: bool = False
+    bits: int = 0
+    width: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A variable, parameter, function or label by name, plus a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """`!%p`."""
+
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """`_`: a result nobody wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """`{a, b, ...}`."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`d|p`: two results."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """`[base+offset]`, with the coordinates of a tensor access in `extra` (`[map, {x, y}]`)."""
+
+    base: Operand
+    offset: int = 0
+    extra: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """`(a, b)`: arguments or results of a call."""
+
+    items: tuple[Operand, ...]
+
+
+Operand = Register | Special | Immediate | Symbol | Negated | Sink | Vector | Pair | Address | Group
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction. `modifiers` are the dotted words after the opcode, in order; `guard` and `guard_negated` the predicate;
+    `location` the (file, line) of the last `.loc`; `text` the source text for messages."""
+
+    opcode: str
+    modifiers: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    guard: Register | None
+    guard_negated: bool
+    line: int
+    text: str
+    location: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class Variable:
+    """A module or function variable. `bytes` is the initial contents of a global or const one; `relocations` are symbols
+    whose address goes to (offset, width)."""
+
+    name: str
+    space: str
+    size: int
+    align: int
+    external: bool = False
+    initial: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter at byte `offset` of the parameter block."""
+
+    name: str
+    type: str
+    size: int
+    align: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Function:
+    """An entry (or device function): registers in index order, instructions, labels as indices into them."""
+
+    name: str
+    is_entry: bool
+    parameters: list[Parameter] = field(default_factory=list[Parameter])
+    registers: list[Register] = field(default_factory=list[Register])
+    instructions: list[Instruction] = field(default_factory=list[Instruction])
+    labels: dict[str, int] = field(default_factory=dict[str, int])
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    line: int = 0
+
+
+@dataclass(slots=True)
+class Module:
+    """A parsed file: functions and variables by name; `files` maps the numbers of `.file` to names."""
+
+    version: tuple[int, int] = (0, 0)
+    target: str = ""
+    functions: dict[str, Function] = field(default_factory=dict[str, Function])
+    variables: dict[str, Variable] = field(default_factory=dict[str, Variable])
+    files: dict[int, str] = field(default_factory=dict[int, str])
