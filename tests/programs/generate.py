@@ -84,7 +84,7 @@ class Draft:
 def program(number: int) -> Program:
     """A program over all operations."""
     r = random.Random(f"program {number}")
-    mode = r.choice(["sums", "sums", "products", "smooth"])
+    mode = r.choice(["sums", "sums", "products", "smooth", "smooth"])
     draft = _draft(r, mode)
     for _ in range(r.choice([1, 2, 2, 3])):
         _input(draft)

@@ -154,7 +154,7 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
                     return Outcome(found[0], f"{target}, schedule {seed}: {found[1]}", watch.seconds)
             seen[body] = target.name
     except (CompileError, InterpreterError) as error:
-        kind = "refused" if isinstance(error, CompileError) and error.diagnostics[0].code[:2] in ("E3", "E4") else "error"
+        kind = "refused" if isinstance(error, CompileError) and error.diagnostics[0].code[:3] in ("E03", "E04") else "error"
         return Outcome(kind, f"{type(error).__name__}: {str(error)[:300]}", watch.seconds)
     return Outcome("equal", "", watch.seconds)
 

@@ -217,7 +217,7 @@ class Tiles:
         if roll < 0.25:
             whole = {"sums": WHOLE, "products": WHOLE[:2], "smooth": WHOLE[2:]}.get(self.mode, WHOLE)
             return f"{self.r.choice(whole)}({a})"
-        if roll < 0.35 and not self.exact:
+        if roll < 0.45 and not self.exact:
             return f"{self.r.choice(APPROXIMATE)}({a})"
         b = self.expression(dtype, shape, depth - 1)
         if roll < 0.55:
