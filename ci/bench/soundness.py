@@ -1,7 +1,8 @@
 """Judge many random kernels and keep the table: the prover's verdicts against running every block at small sizes.
 
-`python ci/bench/soundness.py --kernels 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`. A kernel is
-made from its number alone, so any line of the table can be looked at again with `--show NUMBER`.
+`python ci/bench/soundness.py --kernels 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
+`soundness_coverage.md`: which part of the language was met how often. A kernel is made from its number alone, so any line of
+the table can be looked at again with `--show NUMBER`, and made smaller with `--shrink NUMBER` if it is a false accept.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.soundness.description import source  # noqa: E402
-from tests.soundness.verdict import Verdict, generate, judge  # noqa: E402
+from tests.soundness.features import features, operations  # noqa: E402
+from tests.soundness.shrink import smallest  # noqa: E402
+from tests.soundness.verdict import Verdict, generate_any, judge, text_of  # noqa: E402
 
+DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 KINDS = {
     "accepted": "accepted, nothing wrong found",
     "false_accept": "accepted, but refuted by enumeration",
@@ -43,18 +46,28 @@ class Row:
     wrong_examples: tuple[str, ...]
     launches: int
     seconds: float
+    features: tuple[str, ...] = ()
+    operations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def part(self) -> str:
+        """What the kernel was made from: a schedule, or the language at large."""
+        return self.schedule.split(" + ")[0].split(" ")[0]
 
 
 def judged(seed: int) -> Row:
     """The verdict on one kernel."""
-    kernel = generate(seed)
+    kernel = generate_any(seed)
     start = time.perf_counter()
     try:
         verdict = judge(kernel, seed)
     except Exception as error:  # one failing kernel must not end a run of thousands; it is counted and named
         verdict = Verdict("crash", (type(error).__name__,))
     seconds = time.perf_counter() - start
-    return Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, seconds)
+    met, done = (), ()
+    if verdict.function is not None:
+        met, done = tuple(sorted(features(verdict.function))), tuple(sorted(operations(verdict.function)))
+    return Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, seconds, met, done)
 
 
 def table(rows: list[Row], wall: float) -> str:
@@ -72,7 +85,10 @@ def table(rows: list[Row], wall: float) -> str:
     named = sum(len(row.codes) for row in refused)
     harmless = kinds["refused_harmless"] + kinds["accepted"]
     share = 100 * kinds["refused_harmless"] / max(1, harmless)
-    lines += ["", f"Of {harmless} kernels in which enumeration finds nothing wrong, {share:.2f} % are refused."]
+    wide = Counter(row.kind for row in rows if row.part == "wide")
+    wide_share = 100 * wide["refused_harmless"] / max(1, wide["refused_harmless"] + wide["accepted"])
+    lines += ["", f"Of {harmless} kernels in which enumeration finds nothing wrong, {share:.2f} % are refused"]
+    lines[-1] += f" ({wide_share:.2f} % of those over the whole language)."
     lines += [f"Launches enumerated: {sum(row.launches for row in rows)}."]
     lines += [f"Diagnostics of refused kernels: {named} codes; counterexamples that replaying did not reproduce: {examples}."]
     lines += ["", "## Harmless kernels refused, by reason", "", "| codes | kernels | seeds |", "|---|--:|---|"]
@@ -81,8 +97,8 @@ def table(rows: list[Row], wall: float) -> str:
     lines += _by_codes([row for row in rows if row.kind == "refused_confirmed"])
     lines += ["", "## By schedule", "", "| schedule | kernels | accepted | refused, confirmed | refused, harmless |"]
     lines.append("|---|--:|--:|--:|--:|")
-    for name in sorted({row.schedule.split(" + ")[0] for row in rows}):
-        mine = Counter(row.kind for row in rows if row.schedule.split(" + ")[0] == name)
+    for name in sorted({row.part for row in rows}):
+        mine = Counter(row.kind for row in rows if row.part == name)
         counts = (sum(mine.values()), mine["accepted"], mine["refused_confirmed"], mine["refused_harmless"])
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     slowest = max(rows, key=lambda row: row.seconds)
@@ -90,6 +106,29 @@ def table(rows: list[Row], wall: float) -> str:
     for kind in ("false_accept", "crash"):
         found = [str(row.seed) for row in rows if row.kind == kind]
         lines += [f"Kernels with verdict {kind}: {', '.join(found) or 'none'}."]
+    return "\n".join(lines) + "\n"
+
+
+def coverage(rows: list[Row]) -> str:
+    """Verdicts by feature, and how often each operation was met at each dtype."""
+    lines = ["# What the random kernels use", "", f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}.", ""]
+    lines += ["| feature | kernels | accepted | refused, confirmed | refused, harmless | harmless refused |"]
+    lines.append("|---|--:|--:|--:|--:|--:|")
+    for feature in sorted({feature for row in rows for feature in row.features}):
+        mine = Counter(row.kind for row in rows if feature in row.features)
+        harmless = mine["accepted"] + mine["refused_harmless"]
+        counts = (sum(mine.values()), mine["accepted"], mine["refused_confirmed"], mine["refused_harmless"])
+        share = f"{100 * mine['refused_harmless'] / harmless:.1f} %" if harmless else ""
+        lines.append(f"| {feature} | {' | '.join(map(str, counts))} | {share} |")
+    met = Counter(pair for row in rows for pair in row.operations)
+    accepted = Counter(pair for row in rows if row.kind == "accepted" for pair in row.operations)
+    dtypes = [dtype for dtype in DTYPES if any(pair[1] == dtype for pair in met)]
+    lines += ["", "## Operations by dtype", "", "Kernels that use it, and how many of them were accepted. `index:` lines count"]
+    lines += ["operations that decide where memory is touched.", "", f"| operation | {' | '.join(dtypes)} |"]
+    lines.append(f"|---|{'--:|' * len(dtypes)}")
+    for name in sorted({name for name, _ in met}, key=lambda n: (n.startswith("index: "), n)):
+        cells = [f"{met[name, dtype]}, {accepted[name, dtype]}" if met[name, dtype] else "" for dtype in dtypes]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -110,9 +149,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print one kernel and the verdict on it")
+    parser.add_argument("--shrink", type=int, metavar="NUMBER", help="print the smallest kernel like this false accept")
     arguments = parser.parse_args()
     if arguments.show is not None:
-        print(source(generate(arguments.show)), judged(arguments.show), sep="\n")
+        print(text_of(generate_any(arguments.show)), judged(arguments.show), sep="\n")
+        return 0
+    if arguments.shrink is not None:
+        print(smallest(generate_any(arguments.shrink)))
         return 0
     start = time.perf_counter()
     seeds = range(arguments.seed, arguments.seed + arguments.kernels)
@@ -121,7 +164,9 @@ def main() -> int:
     text = table(rows, time.perf_counter() - start)
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "soundness.md").write_text(text, encoding="utf-8")
-    kept = [asdict(row) for row in rows if row.kind not in ("accepted", "refused_confirmed", "invalid")]
+    (arguments.output / "soundness_coverage.md").write_text(coverage(rows), encoding="utf-8")
+    kept = [{k: v for k, v in asdict(row).items() if k not in ("features", "operations")} for row in rows
+            if row.kind not in ("accepted", "refused_confirmed", "invalid")]  # fmt: skip
     inexact = [row.seed for row in rows if row.wrong_examples]
     counts = Counter(row.kind for row in rows)
     data = {

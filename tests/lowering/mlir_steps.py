@@ -51,7 +51,8 @@ def parse(lines: list[str]) -> list[Step]:
             return steps
         left, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
         base, _, count = left.partition(":")
-        results = [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
+        # A single result is named without its number where it is used.
+        results = [f"{base}#{i}" for i in range(int(count))] if count not in ("", "1") else [base] if base else []
         name = re.match(r"[\w.]+", text)
         assert name, line
         step = Step(name[0], text, results, re.findall(r"%[\w#]+", text))

@@ -1,15 +1,21 @@
-"""Integer meaning of every computing operation, element by element in row-major order; floats are not tracked (None)."""
+"""The meaning of every computing operation, element by element in row-major order: plain integers, and floats of `floats`.
+
+Integers are exact here; the caller wraps them to the result's dtype, and so sees where they do not fit. Operations that have
+no exact integer of their own (complement, shifts right, conversions) give the wrapped value at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
 
+from tests.soundness import floats
 from tilec.ir import ops
 from tilec.ir.core import Op
 from tilec.ir.types import DType
 
-Tile = list[int | None]
+Number = int | float
+Tile = list[Number]
 
 BINARY: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
@@ -22,10 +28,8 @@ BINARY: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b,
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
-    "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
-    "shr": lambda a, b: a >> b if 0 <= b < 64 else 0,
 }
-COMPARE: dict[str, Callable[[int, int], bool]] = {
+COMPARE: dict[str, Callable[[Number, Number], bool]] = {
     "eq": lambda a, b: a == b,
     "ne": lambda a, b: a != b,
     "lt": lambda a, b: a < b,
@@ -42,31 +46,26 @@ def wrapped(value: int, dtype: DType) -> int:
 
 
 def evaluate(op: Op, operands: list[Tile]) -> Tile:
-    """The exact result, before wrapping to the result's dtype."""
+    """The result; an integer before it is wrapped to the result's dtype."""
     size = op.result.tile.size
     match op:
         case ops.Constant():
-            return [None if isinstance(op.value, float) else int(op.value)] * size
+            return [floats.rounded(op.value, op.result.tile.dtype) if isinstance(op.value, float) else int(op.value)] * size
         case ops.Iota():
             return list(range(size))
         case ops.Binary():
-            act = BINARY.get(op.kind)
-            if act is None:
-                return [None] * size
-            return [None if a is None or b is None else act(a, b) for a, b in zip(*operands, strict=True)]
+            act = _binary(op.kind, op.result.tile.dtype)
+            return [act(a, b) for a, b in zip(*operands, strict=True)]
         case ops.Compare():
             test = COMPARE[op.kind]
-            return [None if a is None or b is None else int(test(a, b)) for a, b in zip(*operands, strict=True)]
+            return [int(test(a, b)) for a, b in zip(*operands, strict=True)]
         case ops.Select():
-            return [None if c is None else a if c else b for c, a, b in zip(*operands, strict=True)]
+            return [a if c else b for c, a, b in zip(*operands, strict=True)]
         case ops.Unary():
-            return [None if a is None else _unary(op, a) for a in operands[0]]
+            dtype = op.result.tile.dtype
+            return [_unary(op.kind, dtype, a) for a in operands[0]]
         case ops.Cast():
-            if op.result.tile.dtype.is_float:
-                return [None] * size
-            if op.result.tile.dtype.kind == "b":
-                return [None if a is None else int(a != 0) for a in operands[0]]
-            return operands[0]
+            return _cast(op, operands[0])
         case ops.Reshape():
             return operands[0]
         case ops.Broadcast():
@@ -75,18 +74,42 @@ def evaluate(op: Op, operands: list[Tile]) -> Tile:
             return _permute(op, operands[0])
         case ops.Reduce():
             return _reduce(op, operands[0])
+        case ops.Mma():
+            return _mma(op, *operands)
         case _:
-            return [None] * size
+            raise NotImplementedError(op.opcode)
 
 
-def _unary(op: ops.Unary, value: int) -> int | None:
-    if op.kind == "neg":
+def _binary(kind: str, dtype: DType) -> Callable[..., Number]:
+    if dtype.is_float:
+        act = floats.BINARY[kind]
+        return lambda a, b: floats.rounded(act(a, b), dtype)
+    if kind == "shl":
+        return lambda a, b: a << b if 0 <= b < dtype.bits else 0
+    if kind == "shr":
+        return lambda a, b: a >> b if 0 <= b < dtype.bits else -1 if a < 0 else 0
+    return BINARY[kind]
+
+
+def _unary(kind: str, dtype: DType, value: Number) -> Number:
+    if dtype.is_float:
+        return floats.rounded(floats.UNARY[kind](value), dtype)
+    assert isinstance(value, int)
+    if kind == "neg":
         return -value
-    if op.kind == "abs":
+    if kind == "abs":
         return abs(value)
-    if op.kind == "not":
-        return int(not value) if op.result.tile.dtype.kind == "b" else ~value
-    return None
+    assert kind == "not", kind
+    return int(not value) if dtype.kind == "b" else wrapped(~value, dtype)
+
+
+def _cast(op: Op, tile: Tile) -> Tile:
+    source, target = op.operands[0].tile.dtype, op.result.tile.dtype
+    if target.kind == "b":
+        return [int(a != 0) for a in tile]
+    if target.is_float:
+        return [floats.rounded(a, target) if source.is_float else floats.from_int(int(a), target) for a in tile]
+    return [floats.to_int(a, target) for a in tile] if source.is_float else tile
 
 
 def _at(shape: tuple[int, ...], position: tuple[int, ...]) -> int:
@@ -116,15 +139,50 @@ def _permute(op: ops.Permute, tile: Tile) -> Tile:
 
 
 def _reduce(op: ops.Reduce, tile: Tile) -> Tile:
-    shape, axis = op.operands[0].tile.shape, op.axis
-    found: Tile = []
-    for position in product(*map(range, op.result.tile.shape)):
-        column = [tile[_at(shape, (*position[:axis], k, *position[axis:]))] for k in range(shape[axis])]
-        known = [value for value in column if value is not None]
-        if len(known) < len(column):
-            found.append(None)
-        elif op.kind.startswith("arg"):
-            found.append(known.index(max(known) if op.kind == "argmax" else min(known)))
+    shape, axis, dtype = op.operands[0].tile.shape, op.axis, op.operands[0].tile.dtype
+    columns = (
+        [tile[_at(shape, (*position[:axis], k, *position[axis:]))] for k in range(shape[axis])]
+        for position in product(*map(range, op.result.tile.shape))
+    )
+    return [_reduced(op.kind, dtype, column) for column in columns]
+
+
+def _reduced(kind: str, dtype: DType, column: Tile) -> Number:
+    if kind.startswith("arg"):
+        return _position(column, floats.most if kind == "argmax" else floats.least)
+    if kind == "sum":
+        if not dtype.is_float:
+            return sum(column)
+        total = 0.0
+        for value in column:
+            total = floats.to_f32(total + value)
+        return floats.rounded(total, dtype)
+    choose = floats.most if kind == "max" else floats.least
+    if not dtype.is_float:
+        return max(column) if kind == "max" else min(column)
+    best = column[0]
+    for value in column[1:]:
+        best = choose(best, value)
+    return best
+
+
+def _position(column: Tile, choose: Callable[[float, float], float]) -> int:
+    """The lowest position of the best number; 0 if all are NaN."""
+    best = column[0]
+    for value in column[1:]:
+        if isinstance(best, int):
+            best = (max if choose is floats.most else min)(best, value)
         else:
-            found.append(sum(known) if op.kind == "sum" else max(known) if op.kind == "max" else min(known))
+            best = choose(best, value)
+    return next((place for place, value in enumerate(column) if value == best), 0)
+
+
+def _mma(op: Op, left: Tile, right: Tile, acc: Tile) -> Tile:
+    (rows, inner), (_, columns) = op.operands[0].tile.shape, op.operands[1].tile.shape
+    found: Tile = []
+    for row, column in product(range(rows), range(columns)):
+        total = acc[row * columns + column]
+        for k in range(inner):
+            total = floats.to_f32(total + left[row * inner + k] * right[k * columns + column])
+        found.append(total)
     return found

@@ -1,10 +1,11 @@
 """The prover's opponent: runs every block, iteration and element of one concrete launch and reports what goes wrong.
 
-It shares no code with the analyses: plain loops over plain integers. A fault is one of
+It shares no code with the analyses or the interpreter: plain loops over plain integers and floats. A fault is one of
 bounds (an access leaves its tensor), race (two blocks touch an element and one writes it), once (an `Out` element is
 written twice in a block, or a scatter writes an element from two positions), coverage (an `Out` element is written by no
 block), wrap (index arithmetic leaves its dtype), divisor (a divisor or loop step is not positive), order (a `Scratch`
-element is read before its block wrote it). Large launches can be sampled: `only` picks blocks and loops keep the ends.
+element is read before its block wrote it), address (two elements of a strided tensor share memory). Large launches can be
+sampled: `only` picks blocks and loops keep the ends. Values that no index, bound or condition depends on are not computed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import product
 from math import prod
 
 from tests.soundness.arithmetic import Tile, evaluate, wrapped
-from tests.soundness.memory import Element, Memory
+from tests.soundness.memory import Element, Memory, NoSuchLaunch
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
 
@@ -55,14 +56,41 @@ def deciding_values(function: Function) -> set[Value]:
     """Every value that an index, a loop bound or a condition is computed from (not through memory)."""
     found: set[Value] = set()
     for op in function.body.walk():
-        if isinstance(op, ops.Load | ops.Gather) and op.unsafe is None:
-            found.update(op.operands[1:])
-        elif isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) and op.unsafe is None:
-            found.update(op.operands[2:])
-        elif isinstance(op, ops.For):
+        if isinstance(op, ops.For):
             found.update(op.operands[:3])
         elif isinstance(op, ops.If):
             found.add(op.operands[0])
+        elif getattr(op, "unsafe", None) is None:
+            found.update(_places(op))
+    return _sources(function, found)
+
+
+def needed_values(function: Function) -> set[Value]:
+    """What must be computed to run the accesses: what decides, indices of unsafe accesses, and what they read from memory."""
+    found = deciding_values(function)
+    for op in function.body.walk():
+        found.update(_places(op))
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found = _sources(function, found)
+        read = {op.source for op in function.body.walk() if isinstance(op, ops.Load | ops.Gather) and op.result in found}
+        for op in function.body.walk():
+            if isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) and op.target in read:
+                found.add(op.tile)
+    return found
+
+
+def _places(op: Op) -> list[Value]:
+    """The indices or offsets of an access."""
+    if isinstance(op, ops.Load | ops.Gather):
+        return op.operands[1:]
+    return op.operands[2:] if isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate) else []
+
+
+def _sources(function: Function, wanted: set[Value]) -> set[Value]:
+    """`wanted` and all that it is computed from, not through memory."""
+    found = set(wanted)
     size = -1
     while size != len(found):
         size = len(found)
@@ -105,7 +133,14 @@ class Launch:
         self.dims: dict[Value, Place] = {
             p.value: tuple(d.evaluate(sizes) for d in p.value.tensor.dims) for p in function.parameters if p.access is not None
         }
+        if any(extent < 0 for dims in self.dims.values() for extent in dims):
+            raise NoSuchLaunch("a negative extent")
+        self.strides: dict[Value, Place | None] = {
+            value: None if value.tensor.strides is None else tuple(s.evaluate(sizes) for s in value.tensor.strides)
+            for value in self.dims
+        }
         self.deciding = deciding_values(function)
+        self.needed = needed_values(function)
         self.faults: dict[tuple[str, Op | None, str], Fault] = {}
         self.traffic: dict[str, _Traffic] = {p.name: _Traffic() for p in function.parameters if p.access is not None}
         self.skipped = False
@@ -124,13 +159,14 @@ class Launch:
             self.values = self._arguments()
             self._run(self.function.body)
         self._races()
+        self._addresses()
         if self.only is None:
             self._gaps()
         return list(self.faults.values())
 
     def _arguments(self) -> dict[Value, Tile]:
         scalars = {p.value: p for p in self.function.parameters if p.access is None}
-        return {value: [self.sizes.get(p.name)] for value, p in scalars.items()}
+        return {value: [self.memory.scalar(p.name, value.tile.dtype, self.sizes)] for value, p in scalars.items()}
 
     def _fault(self, kind: str, op: Op | None, tensor: str = "", element: Element = (), *others: Place) -> None:
         blocks = (self.block, *others) if op is not None else others
@@ -143,7 +179,7 @@ class Launch:
 
     def _scalar(self, value: Value) -> int:
         number = self.values[value][0]
-        assert number is not None, "not tracked as an integer"
+        assert isinstance(number, int), number
         return number
 
     def _run(self, block: Block) -> None:
@@ -154,10 +190,11 @@ class Launch:
             elif isinstance(op, ops.If):
                 region = op.regions[0] if self._scalar(op.operands[0]) else op.regions[1]
                 self._run(region)
-                for result, value in zip(op.results, region.ops[-1].operands, strict=True):
-                    self.values[result] = self.values[value]
+                self._bind(op.results, region.ops[-1].operands)
             elif isinstance(op, ops.Load | ops.Gather):
-                self.values[op.result] = self._read(op)
+                found = self._read(op)
+                if op.result in self.needed:
+                    self.values[op.result] = found
             elif isinstance(op, ops.Store | ops.Scatter | ops.AtomicUpdate):
                 self._write(op)
             elif isinstance(op, ops.BlockId):
@@ -169,33 +206,35 @@ class Launch:
             elif not isinstance(op, ops.Yield):
                 self._compute(op)
 
+    def _bind(self, targets: list[Value], sources: list[Value]) -> None:
+        """Hand values over, all at once; those that are not needed are not there."""
+        moved = [
+            (target, self.values[source]) for target, source in zip(targets, sources, strict=True) if target in self.needed
+        ]
+        self.values.update(moved)
+
     def _compute(self, op: Op) -> None:
         (result,) = op.results
+        if result not in self.needed:
+            return
         decides = result in self.deciding
         divides = isinstance(op, ops.Binary) and op.kind in ("floordiv", "mod")
-        if decides and divides and any(d is not None and d <= 0 for d in self.values[op.operands[1]]):
+        if decides and divides and any(divisor <= 0 for divisor in self.values[op.operands[1]]):
             self._fault("divisor", op)
+        self._step(result.tile.size)
         found: Tile = evaluate(op, [self.values[value] for value in op.operands])
-        if decides and None in found and not result.tile.dtype.is_float:
-            found = [self._unknown(op) if value is None else value for value in found]
         dtype = result.tile.dtype
         if dtype.is_integer:
-            kept: Tile = [None if v is None else wrapped(v, dtype) for v in found]
+            kept: Tile = [wrapped(int(v), dtype) for v in found]
             if kept != found and decides:
                 self._fault("wrap", op)
             found = kept
         self.values[result] = found
 
-    def _unknown(self, op: Op) -> int:
-        """An integer that floats decide: any position for argmax and argmin, any number for a conversion."""
-        if isinstance(op, ops.Reduce):
-            return self.memory.pick(0, op.operands[0].tile.shape[op.axis] - 1)
-        return self.memory.pick(*op.result.tile.dtype.integer_range())
-
     def _loop(self, op: ops.For) -> None:
         lower, upper, step = (self._scalar(value) for value in op.operands[:3])
         body = op.regions[0]
-        carried = [self.values[value] for value in op.initial]
+        self._bind(body.arguments[1:], op.initial)
         if step <= 0:
             self._fault("divisor", op)
             step = max(1, -step)
@@ -205,12 +244,9 @@ class Launch:
         for iteration in self._iterations(op, every):
             self._step()
             self.values[body.arguments[0]] = [iteration]
-            for argument, value in zip(body.arguments[1:], carried, strict=True):
-                self.values[argument] = value
             self._run(body)
-            carried = [self.values[value] for value in body.ops[-1].operands]
-        for result, value in zip(op.results, carried, strict=True):
-            self.values[result] = value
+            self._bind(body.arguments[1:], body.ops[-1].operands)
+        self._bind(op.results, body.arguments[1:])
 
     def _iterations(self, op: ops.For, every: range) -> Iterable[int]:
         if self.only is None or len(every) <= 64:
@@ -250,35 +286,35 @@ class Launch:
         tensor, tile = op.source, op.result
         parameter = self.parameters[tensor]
         name, traffic, mine = parameter.name, self.traffic[parameter.name], self.mine[parameter.name]
-        integer = not tensor.tensor.dtype.is_float
         found: Tile = []
-        pad = None if op.pad is None or not integer else int(op.pad)
+        wanted = op.result in self.needed
+        pad: int | float = 0 if op.pad is None else op.pad if tensor.tensor.dtype.is_float else int(op.pad)
         for element in self._elements(op, tensor, op.operands[1:], tile, op.pad is not None or op.unsafe is not None):
             if element is None:
-                found.append(pad if op.pad is not None else 0 if integer else None)
+                found.append(pad)
                 continue
             if op.unsafe is None:
                 if parameter.access is not Access.IN:
-                    _note(traffic.readers, element, self.block)
+                    _note(traffic.readers, self._address(tensor, element), self.block)
                 if parameter.access in (Access.SCRATCH, Access.OUT) and element not in mine and not self.skipped:
                     self._fault("order", op, name, element)
-            found.append(self.memory.read(name, element) if integer else None)
+            if wanted:
+                found.append(self.memory.read(name, element))
         return found
 
     def _write(self, op: ops.Store | ops.Scatter | ops.AtomicUpdate) -> None:
         tensor = op.target
         parameter = self.parameters[tensor]
         name, traffic, mine = parameter.name, self.traffic[parameter.name], self.mine[parameter.name]
-        integer = not tensor.tensor.dtype.is_float
-        values = self.values[op.tile]
+        values = self.values.get(op.tile)
         role = traffic.atomics if isinstance(op, ops.AtomicUpdate) else traffic.writers
         seen: set[Element] = set()
         clipped = op.mask or op.unsafe is not None
-        for element, value in zip(self._elements(op, tensor, op.operands[2:], op.tile, clipped), values, strict=True):
+        for place, element in enumerate(self._elements(op, tensor, op.operands[2:], op.tile, clipped)):
             if element is None:
                 continue
             if op.unsafe is None:
-                _note(role, element, self.block)
+                _note(role, self._address(tensor, element), self.block)
                 twice = element in mine and parameter.access is Access.OUT
                 if (twice or element in seen) and not isinstance(op, ops.AtomicUpdate):
                     self._fault("once", op, name, element)
@@ -286,10 +322,15 @@ class Launch:
                 mine.add(element)
             seen.add(element)
             mine.add(element)
-            if integer:
-                self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else value)
+            if values is not None:
+                self.memory.write(name, element, None if isinstance(op, ops.AtomicUpdate) else values[place])
         if op.unsafe is not None:
-            traffic.trusted |= seen
+            traffic.trusted |= {self._address(tensor, element) for element in seen}
+
+    def _address(self, tensor: Value, element: Element) -> Element:
+        """What tells elements in memory apart: the index, or for declared strides the distance from the start."""
+        strides = self.strides[tensor]
+        return element if strides is None else (sum(i * s for i, s in zip(element, strides, strict=True)),)
 
     def _races(self) -> None:
         for name, traffic in self.traffic.items():
@@ -303,6 +344,15 @@ class Launch:
                     self._fault("race", None, name, element, *sorted(plain | atomic | readers)[:3])
                     break
 
+    def _addresses(self) -> None:
+        """Small strided tensors hold each element apart."""
+        for value, strides in self.strides.items():
+            count = prod(self.dims[value])
+            if strides is not None and count <= 4096 and self.parameters[value].access is not Access.IN:
+                places = {self._address(value, element) for element in product(*map(range, self.dims[value]))}
+                if len(places) < count:
+                    self._fault("address", None, self.parameters[value].name)
+
     def _gaps(self) -> None:
         for parameter in self.function.parameters:
             if parameter.access is Access.OUT:
@@ -310,7 +360,7 @@ class Launch:
                 written = {*traffic.writers, *traffic.trusted}
                 self._step(prod(self.dims[parameter.value]))
                 for element in product(*map(range, self.dims[parameter.value])):
-                    if element not in written:
+                    if self._address(parameter.value, element) not in written:
                         self._fault("coverage", None, parameter.name, element)
                         break
 

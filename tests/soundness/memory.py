@@ -1,4 +1,4 @@
-"""What integer tensors may hold at a launch: drawn at random from what the kernel declares, the same for the same seed."""
+"""What tensors and float scalars may hold at a launch: drawn at random from what the kernel declares, by seed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import random
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from tests.soundness.floats import rounded
 from tilec.ir.core import Function
+from tilec.ir.types import DType
 
+FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 2.5, 3.0, 7.75, -2.0, 1e-3, 300.0, 3e9, -3e9, 1e30, *map(float, ("nan", "inf", "-inf")))
 Element = tuple[int, ...]
 
 
@@ -16,7 +19,7 @@ class NoSuchLaunch(Exception):
 
 
 class Memory:
-    """Integer contents by tensor and element, drawn when first asked for; `fixed` overrides single elements."""
+    """Contents by tensor and element, drawn when first asked for; `fixed` overrides single elements."""
 
     def __init__(
         self,
@@ -26,14 +29,20 @@ class Memory:
         fixed: Mapping[tuple[str, Element], int] | None = None,
     ) -> None:
         self._random = random.Random(seed)
-        self._held: dict[tuple[str, Element], int] = dict(fixed or {})
+        self._held: dict[tuple[str, Element], int | float] = dict(fixed or {})
+        self._floats: dict[str, DType] = {}
         self._ranges: dict[str, tuple[int, int]] = {}
         self._distinct: dict[str, list[int]] = {}
         self._dims: dict[str, tuple[int, ...]] = {}
         for parameter in function.parameters:
-            if parameter.access is not None and not parameter.value.tensor.dtype.is_float:
-                self._dims[parameter.name] = tuple(d.evaluate(sizes) for d in parameter.value.tensor.dims)
-                self._ranges[parameter.name] = parameter.value.tensor.dtype.integer_range()
+            if parameter.access is None:
+                continue
+            dtype = parameter.value.tensor.dtype
+            self._dims[parameter.name] = tuple(d.evaluate(sizes) for d in parameter.value.tensor.dims)
+            if dtype.is_float:
+                self._floats[parameter.name] = dtype
+            else:
+                self._ranges[parameter.name] = dtype.integer_range()
         for fact in function.values:
             low, high = fact.low.evaluate(sizes), fact.high.evaluate(sizes) - 1
             least, most = self._ranges[fact.tensor]
@@ -50,18 +59,34 @@ class Memory:
             return self._random.sample(range(low, high + 1), count)
         return []
 
-    def read(self, tensor: str, element: Element) -> int:
-        """The integer at an element."""
+    def scalar(self, name: str, dtype: DType, sizes: Mapping[str, int]) -> int | float:
+        """A scalar parameter: from the sizes if it is an integer of the contract, else drawn."""
+        key = (name, ())
+        if name in sizes:
+            return sizes[name]
+        if key not in self._held:
+            self._held[key] = self._float(dtype) if dtype.is_float else self.pick(*dtype.integer_range())
+        return self._held[key]
+
+    def read(self, tensor: str, element: Element) -> int | float:
+        """The number at an element."""
         key = (tensor, element)
         if key not in self._held:
             self._held[key] = self._draw(tensor, element)
         return self._held[key]
 
-    def write(self, tensor: str, element: Element, value: int | None) -> None:
-        """Store an integer; None when it is not known, which leaves any value of the dtype behind."""
-        self._held[tensor, element] = self.pick(*self._ranges[tensor]) if value is None else value
+    def write(self, tensor: str, element: Element, value: int | float | None) -> None:
+        """Store a number; None when it is not known, which leaves any value of the dtype behind."""
+        if value is None:
+            value = self._float(self._floats[tensor]) if tensor in self._floats else self.pick(*self._ranges[tensor])
+        self._held[tensor, element] = value
 
-    def _draw(self, tensor: str, element: Element) -> int:
+    def _float(self, dtype: DType) -> float:
+        return rounded(self._random.choice(FLOATS), dtype)
+
+    def _draw(self, tensor: str, element: Element) -> int | float:
+        if tensor in self._floats:
+            return self._float(self._floats[tensor])
         inside = all(0 <= index < extent for index, extent in zip(element, self._dims[tensor], strict=True))
         if tensor in self._distinct and inside:
             place = _row_major(element, self._dims[tensor])

@@ -6,8 +6,25 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.soundness.description import Branch, Description, Loop, Statement
+from tests.soundness.description import Branch, Description, Loop, Statement, source
 from tests.soundness.mutations import slots
+from tests.soundness.sketch import WideKernel, with_imports
+from tests.soundness.source_edits import shrink_source
+from tests.soundness.verdict import judge
+
+
+def smallest(kernel: Description | WideKernel) -> str:
+    """Text of the smallest kernel found that is accepted though enumeration refutes it; `kernel` itself must be."""
+    if isinstance(kernel, Description):
+        return source(shrink(kernel, lambda candidate: judge(candidate).kind == "false_accept"))
+
+    def shows(text: str) -> bool:
+        try:
+            return judge(WideKernel("", with_imports(text))).kind == "false_accept"
+        except Exception:  # a candidate that breaks the prover shows something else
+            return False
+
+    return with_imports(shrink_source(kernel.text, shows))
 
 
 def shrink(kernel: Description, shows: Callable[[Description], bool]) -> Description:

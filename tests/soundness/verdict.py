@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,16 +16,21 @@ from tests.soundness.enumeration import Fault, Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.mutations import mutate
 from tests.soundness.schedules import SCHEDULES
+from tests.soundness.sketch import WideKernel, with_imports
+from tests.soundness.source_edits import mutate_source
+from tests.soundness.wide import wide
 from tests.soundness.wild import wild
 from tilec.artifact import LaunchCheck
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
+from tilec.ir.expr import Expr
 from tilec.ir.types import MAX_DIM
 from tilec.passes.aliasing import launch_checks
 from tilec.passes.prove import prove
 
 LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
+WIDE_SHARE = 0.5
 KINDS = {
     "E0301": "bounds", "E0302": "bounds", "E0303": "bounds", "E0304": "wrap", "E0305": "divisor", "E0401": "race",
     "E0402": "race", "E0403": "coverage", "E0404": "once", "E0405": "order",
@@ -44,6 +50,7 @@ class Verdict:
     wrong_examples: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     launches: int = 0
+    function: Function | None = None
 
 
 def generate(seed: int) -> Description:
@@ -58,21 +65,43 @@ def generate(seed: int) -> Description:
     return kernel
 
 
-def parse(kernel: Description) -> Function | None:
+def generate_any(seed: int) -> Description | WideKernel:
+    """The kernel of a seed: by `WIDE_SHARE` one over the whole language with up to two mistakes, else that of `generate`."""
+    r = random.Random(f"wide kernel {seed}")
+    if r.random() >= WIDE_SHARE:
+        return generate(seed)
+    kernel = wide(r)
+    changes = r.choice([0, 0, 0, 1, 1, 2])
+    for _ in range(changes):
+        kernel.text = with_imports(mutate_source(r, kernel.text))
+    kernel.schedule += f" + {changes}" if changes else ""
+    return kernel
+
+
+def text_of(kernel: Description | WideKernel) -> str:
+    """The kernel as a file."""
+    return kernel.text if isinstance(kernel, WideKernel) else source(kernel)
+
+
+def parse(kernel: Description | WideKernel) -> Function | None:
     """The kernel's source text through the frontend; None if the frontend refuses it."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "random_kernel.py"
-        path.write_text(source(kernel), encoding="utf-8")
+        path.write_text(text_of(kernel), encoding="utf-8")
         try:
             return load_kernel(path, dict(kernel.constants))
         except CompileError:
             return None
 
 
-def judge(kernel: Description, seed: int = 0, launches: int = 24) -> Verdict:
+def judge(kernel: Description | WideKernel, seed: int = 0, launches: int = 24) -> Verdict:
     """Both opinions on a kernel."""
     function = parse(kernel)
-    return Verdict("invalid") if function is None else judge_function(function, seed, launches)
+    if function is None:
+        return Verdict("invalid")
+    verdict = judge_function(function, seed, launches)
+    verdict.function = function
+    return verdict
 
 
 def judge_function(function: Function, seed: int = 0, launches: int = 24) -> Verdict:
@@ -119,14 +148,15 @@ def valuations(
     function: Function, checks: tuple[LaunchCheck, ...], r: random.Random, launches: int
 ) -> Iterator[tuple[dict[str, int], bool]]:
     """Sizes that satisfy the launch contract, small ones to run whole and a few large ones to sample."""
-    scalars = [p.name for p in function.parameters if p.access is None]
+    scalars = integer_scalars(function)
     symbols = [*function.dims, *scalars]
     if not symbols:
         for _ in range(2):
             yield {}, False
         return
     most = {1: 24, 2: 6, 3: 4}.get(len(symbols), 3)
-    small = list(product(*(range(-1 if s in scalars else 1, most + 1) for s in symbols)))
+    ranges = [_scalar_sizes(r, *scalars[s], most) if s in scalars else range(1, most + 1) for s in symbols]
+    small = _product(r, ranges, symbols, checks)
     r.shuffle(small)
     found = 0
     for numbers in small:
@@ -135,12 +165,51 @@ def valuations(
             found += 1
             yield sizes, False
     for sizes in [{s: large if s == symbol else 1 for s in symbols} for symbol in symbols for large in LARGE[:3]]:
-        if _allowed(checks, sizes):
+        if _fits(scalars, sizes) and _allowed(checks, sizes):
             yield sizes, True
     for _ in range(8):
         sizes = {symbol: r.choice([*LARGE, 1, 3, 8]) for symbol in symbols}
-        if _allowed(checks, sizes):
+        if _fits(scalars, sizes) and _allowed(checks, sizes):
             yield sizes, True
+
+
+def integer_scalars(function: Function) -> dict[str, tuple[int, int]]:
+    """Integer parameters with the ends of their dtype."""
+    plain = [p for p in function.parameters if p.access is None]
+    return {p.name: p.value.tile.dtype.integer_range() for p in plain if p.value.tile.dtype.is_integer}
+
+
+def _scalar_sizes(r: random.Random, low: int, high: int, most: int) -> list[int]:
+    """Small values, and a few at the ends or at widths of dtypes."""
+    ends = r.sample([low, high, high - 1, 31, 32, 33, 40, 64, -2], 2)
+    return sorted({v for v in (*range(-1, most + 1), *ends) if low <= v <= high})
+
+
+def _fits(scalars: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> bool:
+    return all(low <= sizes[name] <= high for name, (low, high) in scalars.items())
+
+
+def _product(
+    r: random.Random, ranges: Sequence[Sequence[int]], symbols: Sequence[str], checks: tuple[LaunchCheck, ...]
+) -> list[tuple[int, ...]]:
+    """All combinations where there are few; where few of them are allowed, draws around the numbers of the contract too."""
+    if prod(map(len, ranges)) <= 4096:
+        small = list(product(*ranges))
+    else:
+        small = [tuple(r.choice(values) for values in ranges) for _ in range(2000)]
+    if sum(_allowed(checks, dict(zip(symbols, numbers, strict=True))) for numbers in small) < 6:
+        near = sorted({n + d for check in checks for n in _numbers(check.condition) if 0 <= n < 64 for d in (0, 1, 2, 3)})
+        if near:
+            choices = [sorted({*values, *near}) for values in ranges]
+            small += [tuple(r.choice(values) for values in choices) for _ in range(1500)]
+    return small
+
+
+def _numbers(expr: Expr) -> Iterator[int]:
+    if expr.constant is not None:
+        yield expr.constant
+    for arg in expr.args:
+        yield from _numbers(arg)
 
 
 def _allowed(checks: tuple[LaunchCheck, ...], sizes: Mapping[str, int]) -> bool:
@@ -175,12 +244,14 @@ def _confirm(
 
 def replay(function: Function, example: Counterexample, checks: tuple[LaunchCheck, ...], kind: str) -> Fault | None:
     """The fault that a counterexample claims, if running its blocks shows it."""
-    scalars = [p.name for p in function.parameters if p.access is None]
+    scalars = integer_scalars(function)
     missing = [symbol for symbol in (*function.dims, *scalars) if symbol not in example.dims]
     choices = (
         dict(zip(missing, numbers, strict=True)) for numbers in product((1, 2, 3, 4, 6, 12, 64, 1000), repeat=len(missing))
     )
-    sizes = next((s for s in (free | dict(example.dims) for free in choices) if _allowed(checks, s)), None)
+    sizes = next(
+        (s for s in (free | dict(example.dims) for free in choices) if _fits(scalars, s) and _allowed(checks, s)), None
+    )
     if sizes is None:
         return None
     fixed = {_place(key): value for key, value in example.values.items()}

@@ -1,0 +1,436 @@
+"""Random tile programs that are safe by construction: kernel source with dims, scalars and how far results may differ.
+
+A program loads tiles of its block's own rows, computes with every operation and dtype, loops, branches on data, moves tiles
+through `InOut` and `Scratch` memory, and stores its results. Addresses are plain; what may go wrong is below the tile IR. The
+same number gives the same program.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tests.programs.typed_tiles import BITS, INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
+from tests.soundness.sketch import imports
+
+SHAPES: tuple[Shape, ...] = (
+    (16, 8), (8, 16), (32, 4), (1, 64), (64,), (128,), (3, 40), (5,), (7, 3), (4, 4, 8), (2, 128), (16, 32), (256,), (1, 1),
+)  # fmt: skip
+LARGE_SHAPES: tuple[Shape, ...] = ((16, 64), (32, 32), (1024,), (4, 256))
+
+
+@dataclass(slots=True)
+class Program:
+    """Kernel source and one launch of it. `exact`: results are equal bit for bit (any NaN equals any other). Tensors in
+    `small` hold small whole numbers, whose products and sums are exact."""
+
+    number: int
+    text: str
+    exact: bool
+    dims: dict[str, int]
+    scalars: dict[str, int]
+    warps: int | None  # None: as the passes choose
+    parts: tuple[str, ...] = ()
+    small: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Draft:
+    """A program in the making."""
+
+    r: random.Random
+    tiles: Tiles
+    parameters: list[str] = field(default_factory=list[str])
+    body: list[str] = field(default_factory=list[str])
+    dims: dict[str, int] = field(default_factory=dict[str, int])
+    scalars: dict[str, int] = field(default_factory=dict[str, int])
+    head: list[str] = field(default_factory=list[str])
+    parts: set[str] = field(default_factory=set[str])
+    small: set[str] = field(default_factory=set[str])
+    count: int = 0
+    depth: int = 0
+
+    def name(self, stem: str) -> str:
+        """A new name."""
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def line(self, text: str) -> None:
+        self.body.append("    " * (self.depth + 1) + text)
+
+    def let(self, dtype: str, shape: Shape, text: str) -> str:
+        """Name a tile and bring it into scope."""
+        name = self.name("v")
+        self.line(f"{name} = {text}")
+        self.tiles.scope.append(Variable(name, dtype, shape))
+        return name
+
+    def tensor(self, access: str, dtype: str, *dims: int | str) -> str:
+        """A new tensor parameter."""
+        name = self.name({"In": "x", "Out": "out", "InOut": "y", "Scratch": "s", "Atomic": "a"}[access])
+        self.parameters.append(f"{name}: {access}[{', '.join([dtype, *map(str, dims)])}]")
+        return name
+
+    def shape(self) -> Shape:
+        """A shape, seldom a large one."""
+        return self.r.choice(LARGE_SHAPES if self.r.random() < 0.06 else SHAPES)
+
+    def dtype(self) -> str:
+        """A dtype that tiles are stored in."""
+        return self.r.choice(self.tiles.dtypes)
+
+
+def program(number: int) -> Program:
+    """A program over all operations."""
+    r = random.Random(f"program {number}")
+    mode = r.choice(["sums", "sums", "products", "smooth", "smooth"])
+    draft = _draft(r, mode)
+    for _ in range(r.choice([1, 2, 2, 3])):
+        _input(draft)
+    for step in r.sample(STEPS, r.choice([1, 2, 3])):
+        step(draft)
+    for _ in range(r.choice([1, 1, 2])):
+        _output(draft)
+    return _finished(draft, number, mode)
+
+
+def traffic(number: int) -> Program:
+    """A program that sends tiles through `InOut` and `Scratch` in loops and branches, in overlapping windows and changing
+    shapes, with reductions between."""
+    r = random.Random(f"traffic {number}")
+    draft = _draft(r, "sums")
+    _input(draft)
+    for _ in range(r.choice([1, 2])):
+        r.choice([_row_traffic, _sliding_traffic, _sliding_traffic, _turned_traffic, _looped_traffic, _branched_traffic])(draft)
+    _output(draft)
+    return _finished(draft, number, "sums")
+
+
+def _draft(r: random.Random, mode: str) -> Draft:
+    tiles = Tiles(r, [], mode=mode)
+    draft = Draft(r, tiles)
+    draft.dims["N"] = r.randint(1, 3)
+    draft.head.append("grid(N)")
+    draft.line("b = bid(0)")
+    return draft
+
+
+def _finished(draft: Draft, number: int, mode: str) -> Program:
+    dims = "".join(f'class {name}(Dim):\n    """extent {name}"""\n\n\n' for name in sorted(draft.dims))
+    scalars = [f"{name}: i32" for name in draft.scalars]
+    text = f"{dims}@tilec.kernel\ndef program({', '.join([*draft.parameters, *scalars])}):\n"
+    text += "\n".join([*(f"    {line}" for line in draft.head), *draft.body]) + "\n"
+    source = f'"""Random program {number}."""\n\n{imports(text)}\n\n{text}'
+    warps = None if "mma" in draft.parts else draft.r.choice([1, 2, 4])
+    return Program(
+        number,
+        source,
+        mode != "smooth",
+        draft.dims,
+        draft.scalars,
+        warps,
+        tuple(sorted(draft.parts)),
+        tuple(sorted(draft.small)),
+    )
+
+
+def _input(d: Draft) -> None:
+    """A tile of the block's own row, now and then padded, gathered, bool or f8."""
+    shape, roll = d.shape(), d.r.random()
+    dtype = d.dtype()
+    index = ", ".join(["b", *("0" for _ in shape)])
+    if roll < 0.1:
+        d.let(
+            "boolean",
+            shape,
+            f"load({d.tensor('In', 'boolean', 'N', *shape)}, ({index}), shape={(1, *shape)}).reshape({tuple_text(shape)})",
+        )
+        d.parts.add("bool tile")
+    elif roll < 0.2:
+        narrow = d.r.choice(NARROW_FLOATS)
+        text = f"load({d.tensor('In', narrow, 'N', *shape)}, ({index}), shape={(1, *shape)}).reshape({tuple_text(shape)})"
+        d.let("f32", shape, f"{text}.astype(f32)")
+        d.parts.add("f8")
+    elif roll < 0.35:
+        extent = d.name("M")
+        d.dims[extent] = max(1, shape[-1] + d.r.choice([-3, -1, 0, 1, 5]))
+        tensor = d.tensor("In", dtype, "N", *shape[:-1], extent)
+        d.let(dtype, shape, f"load({tensor}, ({index}), shape={(1, *shape)}, pad=0).reshape({tuple_text(shape)})")
+        d.parts.add("pad")
+    else:
+        tensor = d.tensor("In", dtype, "N", *shape)
+        d.let(dtype, shape, f"load({tensor}, ({index}), shape={(1, *shape)}).reshape({tuple_text(shape)})")
+
+
+def _compute(d: Draft) -> None:
+    dtype, shape = d.dtype(), d.shape()
+    if d.r.random() < 0.6 and d.tiles.scope:
+        known = d.r.choice(d.tiles.scope)
+        dtype, shape = (known.dtype, known.shape) if known.dtype != "boolean" else (dtype, known.shape)
+    d.let(dtype, shape, d.tiles.expression(dtype, shape, d.r.randint(1, 3)))
+
+
+def _loop(d: Draft) -> None:
+    """A loop whose turns are known only at launch, with one or two carried tiles."""
+    turns = d.name("n")
+    d.scalars[turns] = d.r.choice([0, 1, 2, 3])
+    carried = [v for v in d.r.sample(d.tiles.scope, min(2, len(d.tiles.scope))) if v.shape]
+    kept = list(d.tiles.scope)
+    named = [Variable(d.let(v.dtype, v.shape, f"where({turns} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried]
+    d.line(f"for {d.name('turn')} in range({d.r.choice([turns, turns, f'{turns} - 1', '2'])}):")
+    d.depth += 1
+    for v in named or [None]:
+        if v is None:
+            d.line("pass")
+        else:
+            d.line(f"{v.name} = {d.tiles.expression(v.dtype, v.shape, 2)}")
+    d.depth -= 1
+    d.tiles.scope = kept + named
+    d.parts.add("loop")
+
+
+def _branch(d: Draft) -> None:
+    """A branch on data, with tiles that both sides set."""
+    target = d.r.choice([v for v in d.tiles.scope if v.shape] or [None])
+    if target is None:
+        return
+    name = d.let(
+        target.dtype, target.shape, target.name if target.dtype == "boolean" else f"where(b < 0, {target.name}, {target.name})"
+    )
+    condition = d.tiles.scalar_truth()
+    d.line(f"if {condition}:")
+    d.depth += 1
+    d.line(f"{name} = {d.tiles.expression(target.dtype, target.shape, 2)}")
+    d.depth -= 1
+    if d.r.random() < 0.5:
+        d.line("else:")
+        d.depth += 1
+        d.line(f"{name} = {d.tiles.expression(target.dtype, target.shape, 2)}")
+        d.depth -= 1
+    d.parts.add("branch")
+
+
+def _gather(d: Draft) -> None:
+    """Elements of the block's own row at an index that data decides, cut to the row."""
+    shape, dtype = d.r.choice([s for s in SHAPES if len(s) == 1]), d.dtype()
+    extent = d.r.choice([1, 3, 8, 33])
+    integers = d.r.choice([k for k in INTEGERS if k in d.tiles.dtypes])
+    index = f"({d.tiles.expression(integers, shape, 2)}).astype(i32)"
+    cut = d.r.choice([f"({index}) % {extent}", f"minimum(maximum({index}, 0), {extent - 1})"])
+    access = "In" if d.r.random() < 0.7 else "InOut"
+    d.let(dtype, shape, f"gather({d.tensor(access, dtype, 'N', extent)}, (b, {cut}))")
+    d.parts.add("gather")
+
+
+def _scatter(d: Draft) -> None:
+    """Lanes in another order to the block's own row; some fall outside and are masked away."""
+    shape, dtype = d.r.choice([(64,), (8,), (128,), (256,)]), d.dtype()
+    (extent,) = shape
+    order = d.r.choice([f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"])
+    room = d.r.choice([extent, extent // 2])
+    tensor = d.tensor("InOut", dtype, "N", room)
+    d.line(f"scatter({tensor}, (b, {order}), {d.tiles.expression(dtype, shape, 2)}{', mask=True' if room < extent else ''})")
+    d.parts.add("scatter")
+
+
+def _atomic(d: Draft) -> None:
+    """Integers and exact float maxima combined by all blocks into one tile."""
+    dtype = d.r.choice(["i32", "u32", "i64", "f32"])
+    kind = d.r.choice(["atomic_max", "atomic_min"] + ([] if dtype == "f32" else ["atomic_add"] * 2))
+    shape = d.r.choice([s for s in SHAPES if len(s) == 1])
+    start = d.r.choice([0, 1])
+    tensor = d.tensor("Atomic", dtype, *shape)
+    d.line(f"{kind}({tensor}, {d.tiles.expression(dtype, shape, 2)}, offset={start}{', mask=True' if start else ''})")
+    d.parts.add("atomic")
+
+
+def _product(d: Draft) -> None:
+    """A matrix product, in one step or along a loop that is staged through shared memory."""
+    dtype = d.r.choice(["bf16", "f16"])
+    rows, columns, inner = d.r.choice([16, 32, 64]), d.r.choice([16, 32]), d.r.choice([16, 32])
+    steps = d.r.choice([1, 2, 3])
+    access = d.r.choice(["In", "In", "InOut"])
+    a, w = d.tensor(access, dtype, "N", rows, inner * steps), d.tensor("In", dtype, inner * steps, columns)
+    d.parts.add("mma")
+    d.small |= {a, w}
+    d.line(f"acc = zeros(({rows}, {columns}), f32)")
+    d.line(f"for k in range({steps}):")
+    d.line(f"    left = load({a}, (b, 0, k), shape=(1, {rows}, {inner})).reshape(({rows}, {inner}))")
+    if d.r.random() < 0.3:
+        d.line("    left = left + left")
+    d.line(f"    acc = mma(left, load({w}, (k, 0), shape=({inner}, {columns})), acc)")
+    if access == "InOut" and d.r.random() < 0.7:
+        d.line(f"    store({a}, (b, 0, k), maximum(minimum(left, 2.0), -1.0).reshape((1, {rows}, {inner})))")
+    d.tiles.scope.append(Variable("acc", "f32", (rows, columns)))
+
+
+STEPS: list[Callable[[Draft], None]] = [
+    _compute, _compute, _compute, _loop, _loop, _branch, _gather, _scatter, _atomic, _product,
+]  # fmt: skip
+
+
+def _output(d: Draft) -> None:
+    """A result, stored as it is or masked at the edge."""
+    known = d.r.choice(d.tiles.scope)
+    dtype, shape = known.dtype, known.shape if known.shape else (1,)
+    if d.r.random() < 0.5:
+        dtype, shape = d.dtype(), d.shape()
+    value = f"({d.tiles.expression(dtype, shape, d.r.randint(0, 2))}).reshape({(1, *shape)})"
+    index = ", ".join(["b", *("0" for _ in shape)])
+    if d.r.random() < 0.2:
+        extent = d.name("M")
+        d.dims[extent] = max(1, shape[-1] - d.r.choice([0, 1, 3]))
+        d.head.append(f"requires({extent} <= {shape[-1]})")
+        d.line(f"store({d.tensor('Out', dtype, 'N', *shape[:-1], extent)}, ({index}), {value}, mask=True)")
+        d.parts.add("mask")
+    elif dtype in ("f32", "f16", "bf16") and d.r.random() < 0.1:
+        narrow = d.r.choice(NARROW_FLOATS)
+        d.line(f"store({d.tensor('Out', narrow, 'N', *shape)}, ({index}), ({value}).astype({narrow}))")
+        d.parts.add("f8")
+    else:
+        d.line(f"store({d.tensor('Out', dtype, 'N', *shape)}, ({index}), {value})")
+
+
+def _buffer(d: Draft, extent: int) -> tuple[str, str]:
+    """Working memory of the block's own row, written in full if it is `Scratch`."""
+    dtype = d.dtype()
+    access = d.r.choice(["InOut", "Scratch"])
+    name = d.tensor(access, dtype, "N", extent)
+    if access == "Scratch":
+        chunk = max(c for c in (64, 128, 256, 512, 1024) if extent % c == 0 or c == 64)
+        for start in range(0, extent, chunk):
+            size = min(chunk, extent - start)
+            d.line(f"store({name}, {d.tiles.expression(dtype, (1, size), 1)}, offset=(b, {start}))")
+    d.parts.add(access)
+    return name, dtype
+
+
+def _moves(d: Draft, name: str, dtype: str, extent: int, count: int, step: str = "") -> None:
+    """Stores and loads of windows that overlap, in different shapes, with a reduction or a turn between."""
+    for _ in range(count):
+        size = d.r.choice([s for s in (32, 64, 128, 256) if s <= extent])
+        most = (extent - size) // (4 if step else 1)
+        start = d.r.choice([0, most, most // 2, min(most, 1), min(most, 32)])
+        offset = f"(b, {start} + {step} * {max(1, min(32, most // 4 or 1))})" if step and most else f"(b, {start})"
+        if step and most and start + 3 * max(1, min(32, most // 4 or 1)) + size > extent:
+            offset = f"(b, {start})"
+        if d.r.random() < 0.55:
+            shape = d.r.choice([(1, size), (size // 8, 8), (8, size // 8), (size,)])
+            d.line(f"store({name}, ({d.tiles.expression(dtype, shape, 2)}).reshape((1, {size})), offset={offset})")
+        else:
+            roll = d.r.random()
+            text = f"load({name}, offset={offset}, shape=(1, {size}))"
+            if roll < 0.3:
+                d.let(dtype, (size // 8, 8), f"{text}.reshape((8, {size // 8})).permute((1, 0))")
+            elif roll < 0.5 and dtype in BITS:
+                d.let(dtype, (size // 8,), f"tilec.sum({text}.reshape(({size // 8}, 8)), axis=1)")
+            elif roll < 0.6:
+                d.let(dtype, (8,), f"tilec.max({text}.reshape(({size // 8}, 8)), axis=0)")
+            elif roll < 0.75:
+                index = f"({d.tiles.expression('i32', (64,), 1)}) % {extent}"
+                d.let(dtype, (64,), f"gather({name}, (b, {index}))")
+            elif roll < 0.85:
+                d.line(f"scatter({name}, (b, {extent - 1} - arange({size})), {d.tiles.expression(dtype, (size,), 1)})")
+            else:
+                d.let(dtype, (size,), f"{text}.reshape(({size},))")
+
+
+def _row_traffic(d: Draft) -> None:
+    extent = d.r.choice([64, 128, 256, 512])
+    name, dtype = _buffer(d, extent)
+    _moves(d, name, dtype, extent, d.r.randint(2, 5))
+    d.parts.add("straight")
+
+
+def _looped_traffic(d: Draft) -> None:
+    extent = d.r.choice([128, 256, 512])
+    name, dtype = _buffer(d, extent)
+    turns = d.name("n")
+    d.scalars[turns] = d.r.choice([0, 1, 2, 4])
+    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
+    variable = d.name("turn")
+    total = d.let(dtype, (64,), d.tiles.expression(dtype, (64,), 1))
+    kept = list(d.tiles.scope)
+    d.line(f"for {variable} in range({turns}):")
+    d.depth += 1
+    _moves(d, name, dtype, extent, d.r.randint(2, 4), variable)
+    if d.r.random() < 0.3:
+        _branched_moves(d, name, dtype, extent)
+    d.line(f"{total} = {d.tiles.expression(dtype, (64,), 2)}")
+    d.depth -= 1
+    d.tiles.scope = kept
+    _moves(d, name, dtype, extent, d.r.randint(0, 2))
+    d.parts.add("loop")
+
+
+def _sliding_traffic(d: Draft) -> None:
+    """A window that moves with the loop: what one thread wrote, another reads a turn later. Nothing else makes threads meet."""
+    size, step = d.r.choice([64, 128, 256, 512]), d.r.choice([1, 8, 16, 32, 64])
+    dtype = d.dtype()
+    shape = (1, size)
+    held = d.let(dtype, shape, f"load({d.tensor('In', dtype, 'N', size)}, (b, 0), shape={shape})")
+    total = d.let(dtype, shape, f"zeros({shape}, {dtype})")
+    name = d.tensor("InOut", dtype, "N", size + 4 * step)
+    turns, variable = d.name("n"), d.name("turn")
+    d.scalars[turns] = d.r.choice([0, 2, 3, 4])
+    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
+    offset = d.r.choice([f"(b, {variable} * {step})", f"(b, {4 * step} - {variable} * {step})"])
+    written = d.r.choice([held, total, f"maximum({held}, {total})", f"{held} + {total}"])
+    store = f"store({name}, {written}, offset={offset})"
+    joined = d.r.choice([f"maximum({total}, {{}})", f"minimum({total}, {{}})", f"{total} + {{}}"])
+    load = f"{total} = {joined.format(f'load({name}, offset={offset}, shape={shape})')}"
+    lines = [store, load] if d.r.random() < 0.6 else [load, store]
+    d.line(f"for {variable} in range({turns}):")
+    d.depth += 1
+    if d.r.random() < 0.3:
+        d.line(f"if {d.r.choice(['b == 0', f'{variable} != 1', f'{variable} < {turns} - 1'])}:")
+        d.body.append("    " * (d.depth + 2) + lines.pop(0))
+    for line in lines:
+        d.line(line)
+    d.depth -= 1
+    d.parts |= {"sliding", "InOut"}
+
+
+def _branched_moves(d: Draft, name: str, dtype: str, extent: int) -> None:
+    kept = list(d.tiles.scope)
+    d.line(f"if {d.tiles.scalar_truth()}:")
+    d.depth += 1
+    _moves(d, name, dtype, extent, d.r.randint(1, 3))
+    d.line(f"store({name}, {d.tiles.expression(dtype, (1, 32), 1)}, offset=(b, 0))")
+    d.depth -= 1
+    d.tiles.scope = list(kept)
+    if d.r.random() < 0.5:
+        d.line("else:")
+        d.depth += 1
+        _moves(d, name, dtype, extent, d.r.randint(1, 2))
+        d.line(f"store({name}, {d.tiles.expression(dtype, (1, 32), 1)}, offset=(b, 16))")
+        d.depth -= 1
+        d.tiles.scope = kept
+    d.parts.add("branch")
+
+
+def _branched_traffic(d: Draft) -> None:
+    extent = d.r.choice([64, 128, 256])
+    name, dtype = _buffer(d, extent)
+    _moves(d, name, dtype, extent, 1)
+    _branched_moves(d, name, dtype, extent)
+    _moves(d, name, dtype, extent, d.r.randint(1, 2))
+
+
+def _turned_traffic(d: Draft) -> None:
+    """A matrix stored by rows and read by columns."""
+    rows, columns = d.r.choice([(16, 16), (8, 32), (4, 64), (32, 8)])
+    dtype, access = d.dtype(), d.r.choice(["InOut", "Scratch"])
+    name = d.tensor(access, dtype, "N", rows, columns)
+    d.line(f"store({name}, (b, 0, 0), {d.tiles.expression(dtype, (1, rows, columns), 2)})")
+    for _ in range(d.r.choice([1, 2])):
+        d.let(
+            dtype,
+            (columns, rows),
+            f"load({name}, (b, 0, 0), shape=(1, {rows}, {columns})).reshape(({rows}, {columns})).permute((1, 0))",
+        )
+        window = (1, rows // 2, columns // 2)
+        text = f"({d.tiles.expression(dtype, window[1:], 2)}).reshape({window})"
+        d.line(f"store({name}, {text}, offset=(b, {d.r.choice([0, 1, rows // 2])}, {d.r.choice([0, 1, columns // 2])}))")
+    d.parts |= {"turned", access}

@@ -1,0 +1,182 @@
+"""One program, several machines: the tile interpreter is the reference; the MLIR block machine and the PTX emulator must agree.
+
+`difference` says where two results differ more than allowed. Code generation may abort the process, so a campaign calls
+`examine` in worker processes only.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tests.programs.error_bounds import run_bounded
+from tests.programs.generate import Program
+from tests.programs.launches import Array, arrays
+from tilec.artifact import Manifest, Resources, ScalarSpec, TensorSpec
+from tilec.codegen import ptx
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.interpreter import Accesses, InterpreterError, run
+from tilec.ir.core import Access, Function
+from tilec.ir.types import TensorType
+from tilec.lowering import Lowered, lower
+from tilec.passes import prepare
+from tilec.passes.prove import prove
+from tilec.target import Target
+
+LOWERING_TESTS = str(Path(__file__).resolve().parents[1] / "lowering")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """`kind`: equal, different, fault (the emulator found a race, a missing barrier, an access outside, ...), refused (by the
+    prover), error (a stage failed). `detail` says what; `seconds` by stage."""
+
+    kind: str
+    detail: str = ""
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    operations: tuple[tuple[str, str], ...] = ()
+
+
+def load(program: Program) -> Function:
+    """The program through the frontend."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(program.text, encoding="utf-8")
+        return load_kernel(path, {}, root=Path(folder))
+
+
+def reference(function: Function, program: Program) -> tuple[dict[str, Array], dict[str, Array] | None]:
+    """What the interpreter leaves in memory, and for programs that are not exact how far each element may be off."""
+    held = arrays(function, program)
+    if not program.exact:
+        return held, run_bounded(function, held, program.scalars)
+    record = Accesses(function, held)
+    run(function, held, program.scalars, accesses=record)
+    problems = [line for line in record.problems() if "read before" not in line]
+    assert not problems, problems
+    return held, None
+
+
+def difference(
+    function: Function, found: Mapping[str, Array], right: Mapping[str, Array], bounds: Mapping[str, Array] | None
+) -> str:
+    """The first element that is wrong, or an empty string. `Scratch` is nobody's result."""
+    for parameter in function.parameters:
+        if parameter.access in (None, Access.SCRATCH, Access.IN):
+            continue
+        name = parameter.name
+        a, b = found[name], right[name]
+        if parameter.value.tensor.dtype.is_float:
+            with np.errstate(all="ignore"):
+                x, y = a.astype(np.float64), b.astype(np.float64)
+                same = (x == y) & (np.signbit(x) == np.signbit(y)) | (np.isnan(x) & np.isnan(y))
+                if bounds is not None:
+                    same |= (np.abs(x - y) <= bounds[name]) | ~np.isfinite(bounds[name])
+        else:
+            same = a == b
+        if not same.all():
+            place = tuple(int(i) for i in np.argwhere(~same)[0])
+            most = "" if bounds is None else f", at most {bounds[name][place]} off"
+            return f"{name}{list(place)} is {a[place]!r} instead of {b[place]!r}{most}; {int((~same).sum())} elements differ"
+    return ""
+
+
+def lowered(program: Program, target: Target) -> Lowered:
+    """The program as MLIR."""
+    return lower(prepare(load(program), target, num_warps=program.warps), target)
+
+
+def manifest(function: Function, made: Lowered, target: Target) -> Manifest:
+    """What a launch needs to know beside the PTX. Proofs and the CUBIN's resources are left out: nothing runs on a GPU."""
+    tensors: list[TensorSpec] = []
+    scalars: list[ScalarSpec] = []
+    for parameter in function.parameters:
+        kind = parameter.value.type
+        if isinstance(kind, TensorType):
+            assert parameter.access is not None
+            access = parameter.access.value
+            tensors.append(TensorSpec(parameter.name, access, kind.dtype.name, kind.dims, kind.strides, kind.align))
+        else:
+            scalars.append(ScalarSpec(parameter.name, parameter.value.tile.dtype.name))
+    return Manifest(
+        kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tuple(tensors), scalars=tuple(scalars),
+        abi=made.abi, grid=function.grid, block=made.num_threads, cluster=1, dependent_launch=made.dependent_launch,
+        launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, made.dynamic_shared_bytes),
+        obligations=(), unsafe=(), digests={}, toolchain={},
+    )  # fmt: skip
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self.last
+        self.last = now
+
+
+def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, ...] = (0,), proven: bool = False,
+            block_machine: bool = False) -> Outcome:  # fmt: skip
+    """Run a program everywhere; one PTX text stands for all targets that differ in nothing but its header."""
+    watch = _Watch()
+    try:
+        function = load(program)
+        if proven:
+            prove(function)
+            watch.lap("prove")
+        right, bounds = reference(function, program)
+        watch.lap("interpret")
+        seen: dict[str, str] = {}
+        for target in targets:
+            made = lowered(program, target)
+            watch.lap("lower")
+            if block_machine and target is targets[0]:
+                wrong = _on_block_machine(function, program, made, right, bounds)
+                watch.lap("block machine")
+                if wrong:
+                    return Outcome("different", f"block machine, {target}: {wrong}", watch.seconds)
+            text = ptx.to_ptx(made.mlir, target)
+            watch.lap("ptx")
+            body = "\n".join(line for line in text.splitlines() if not line.startswith((".target", ".version", "//")))
+            for seed in () if body in seen else seeds:
+                found = _emulated(function, program, target, made, text, right, bounds, seed)
+                watch.lap("emulate")
+                if found is not None:
+                    return Outcome(found[0], f"{target}, schedule {seed}: {found[1]}", watch.seconds)
+            seen[body] = target.name
+    except (CompileError, InterpreterError) as error:
+        kind = "refused" if isinstance(error, CompileError) and error.diagnostics[0].code[:3] in ("E03", "E04") else "error"
+        return Outcome(kind, f"{type(error).__name__}: {str(error)[:300]}", watch.seconds)
+    return Outcome("equal", "", watch.seconds)
+
+
+def _on_block_machine(function: Function, program: Program, made: Lowered, right: Mapping[str, Array],
+                      bounds: Mapping[str, Array] | None) -> str:  # fmt: skip
+    if LOWERING_TESTS not in sys.path:
+        sys.path.insert(0, LOWERING_TESTS)
+    from block_machine import launch  # pyright: ignore
+
+    held = arrays(function, program)
+    launch(function, made, held, {**program.dims, **program.scalars})
+    return difference(function, held, right, bounds)
+
+
+def _emulated(function: Function, program: Program, target: Target, made: Lowered, text: str, right: Mapping[str, Array],
+              bounds: Mapping[str, Array] | None, seed: int) -> tuple[str, str] | None:  # fmt: skip
+    from tilec.emulator import emulate  # pyright: ignore
+
+    held = arrays(function, program)
+    report = emulate(text, manifest(function, made, target), held, {**program.dims, **program.scalars}, seed=seed)
+    if not report.clean:
+        return "fault", str(next(fault for fault in report.faults if fault.kind != "race-same-value"))
+    wrong = difference(function, report.tensors, right, bounds)
+    return ("different", wrong) if wrong else None

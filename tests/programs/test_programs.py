@@ -1,0 +1,49 @@
+"""Random tile programs: the interpreter, the MLIR block machine and the PTX emulator give the same; nothing races.
+
+Each program runs on one architecture, which goes around with its number. `ci/bench/programs.py` runs thousands on all three.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.programs.generate import program, traffic
+from tests.programs.workers import Job, examine_all
+from tilec.target import TARGETS
+
+BATCH = 50
+
+
+def jobs(kind: str, first: int, count: int) -> list[Job]:
+    """Programs in a row, the architecture by number; each tenth is proven too, each fifth runs on the block machine."""
+    return [
+        Job(kind, n, (TARGETS[n % len(TARGETS)].name,), (n,) if kind == "traffic" else (0,), n % 10 == 0, n % 5 == 0)
+        for n in range(first, first + count)
+    ]
+
+
+@pytest.mark.parametrize("first", range(0, 200, BATCH))
+@pytest.mark.parametrize("kind", ["program", "traffic"])
+def test_all_machines_agree(kind: str, first: int) -> None:
+    kinds: Counter[str] = Counter()
+    for job, outcome in examine_all(jobs(kind, first, BATCH)):
+        kinds[outcome.kind] += 1
+        assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
+    assert kinds["equal"] == BATCH
+
+
+def test_programs_cover_the_language() -> None:
+    text = "\n".join(make(n).text for n in range(200) for make in (program, traffic))
+    words = "argmax argmin sum max min where maximum minimum abs floor ceil sqrt exp exp2 log log2 sin cos tanh"
+    words += " sigmoid rsqrt gather scatter atomic_add atomic_max atomic_min mma astype reshape permute"
+    words += " broadcast_to zeros full arange i8 i16 i32 i64 u8 u16 u32 boolean f32 f16 bf16 f8e4m3 f8e5m2"
+    words += " InOut Scratch Atomic pad mask if for"
+    missing = [word for word in words.split() if word not in text]
+    assert not missing
+
+
+def test_a_number_gives_one_program() -> None:
+    assert program(7) == program(7)
+    assert traffic(7).text != traffic(8).text

@@ -1,0 +1,120 @@
+"""Examines many programs in worker processes: one that dies (LLVM may abort) costs one program, and is replaced.
+
+A job goes in as a `Job`, an `Outcome` of kind `crash` comes back for one whose worker died or ran past its time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from tests.programs.generate import Program, program, traffic
+from tests.programs.machines import Outcome, examine
+from tilec.target import Target
+
+MAKE = {"program": program, "traffic": traffic}
+SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A program by kind and number, and on what to run it."""
+
+    kind: str
+    number: int
+    archs: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    proven: bool = False
+    block_machine: bool = False
+
+    def make(self) -> Program:
+        """The program."""
+        return MAKE[self.kind](self.number)
+
+
+def examined(job: Job) -> Outcome:
+    """The outcome of one job, in this process."""
+    targets = tuple(Target.parse(arch) for arch in job.archs)
+    try:
+        return examine(job.make(), targets, seeds=job.seeds, proven=job.proven, block_machine=job.block_machine)
+    except Exception as error:  # one failing program must not end a run of thousands; it is counted and named
+        return Outcome("error", f"{type(error).__name__}: {error}"[:400])
+
+
+def _serve(connection: Connection) -> None:
+    while True:
+        job = connection.recv()
+        if job is None:
+            return
+        connection.send(examined(job))
+
+
+class _Worker:
+    """A process that examines one job at a time."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(other,), daemon=True)
+        self.process.start()
+        other.close()
+        self.job: Job | None = None
+        self.done = 0
+
+    def give(self, job: Job) -> None:
+        self.job = job
+        self.connection.send(job)
+
+    def take(self) -> Outcome:
+        """What came back; a crash if the process is gone."""
+        try:
+            found: Outcome = self.connection.recv()
+        except EOFError:
+            self.process.join()
+            return Outcome("crash", f"the worker ended with status {self.process.exitcode}")
+        self.done += 1
+        return found
+
+    def end(self) -> None:
+        if self.process.is_alive():
+            self.process.terminate()
+        self.process.join()
+        self.connection.close()
+
+
+def examine_all(jobs: Iterable[Job], processes: int = 1) -> Iterator[tuple[Job, Outcome]]:
+    """Outcomes as they come. A worker is replaced after a crash, past its time, and after a few hundred programs."""
+    waiting = iter(jobs)
+    workers: list[_Worker] = []
+    try:
+        for job in waiting:
+            worker = _Worker()
+            worker.give(job)
+            workers.append(worker)
+            if len(workers) == processes:
+                break
+        while workers:
+            ready = wait([worker.connection for worker in workers], SECONDS)
+            busy = [worker for worker in workers if worker.connection in ready] or workers[:]
+            for worker in busy:
+                job = worker.job
+                assert job is not None
+                timed_out = worker.connection not in ready
+                outcome = Outcome("crash", f"took more than {SECONDS:.0f} s") if timed_out else worker.take()
+                yield job, outcome
+                place = workers.index(worker)
+                following = next(waiting, None)
+                if following is None or outcome.kind == "crash" or worker.done >= 400:
+                    worker.end()
+                    workers.pop(place)
+                    if following is None:
+                        continue
+                    worker = _Worker()
+                    workers.insert(place, worker)
+                worker.give(following)
+    finally:
+        for worker in workers:
+            worker.end()

@@ -1,0 +1,160 @@
+"""Floats of the tile IR as Python floats: rounding to each dtype, and every float operation with one total meaning.
+
+A value of any float dtype is held as the Python float it equals, which is exact. Arithmetic is done in f32, rounded once more
+for narrower dtypes; a double rounds to the same f32 as the exact sum, difference, product, quotient or root does.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from tilec.ir.types import DType
+
+NAN = math.nan
+INF = math.inf
+MOST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+_F8 = {"f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}
+
+
+def to_f32(value: float) -> float:
+    """The nearest f32, ties to even."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(INF, value)
+
+
+def _to_bf16(value: float) -> float:
+    if value != value or value in (INF, -INF):
+        return value
+    (bits,) = struct.unpack("I", struct.pack("f", value))
+    bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+    return struct.unpack("f", struct.pack("I", bits))[0]
+
+
+def _to_f16(value: float) -> float:
+    try:
+        return struct.unpack("e", struct.pack("e", value))[0]
+    except OverflowError:
+        return math.copysign(INF, value)
+
+
+def rounded(value: float, dtype: DType) -> float:
+    """A double rounded to f32 and then to the dtype; f8 dtypes stay finite."""
+    value = to_f32(value)
+    match dtype.name:
+        case "f32":
+            return value
+        case "f16":
+            return _to_f16(value)
+        case "bf16":
+            return _to_bf16(value)
+        case name:
+            most = MOST[name]
+            clipped = value if value != value else max(-most, min(most, value))
+            return float(np.float32(clipped).astype(_F8[name]))
+
+
+def from_int(value: int, dtype: DType) -> float:
+    """An integer of any size to the nearest f32, ties to even, then to the dtype."""
+    magnitude = abs(value)
+    excess = magnitude.bit_length() - 24
+    if excess > 0:
+        half, rest, kept = 1 << (excess - 1), magnitude & ((1 << excess) - 1), magnitude >> excess
+        magnitude = (kept + (rest > half or (rest == half and kept & 1 == 1))) << excess
+    return rounded(float(-magnitude if value < 0 else magnitude), dtype)
+
+
+def to_int(value: float, dtype: DType) -> int:
+    """Toward zero, at most the ends of the range; NaN gives 0."""
+    low, high = dtype.integer_range()
+    if value != value:
+        return 0
+    if value in (INF, -INF):
+        return high if value > 0 else low
+    return max(low, min(high, int(value)))
+
+
+def least(a: float, b: float) -> float:
+    """minimumNumber: a NaN loses to a number, -0 < +0."""
+    if a != a or b != b:
+        return b if a != a else a
+    if a == b:
+        return a if math.copysign(1, a) < 0 else b
+    return a if a < b else b
+
+
+def most(a: float, b: float) -> float:
+    """maximumNumber: a NaN loses to a number, -0 < +0."""
+    return -least(-a, -b)
+
+
+def _divide(a: float, b: float) -> float:
+    if b != 0 or b != b:
+        return a / b
+    return NAN if a == 0 or a != a else math.copysign(INF, a) * math.copysign(1, b)
+
+
+def _power(a: float, b: float) -> float:
+    if a != a or b != b:
+        return NAN
+    try:
+        return math.pow(a, b)
+    except OverflowError:
+        return -INF if a < 0 and b % 2 == 1 else INF
+    except ValueError:
+        return INF if a == 0 else NAN
+
+
+BINARY: dict[str, Callable[[float, float], float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": _divide,
+    "pow": _power,
+    "min": least,
+    "max": most,
+}
+
+
+def _guarded(act: Callable[[float], float]) -> Callable[[float], float]:
+    def total(x: float) -> float:
+        try:
+            return act(x)
+        except OverflowError:
+            return INF
+        except ValueError:
+            return NAN
+
+    return total
+
+
+def _logarithm(act: Callable[[float], float]) -> Callable[[float], float]:
+    return _guarded(lambda x: -INF if x == 0 else act(x))
+
+
+def _whole(act: Callable[[float], int]) -> Callable[[float], float]:
+    return lambda x: x if x != x or x in (INF, -INF) or x == 0 else math.copysign(float(act(x)), x)
+
+
+UNARY: dict[str, Callable[[float], float]] = {
+    "neg": lambda x: -x,
+    "abs": abs,
+    "exp2": _guarded(lambda x: 2.0**x),
+    "exp": _guarded(math.exp),
+    "log2": _logarithm(math.log2),
+    "log": _logarithm(math.log),
+    "sqrt": _guarded(math.sqrt),
+    "rsqrt": _guarded(lambda x: _divide(1.0, math.sqrt(x))),
+    "tanh": math.tanh,
+    "sigmoid": _guarded(lambda x: x if x != x else 0.0 if x < -700 else 1.0 / (1.0 + math.exp(-x))),
+    "sin": _guarded(math.sin),
+    "cos": _guarded(math.cos),
+    "floor": _whole(math.floor),
+    "ceil": _whole(math.ceil),
+}

@@ -1,0 +1,116 @@
+"""The enumerator's own arithmetic: every operation at its edges, and floats against NumPy's rounding."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.soundness import floats
+from tests.soundness.arithmetic import evaluate, wrapped
+from tilec.ir import ops
+from tilec.ir.core import Op, Value
+from tilec.ir.types import DTYPES, TileType
+
+NAN, INF = math.nan, math.inf
+NUMPY = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def result(op: Op, dtype: str, *operands: list[float], out: str | None = None) -> list[float]:
+    shape = (len(operands[0]),)
+    op.operands = [Value(TileType(DTYPES[dtype], shape)) for _ in operands]
+    op.define(TileType(DTYPES[out or dtype], shape))
+    found = evaluate(op, list(operands))
+    kind = op.result.tile.dtype
+    return [wrapped(int(v), kind) for v in found] if kind.is_integer else found
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "a", "b", "expected"),
+    [
+        ("add", "i8", 127, 1, -128),
+        ("sub", "u8", 0, 1, 255),
+        ("mul", "i16", 300, 300, 90000 - 65536),
+        ("floordiv", "i32", -7, 2, -4),
+        ("floordiv", "i32", 7, 0, 0),
+        ("floordiv", "i32", -(2**31), -1, -(2**31)),
+        ("mod", "i32", -7, 2, 1),
+        ("mod", "i32", 7, 0, 0),
+        ("mod", "i32", -(2**31), -1, 0),
+        ("mod", "i32", 7, -2, -1),
+        ("shl", "i32", 1, 31, -(2**31)),
+        ("shl", "i32", 1, 32, 0),
+        ("shl", "i32", 1, -1, 0),
+        ("shr", "i32", -8, 1, -4),
+        ("shr", "i32", -8, 40, -1),
+        ("shr", "i32", 8, 40, 0),
+        ("shr", "i32", -8, -1, -1),
+        ("shr", "u32", 2**32 - 1, 32, 0),
+        ("xor", "i8", -1, 5, -6),
+    ],
+)
+def test_integers_at_their_edges(kind: str, dtype: str, a: int, b: int, expected: int) -> None:
+    assert result(ops.Binary(kind=kind), dtype, [a], [b]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "a", "expected"),
+    [("neg", "i8", -128, -128), ("abs", "i8", -128, -128), ("abs", "u32", 2**31, 2**31), ("not", "u8", 1, 254),
+     ("not", "bool", 1, 0), ("neg", "u8", 1, 255)],
+)  # fmt: skip
+def test_unary_integers_at_their_edges(kind: str, dtype: str, a: int, expected: int) -> None:
+    assert result(ops.Unary(kind=kind), dtype, [a]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "a", "expected"),
+    [("f32", "i32", NAN, 0), ("f32", "i8", 300.0, 127), ("f32", "u8", -3.5, 0), ("f32", "i64", INF, 2**63 - 1),
+     ("f32", "i32", -2.9, -2), ("i32", "u8", -1, 255), ("i8", "i64", -1, -1), ("u8", "i32", 200, 200), ("i32", "bool", 2, 1),
+     ("f32", "bool", NAN, 1), ("bool", "f32", 1, 1.0), ("i64", "f32", 2**24 + 1, 2.0**24), ("i32", "f16", 70000, INF)],
+)  # fmt: skip
+def test_conversions_at_their_edges(source: str, target: str, a: float, expected: float) -> None:
+    assert result(ops.Cast(), source, [a], out=target) == [expected]
+
+
+def test_nan_loses_and_zeros_are_ordered() -> None:
+    assert floats.least(NAN, 3.0) == 3.0
+    assert floats.most(3.0, NAN) == 3.0
+    assert math.isnan(floats.most(NAN, NAN))
+    assert math.copysign(1, floats.least(0.0, -0.0)) == -1
+    assert math.copysign(1, floats.most(-0.0, 0.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "expected"),
+    [("argmax", [NAN, 1.0, 2.0, 2.0], 2), ("argmin", [NAN, 0.0, -0.0], 1), ("argmax", [NAN, NAN], 0), ("argmin", [3, 1, 1], 1)],
+)
+def test_positions(kind: str, column: list[float], expected: int) -> None:
+    dtype = "f32" if any(isinstance(v, float) for v in column) else "i32"
+    op = ops.Reduce(kind=kind, axis=0, operands=[Value(TileType(DTYPES[dtype], (len(column),)))])
+    op.define(TileType(DTYPES["i32"]))
+    assert evaluate(op, [column]) == [expected]
+
+
+def test_division_and_comparison_of_floats() -> None:
+    assert result(ops.Binary(kind="div"), "f32", [1.0, -1.0], [0.0, 0.0]) == [INF, -INF]
+    assert math.isnan(result(ops.Binary(kind="div"), "f32", [0.0], [0.0])[0])
+    compare = ops.Compare(kind="ne")
+    assert result(compare, "f32", [NAN], [NAN], out="bool") == [1]
+    assert result(ops.Compare(kind="le"), "f32", [NAN], [1.0], out="bool") == [0]
+
+
+@pytest.mark.parametrize("name", sorted(NUMPY))
+def test_rounding_is_numpys(name: str) -> None:
+    r = random.Random(name)
+    dtype = DTYPES[name]
+    numbers = [r.uniform(-4, 4) * 2.0 ** r.randint(-150, 130) for _ in range(3000)] + [0.0, -0.0, INF, 65519.9, 65520.0, 1e-45]
+    with np.errstate(all="ignore"):
+        for number in numbers:
+            expected = float(np.float32(number).astype(NUMPY[name]))
+            assert floats.rounded(number, dtype) == expected, number
+    for _ in range(2000):
+        whole = r.getrandbits(63) >> r.randint(0, 62)
+        assert floats.from_int(whole, DTYPES["f32"]) == float(np.int64(whole).astype(np.float32)), whole

@@ -1,0 +1,224 @@
+"""Kernels over the whole language, right as made: every dtype, casts, bits, index tiles that are carried, permuted, reduced and
+gathered, `Atomic`, `Scratch`, `unsafe`, strides, tile functions, conditions on data, empty extents, products in `requires`.
+
+A kernel is source text made of parts: inputs, a few index tiles of known range, accesses through them, and a store that covers
+the output. What mutations make of it may be wrong.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+
+from tests.programs.typed_tiles import FLOATS, INTEGERS, Shape
+from tests.soundness.bounded import Ranged
+from tests.soundness.sketch import Sketch, WideKernel
+from tests.soundness.wide_accesses import access
+
+
+def wide(r: random.Random) -> WideKernel:
+    """A kernel that uses a handful of parts."""
+    s = Sketch(r)
+    _frame(s)
+    width = r.choice([2, 4, 4, 8])
+    for _ in range(r.choice([1, 2, 2])):
+        r.choice([_data_scalar, _data_scalar, _ranged_scalar, _data_tile, _truth, _scalar])(s, width)
+    used = r.choice([_plain, _plain, _looped, _branched, _helped])
+    used(s, width)
+    _cover(s)
+    return s.kernel()
+
+
+def _frame(s: Sketch) -> None:
+    """The grid: one block per row, in one or two axes, or a loop over rows."""
+    roll = s.r.random()
+    s.line("b = bid(0)")
+    if roll < 0.7:
+        s.head.append("grid(N)")
+    elif roll < 0.85:
+        s.head.append(f"grid(N, {s.r.choice(['M', '2'])})")
+        other = "M" if "M)" in s.head[-1] else "2"
+        s.dims += ["M"] if other == "M" else []
+        s.line("row = b * num_blocks(1) + bid(1)")
+        s.row, s.rows = "row", f"N * {other}"
+        if other == "M":
+            s.head.append("requires(N * M <= 1000000)")
+            s.parameters.append("w0: In[f32, M]")
+        s.parts.append("product")
+    else:
+        s.head.append("grid(N)")
+        s.line("row = N - 1 - b")
+        s.row = "row"
+
+
+def _data_scalar(s: Sketch, width: int) -> None:
+    """An integer or a float that memory holds, as one number."""
+    dtype = s.r.choice([*INTEGERS, *FLOATS])
+    name = s.name("d")
+    s.line(f"{name} = load({s.tensor('In', dtype, s.rows)}, {s.row})")
+    if dtype in FLOATS:
+        whole = s.name("d")
+        target = s.r.choice(INTEGERS)
+        s.line(f"{whole} = {s.r.choice([f'{target}({name})', f'abs({name}).astype({target})', f'(-{name}).astype({target})'])}")
+        name, dtype = whole, target
+        s.parts.append("float-index")
+    s.bounded.data.append((name, dtype, ()))
+    s.parts.append("data")
+
+
+def _ranged_scalar(s: Sketch, width: int) -> None:
+    """A number that `values` bounds."""
+    dtype = s.r.choice(INTEGERS)
+    low = s.r.choice([0, 0, 1, -2]) if dtype[0] != "u" else s.r.choice([0, 1])
+    high = low + s.r.randint(1, 6)
+    tensor = s.tensor("In", dtype, s.rows)
+    s.head.append(f"values({tensor}, {low}, {high})")
+    s.assign(Ranged(f"load({tensor}, {s.row})", dtype, (), low, high - 1), "d")
+    s.parts.append("values")
+
+
+def _data_tile(s: Sketch, width: int) -> None:
+    """A tile that memory holds, of any or of declared values."""
+    dtype = s.r.choice(INTEGERS)
+    name = s.name("t")
+    tensor = s.tensor("In", dtype, s.rows, width)
+    text = f"load({tensor}, ({s.row}, 0), shape=(1, {width})).reshape(({width},))"
+    if s.r.random() < 0.5:
+        s.head.append(f"values({tensor}, 0, 5)")
+        s.assign(Ranged(text, dtype, (width,), 0, 4), "t")
+    else:
+        s.line(f"{name} = {text}")
+        s.bounded.data.append((name, dtype, (width,)))
+    s.parts.append("data-tile")
+
+
+def _truth(s: Sketch, width: int) -> None:
+    """A bool scalar from a bool tensor, a float or an integer."""
+    name = s.name("q")
+    dtype = s.r.choice(["boolean", "f32", "bf16", "f16", "i8", "u32"])
+    loaded = f"load({s.tensor('In', dtype, s.rows)}, {s.row})"
+    s.line(f"{name} = {loaded}" if dtype == "boolean" else f"{name} = {loaded} {s.r.choice(['>', '==', '!=', '<='])} 1")
+    s.bounded.truths.append(name)
+    s.parts.append("bool")
+
+
+def _scalar(s: Sketch, width: int) -> None:
+    """A scalar parameter, bounded by `requires` or not."""
+    dtype = s.r.choice(["i32", "i32", "u32", "i64", "i8", "i16", "u8", "u16"])
+    name = s.name("p")
+    s.parameters.append(f"{name}: {dtype}")
+    if s.r.random() < 0.6:
+        low = s.r.choice([0, 1, 2])
+        s.head.append(f"requires({name} >= {low}, {name} < {low + 5})")
+        s.bounded.scope.append(Ranged(name, dtype, (), low, low + 4))
+    else:
+        s.bounded.data.append((name, dtype, ()))
+    s.parts.append("scalar")
+
+
+def _plain(s: Sketch, width: int) -> None:
+    for _ in range(s.r.choice([1, 1, 2])):
+        access(s, width)
+
+
+def _looped(s: Sketch, width: int) -> None:
+    """Accesses in a loop that carries an index tile or scalar."""
+    shape: Shape = s.r.choice([(), (width,)])
+    start = s.assign(s.bounded.expression(shape, 1), "c")
+    most = max(1, start.high)
+    if start.low < 0 or start.high > 100:
+        start = s.assign(Ranged(f"{'abs' if start.low < 0 else ''}({start.text}) % 5", start.dtype, shape, 0, 4), "c")
+        most = 4
+    turns = s.r.choice(["2", "3", "N", "(N - 1)"])
+    s.line(f"for i in range({turns}):")
+    outer, kept = s.indent, (list(s.bounded.scope), list(s.bounded.data), list(s.bounded.truths))
+    s.indent += "    "
+    if turns in "23":
+        s.bounded.scope.append(Ranged("i", "i32", (), 0, int(turns) - 1))
+    s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [
+        Ranged(start.text, start.dtype, shape, 0, most)
+    ] * 3
+    if shape and s.r.random() < 0.4:
+        turned = f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))"
+        signed = f"{start.text}.astype(i32) - {turned}.astype(i32)" if start.dtype[0] == "u" else f"{start.text} - {turned}"
+        dtype = "i32" if start.dtype[0] == "u" else start.dtype
+        s.assign(Ranged(signed, dtype, shape, -most, most), "d")
+        s.bounded.scope += s.bounded.scope[-1:] * 3
+    access(s, width)
+    nexts = [f"({start.text} + 1) % {most + 1}", f"where({start.text} > 0, {start.text} - 1, {most})", f"{most} - {start.text}"]
+    if shape:
+        nexts.append(f"{start.text}.reshape((2, {width // 2})).permute((1, 0)).reshape(({width},))")
+    s.line(f"{start.text} = ({s.r.choice(nexts)}).astype({start.dtype})")
+    s.indent = outer
+    s.bounded.scope, s.bounded.data, s.bounded.truths = kept
+    s.bounded.scope = [v for v in s.bounded.scope if v.text != start.text] + [Ranged(start.text, start.dtype, shape, 0, most)]
+    if s.r.random() < 0.5:
+        access(s, width)
+    s.parts.append("carried")
+
+
+def _branched(s: Sketch, width: int) -> None:
+    """Accesses under conditions on data, and an index that they decide."""
+    if not s.bounded.truths:
+        _truth(s, width)
+    shape: Shape = s.r.choice([(), (width,)])
+    value = s.bounded.cast(s.bounded.expression(shape, 1), "i32")
+    other = s.bounded.cast(s.bounded.expression(shape, 2), "i32")
+    merged = s.assign(value, "m")
+    kept = (list(s.bounded.scope), list(s.bounded.data), list(s.bounded.truths))
+    s.line(f"if {s.r.choice(s.bounded.truths)}:")
+    s.indent += "    "
+    s.line(f"{merged.text} = {other.text}")
+    access(s, width)
+    s.indent = s.indent[4:]
+    s.bounded.scope, s.bounded.data, s.bounded.truths = kept
+    s.bounded.scope = [v for v in s.bounded.scope if v.text != merged.text]
+    s.bounded.scope += [Ranged(merged.text, "i32", shape, min(value.low, other.low), max(value.high, other.high))] * 3
+    access(s, width)
+    s.parts.append("branch")
+
+
+def _helped(s: Sketch, width: int) -> None:
+    """An index that a tile function clamps."""
+    most = s.r.randint(1, 6)
+    body = s.r.choice([f"minimum(maximum(v, 0), {most})", f"where((v < 0) | (v > {most}), {most}, v)", f"abs(v % {most + 1})"])
+    s.helpers.append(f"@tilec.function\ndef cut(v):\n    w = {body}\n    return w")
+    value = s.bounded.expression(s.r.choice([(), (width,)]), 2)
+    s.assign(Ranged(f"cut(({value.text}).astype(i32))", "i32", value.shape, 0, most))
+    s.bounded.scope.append(s.bounded.scope[-1])
+    access(s, width)
+    s.parts.append("function")
+
+
+def _cover(s: Sketch) -> None:
+    """A store that covers an output, of a value that takes every operation there is."""
+    dtype = s.r.choice([*INTEGERS, *FLOATS, "boolean"])
+    width = s.r.choice([1, 2, 4])
+    value = s.tiles.expression(dtype, (1, width), s.r.randint(0, 3))
+    roll = s.r.random()
+    if roll < 0.45:
+        s.line(f"store({s.tensor('Out', dtype, s.rows, width)}, ({s.row}, 0), {value})")
+    elif roll < 0.6:
+        tensor = s.tensor("Out", dtype, s.rows, width)
+        s.line(f"scatter({tensor}, ({s.row}, {width - 1} - arange({width})), ({value}).reshape(({width},)))")
+    elif roll < 0.75:
+        truth = s.r.choice(s.bounded.truths) if s.bounded.truths else f"{s.row} > 1"
+        tensor = s.tensor("Out", dtype, s.rows, width)
+        s.line(f"if {truth}:")
+        s.line(f"    store({tensor}, ({s.row}, 0), {value})")
+        s.line("else:")
+        s.line(f"    store({tensor}, ({s.row}, 0), zeros((1, {width}), {dtype}))")
+    elif roll < 0.85 and s.rows == "N":
+        s.parameters.append(f"{s.name('w')}: In[f32, N]")
+        tensor = s.tensor("Out", dtype, "N - 1", width)
+        s.line(f"store({tensor}, ({s.row}, 0), {value}, mask=True)")
+        s.parts.append("empty")
+    else:
+        length = s.name("L")
+        s.dims.append(length)
+        tensor = s.tensor("Out", dtype, s.rows, length)
+        s.line(f"for j in range(cdiv({length}, {width})):")
+        s.line(f"    store({tensor}, ({s.row}, j), {value}, mask=True)")
+        s.parts.append("row-loop")
+    if not any(re.search(r"[\[ ]N[,\]]", p) for p in s.parameters):
+        s.parameters.append(f"{s.name('w')}: In[f32, N]")

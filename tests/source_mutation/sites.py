@@ -1,0 +1,194 @@
+"""Which mistakes are made: a fixed choice of places spread over the files and functions that decide what is safe.
+
+`chosen(root, count)` gives the same mutants for the same source; their order and identity come from hashes of the text
+around them, so an edit elsewhere moves few of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+
+from tests.source_mutation.operators import changes
+
+WEIGHTS = {
+    "tilec/passes": 1.0, "tilec/lowering": 1.0, "tilec/codegen": 0.6, "tilec/ir/verifier.py": 0.5, "tilec/ir/ops.py": 0.4,
+    "tilec/ir/types.py": 0.6, "tilec/ir/expr.py": 0.8, "tilec/ir/layout.py": 0.6, "tilec/ir/mma_layouts.py": 0.6,
+    "tilec/ir/blocked_layouts.py": 0.5, "tilec/frontend/arithmetic.py": 0.6, "tilec/frontend/memory.py": 0.8,
+    "tilec/frontend/host.py": 0.8, "tilec/frontend/signature.py": 0.5, "tilec/frontend/emitter.py": 0.5,
+    "tilec/frontend/directives.py": 0.4,
+}  # fmt: skip
+SAFETY = {
+    "tilec/passes/bounds.py": 2, "tilec/passes/races.py": 2, "tilec/passes/coverage.py": 1.5, "tilec/passes/order.py": 2,
+    "tilec/passes/wrap.py": 2, "tilec/passes/accesses.py": 2, "tilec/passes/index_terms.py": 2, "tilec/passes/ranges.py": 1.5,
+    "tilec/passes/staged_loads.py": 1.5, "tilec/passes/staging.py": 1.5, "tilec/passes/meetings.py": 2,
+    "tilec/passes/meeting_check.py": 1.5, "tilec/passes/versioning.py": 1.5, "tilec/passes/aliasing.py": 2,
+    "tilec/lowering/memory.py": 2, "tilec/lowering/arithmetic.py": 2, "tilec/lowering/visibility.py": 2,
+    "tilec/passes/index_graph.py": 0, "tilec/passes/layout.py": 0.6, "tilec/passes/warpgroups.py": 0.5,
+}  # fmt: skip
+MESSAGES = {
+    "Diagnostic",
+    "Complaint",
+    "Label",
+    "error",
+    "CompileError",
+    "complain",
+    "VerifyError",
+    "ValueError",
+    "_require",
+    "_failure",
+}
+SKIPPED_FUNCTIONS = {
+    "__str__",
+    "__repr__",
+    "describe",
+    "complain",
+    "_hint",
+    "_dim_text",
+    "_role",
+    "_wraps",
+    "_complaint",
+    "_text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One mistake: the text at `start..end` of a file becomes `new`."""
+
+    path: str
+    line: int
+    function: str
+    operator: str
+    what: str
+    start: int
+    end: int
+    old: str
+    new: str
+    ordinal: int
+
+    @property
+    def identity(self) -> str:
+        """A short name that survives edits elsewhere."""
+        parts = (self.path, self.function, self.operator, self.what, self.old, str(self.ordinal))
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+    def applied(self, text: str) -> str:
+        """The file with the mistake."""
+        return text[: self.start] + self.new + text[self.end :]
+
+
+def files(root: Path) -> list[tuple[Path, float]]:
+    """Source files with their weight."""
+    found: dict[Path, float] = {}
+    for name, weight in WEIGHTS.items():
+        for path in sorted((root / name).rglob("*.py")) if (root / name).is_dir() else [root / name]:
+            relative = path.relative_to(root).as_posix()
+            found[path] = weight * SAFETY.get(relative, 1)
+    return [(path, weight) for path, weight in found.items() if weight and path.exists() and path.name != "__init__.py"]
+
+
+def mutants(root: Path, path: Path) -> list[Mutant]:
+    """Every mistake of one file; a few may not parse."""
+    text = path.read_text(encoding="utf-8")
+    lines = [0]
+    for line in text.splitlines(keepends=True):
+        lines.append(lines[-1] + len(line))
+    found: list[Mutant] = []
+    seen: dict[tuple[str, str, str, str], int] = {}
+    for function, node, parent in _nodes(ast.parse(text)):
+        for operator, what, target, new in changes(node, parent):
+            if not isinstance(target, ast.expr | ast.stmt):
+                continue
+            start, end = (_place(text, lines, *at) for at in ((target.lineno, target.col_offset), _end(target)))
+            old = text[start:end]
+            key = (function, operator, what, old)
+            seen[key] = seen.get(key, -1) + 1
+            relative = path.relative_to(root).as_posix()
+            found.append(Mutant(relative, target.lineno, function, operator, what, start, end, old, new, seen[key]))
+    return found
+
+
+def _place(text: str, lines: list[int], line: int, column: int) -> int:
+    start = lines[line - 1]
+    stop = lines[line] if line < len(lines) else len(text)
+    return start + len(text[start:stop].encode()[:column].decode())
+
+
+def _end(node: ast.expr | ast.stmt) -> tuple[int, int]:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return node.end_lineno, node.end_col_offset
+
+
+def _parses(text: str) -> bool:
+    try:
+        compile(text, "mutant", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _nodes(tree: ast.Module) -> Iterator[tuple[str, ast.AST, ast.AST | None]]:
+    """Nodes of function bodies that decide something, with the function's name and the parent."""
+    stack: list[tuple[str, ast.AST, ast.AST | None]] = [("", node, tree) for node in reversed(tree.body)]
+    while stack:
+        name, node, parent = stack.pop()
+        if isinstance(node, ast.FunctionDef):
+            if node.name in SKIPPED_FUNCTIONS:
+                continue
+            name = f"{name}.{node.name}".lstrip(".")
+            children: list[ast.AST] = list(node.body[1:] if ast.get_docstring(node) is not None else node.body)
+        elif isinstance(node, ast.ClassDef):
+            children = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+        elif isinstance(node, ast.Assert | ast.Raise) or _is_message(node):
+            continue
+        else:
+            if name:
+                yield name, node, parent
+            children = list(ast.iter_child_nodes(node)) if name else []
+            if isinstance(node, ast.AnnAssign):
+                children = [node.value] if node.value is not None else []
+        stack += [(name, child, node) for child in reversed(children)]
+
+
+def _is_message(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name = (
+            node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        )
+        return name in MESSAGES
+    return isinstance(node, ast.keyword) and node.arg in ("hint", "label", "notes")
+
+
+def chosen(root: Path, count: int) -> list[Mutant]:
+    """`count` mutants: by file in proportion to weight and the root of its size, at most two in a function, operators mixed."""
+    pools = {path: (mutants(root, path), weight) for path, weight in files(root)}
+    total = sum(weight * sqrt(len(pool)) for pool, weight in pools.values())
+    shares = sorted(
+        ((weight * sqrt(len(pool)) * count / total, path) for path, (pool, weight) in pools.items() if pool), reverse=True
+    )
+    quotas = {path: int(share) for share, path in shares}
+    rest = sorted(((share - int(share), path.as_posix(), path) for share, path in shares), reverse=True)
+    for _, _, path in rest[: count - sum(quotas.values())]:
+        quotas[path] += 1
+    found: list[Mutant] = []
+    for path, quota in sorted(quotas.items()):
+        found += _spread(path.read_text(encoding="utf-8"), pools[path][0], quota)
+    return found
+
+
+def _spread(text: str, pool: list[Mutant], quota: int) -> list[Mutant]:
+    order = sorted(pool, key=lambda mutant: mutant.identity)
+    taken: list[Mutant] = []
+    for most in (1, 2, 99):
+        for mutant in order:
+            same = sum(other.function == mutant.function for other in taken)
+            kind = sum(other.operator == mutant.operator for other in taken)
+            wanted = len(taken) < quota and mutant not in taken and same < most and kind < max(1, quota // 3) * most
+            if wanted and _parses(mutant.applied(text)):
+                taken.append(mutant)
+    return taken
