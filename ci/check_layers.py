@@ -15,7 +15,18 @@ from pathlib import Path
 from typing import Final
 
 VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact", "bundle_format")
-STAGES: Final = ("frontend", "interpreter", "passes", "lowering", "codegen", "assemble", "emulator", "cache", "runtime", "graph")
+STAGES: Final = (
+    "frontend",
+    "interpreter",
+    "passes",
+    "lowering",
+    "codegen",
+    "assemble",
+    "emulator",
+    "cache",
+    "runtime",
+    "graph",
+)
 AUDIT: Final = ("audit",)
 """A second opinion: it sees what describes and runs artifacts, and nothing of what made them."""
 AUDIT_MAY_USE: Final = ("runtime", "emulator", "interpreter", "")

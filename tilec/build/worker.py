@@ -54,8 +54,6 @@ def raise_if_fatal(outcome: Outcome) -> None:
         raise CompileError(outcome.diagnostics)
 
 
-
-
 def run(task: Task, emit: Callable[[object], None]) -> None:
     """Run a task; every outcome is emitted as it comes. Refusals are outcomes, not exceptions."""
     run_stages(task, emit, pipeline.STAGES)

@@ -32,7 +32,14 @@ from tilec.emulator.syntax import (
 
 TYPE_BYTES: Final = {
     **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
-    "f16": 2, "f16x2": 4, "bf16": 2, "bf16x2": 4, "f32": 4, "f64": 8, "b128": 16, "pred": 1,
+    "f16": 2,
+    "f16x2": 4,
+    "bf16": 2,
+    "bf16x2": 4,
+    "f32": 4,
+    "f64": 8,
+    "b128": 16,
+    "pred": 1,
 }
 SPACES: Final = ("reg", "shared", "global", "const", "local", "param")
 LINKAGE: Final = ("extern", "visible", "weak", "common")
