@@ -33,6 +33,7 @@ class Program:
     warps: int | None  # None: as the passes choose
     parts: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
+    provable: bool = True  # False: an index is made by arithmetic that the prover refuses to follow, though it is safe
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class Draft:
     head: list[str] = field(default_factory=list[str])
     parts: set[str] = field(default_factory=set[str])
     small: set[str] = field(default_factory=set[str])
+    provable: bool = True
     count: int = 0
     depth: int = 0
 
@@ -132,6 +134,7 @@ def _finished(draft: Draft, number: int, mode: str) -> Program:
         warps,
         tuple(sorted(draft.parts)),
         tuple(sorted(draft.small)),
+        draft.provable,
     )
 
 
@@ -175,6 +178,7 @@ def _loop(d: Draft) -> None:
     """A loop whose turns are known only at launch, with one or two carried tiles."""
     turns = d.name("n")
     d.scalars[turns] = d.r.choice([0, 1, 2, 3])
+    d.head.append(f"requires({turns} >= 0)")
     carried = [v for v in d.r.sample(d.tiles.scope, min(2, len(d.tiles.scope))) if v.shape]
     kept = list(d.tiles.scope)
     named = [Variable(d.let(v.dtype, v.shape, f"where({turns} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried]
@@ -221,6 +225,7 @@ def _gather(d: Draft) -> None:
     access = "In" if d.r.random() < 0.7 else "InOut"
     d.let(dtype, shape, f"gather({d.tensor(access, dtype, 'N', extent)}, (b, {cut}))")
     d.parts.add("gather")
+    d.provable = False
 
 
 def _scatter(d: Draft) -> None:
@@ -229,6 +234,7 @@ def _scatter(d: Draft) -> None:
     (extent,) = shape
     order = d.r.choice([f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"])
     room = d.r.choice([extent, extent // 2])
+    d.provable = d.provable and "-" in order
     tensor = d.tensor("InOut", dtype, "N", room)
     d.line(f"scatter({tensor}, (b, {order}), {d.tiles.expression(dtype, shape, 2)}{', mask=True' if room < extent else ''})")
     d.parts.add("scatter")
@@ -329,6 +335,7 @@ def _moves(d: Draft, name: str, dtype: str, extent: int, count: int, step: str =
                 d.let(dtype, (8,), f"tilec.max({text}.reshape(({size // 8}, 8)), axis=0)")
             elif roll < 0.75:
                 index = f"({d.tiles.expression('i32', (64,), 1)}) % {extent}"
+                d.provable = False
                 d.let(dtype, (64,), f"gather({name}, (b, {index}))")
             elif roll < 0.85:
                 d.line(f"scatter({name}, (b, {extent - 1} - arange({size})), {d.tiles.expression(dtype, (size,), 1)})")
