@@ -33,7 +33,7 @@ class Program:
     warps: int | None  # None: as the passes choose
     parts: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
-    provable: bool = True  # False: an index is made by arithmetic that the prover refuses to follow, though it is safe
+    provable: bool = True  # False: arithmetic that may wrap decides an index or a branch
 
 
 @dataclass(slots=True)
@@ -203,6 +203,7 @@ def _branch(d: Draft) -> None:
         target.dtype, target.shape, target.name if target.dtype == "boolean" else f"where(b < 0, {target.name}, {target.name})"
     )
     condition = d.tiles.scalar_truth()
+    d.provable = False
     d.line(f"if {condition}:")
     d.depth += 1
     d.line(f"{name} = {d.tiles.expression(target.dtype, target.shape, 2)}")
@@ -402,6 +403,7 @@ def _sliding_traffic(d: Draft) -> None:
 def _branched_moves(d: Draft, name: str, dtype: str, extent: int) -> None:
     kept = list(d.tiles.scope)
     d.line(f"if {d.tiles.scalar_truth()}:")
+    d.provable = False
     d.depth += 1
     _moves(d, name, dtype, extent, d.r.randint(1, 3))
     d.line(f"store({name}, {d.tiles.expression(dtype, (1, 32), 1)}, offset=(b, 0))")
