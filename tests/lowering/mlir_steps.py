@@ -51,8 +51,10 @@ def parse(lines: list[str]) -> list[Step]:
             return steps
         left, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
         base, _, count = left.partition(":")
-        # A single result is named without its number where it is used.
-        results = [f"{base}#{i}" for i in range(int(count))] if count not in ("", "1") else [base] if base else []
+        # The only result of a group goes by its name with and without a number: the name alone is kept.
+        results = [base] if count == "1" else [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
+        if count == "1":
+            lines[:] = [later.replace(f"{base}#0", base) for later in lines]
         name = re.match(r"[\w.]+", text)
         assert name, line
         step = Step(name[0], text, results, re.findall(r"%[\w#]+", text))

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.programs.typed_tiles import BITS, INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
+from tests.programs.typed_tiles import INTEGERS, NARROW_FLOATS, Shape, Tiles, Variable, tuple_text
 from tests.soundness.sketch import imports
 
 SHAPES: tuple[Shape, ...] = (
@@ -33,6 +33,7 @@ class Program:
     warps: int | None  # None: as the passes choose
     parts: tuple[str, ...] = ()
     small: tuple[str, ...] = ()
+    provable: bool = True  # False: arithmetic that may wrap decides an index or a branch
 
 
 @dataclass(slots=True)
@@ -48,6 +49,7 @@ class Draft:
     head: list[str] = field(default_factory=list[str])
     parts: set[str] = field(default_factory=set[str])
     small: set[str] = field(default_factory=set[str])
+    provable: bool = True
     count: int = 0
     depth: int = 0
 
@@ -85,29 +87,18 @@ def program(number: int) -> Program:
     """A program over all operations."""
     r = random.Random(f"program {number}")
     mode = r.choice(["sums", "sums", "products", "smooth", "smooth"])
-    draft = _draft(r, mode)
+    draft = new_draft(r, mode)
     for _ in range(r.choice([1, 2, 2, 3])):
-        _input(draft)
+        add_input(draft)
     for step in r.sample(STEPS, r.choice([1, 2, 3])):
         step(draft)
     for _ in range(r.choice([1, 1, 2])):
-        _output(draft)
-    return _finished(draft, number, mode)
+        add_output(draft)
+    return finished(draft, number, mode)
 
 
-def traffic(number: int) -> Program:
-    """A program that sends tiles through `InOut` and `Scratch` in loops and branches, in overlapping windows and changing
-    shapes, with reductions between."""
-    r = random.Random(f"traffic {number}")
-    draft = _draft(r, "sums")
-    _input(draft)
-    for _ in range(r.choice([1, 2])):
-        r.choice([_row_traffic, _sliding_traffic, _sliding_traffic, _turned_traffic, _looped_traffic, _branched_traffic])(draft)
-    _output(draft)
-    return _finished(draft, number, "sums")
-
-
-def _draft(r: random.Random, mode: str) -> Draft:
+def new_draft(r: random.Random, mode: str) -> Draft:
+    """A program with a grid and nothing else."""
     tiles = Tiles(r, [], mode=mode)
     draft = Draft(r, tiles)
     draft.dims["N"] = r.randint(1, 3)
@@ -116,7 +107,8 @@ def _draft(r: random.Random, mode: str) -> Draft:
     return draft
 
 
-def _finished(draft: Draft, number: int, mode: str) -> Program:
+def finished(draft: Draft, number: int, mode: str) -> Program:
+    """The program that a draft has become."""
     dims = "".join(f'class {name}(Dim):\n    """extent {name}"""\n\n\n' for name in sorted(draft.dims))
     scalars = [f"{name}: i32" for name in draft.scalars]
     text = f"{dims}@tilec.kernel\ndef program({', '.join([*draft.parameters, *scalars])}):\n"
@@ -132,10 +124,11 @@ def _finished(draft: Draft, number: int, mode: str) -> Program:
         warps,
         tuple(sorted(draft.parts)),
         tuple(sorted(draft.small)),
+        draft.provable,
     )
 
 
-def _input(d: Draft) -> None:
+def add_input(d: Draft) -> None:
     """A tile of the block's own row, now and then padded, gathered, bool or f8."""
     shape, roll = d.shape(), d.r.random()
     dtype = d.dtype()
@@ -175,6 +168,7 @@ def _loop(d: Draft) -> None:
     """A loop whose turns are known only at launch, with one or two carried tiles."""
     turns = d.name("n")
     d.scalars[turns] = d.r.choice([0, 1, 2, 3])
+    d.head.append(f"requires({turns} >= 0)")
     carried = [v for v in d.r.sample(d.tiles.scope, min(2, len(d.tiles.scope))) if v.shape]
     kept = list(d.tiles.scope)
     named = [Variable(d.let(v.dtype, v.shape, f"where({turns} > 7, {v.name}, {v.name})"), v.dtype, v.shape) for v in carried]
@@ -199,6 +193,7 @@ def _branch(d: Draft) -> None:
         target.dtype, target.shape, target.name if target.dtype == "boolean" else f"where(b < 0, {target.name}, {target.name})"
     )
     condition = d.tiles.scalar_truth()
+    d.provable = False
     d.line(f"if {condition}:")
     d.depth += 1
     d.line(f"{name} = {d.tiles.expression(target.dtype, target.shape, 2)}")
@@ -221,6 +216,7 @@ def _gather(d: Draft) -> None:
     access = "In" if d.r.random() < 0.7 else "InOut"
     d.let(dtype, shape, f"gather({d.tensor(access, dtype, 'N', extent)}, (b, {cut}))")
     d.parts.add("gather")
+    d.provable = False
 
 
 def _scatter(d: Draft) -> None:
@@ -229,6 +225,7 @@ def _scatter(d: Draft) -> None:
     (extent,) = shape
     order = d.r.choice([f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"])
     room = d.r.choice([extent, extent // 2])
+    d.provable = d.provable and "-" in order
     tensor = d.tensor("InOut", dtype, "N", room)
     d.line(f"scatter({tensor}, (b, {order}), {d.tiles.expression(dtype, shape, 2)}{', mask=True' if room < extent else ''})")
     d.parts.add("scatter")
@@ -270,7 +267,7 @@ STEPS: list[Callable[[Draft], None]] = [
 ]  # fmt: skip
 
 
-def _output(d: Draft) -> None:
+def add_output(d: Draft) -> None:
     """A result, stored as it is or masked at the edge."""
     known = d.r.choice(d.tiles.scope)
     dtype, shape = known.dtype, known.shape if known.shape else (1,)
@@ -290,147 +287,3 @@ def _output(d: Draft) -> None:
         d.parts.add("f8")
     else:
         d.line(f"store({d.tensor('Out', dtype, 'N', *shape)}, ({index}), {value})")
-
-
-def _buffer(d: Draft, extent: int) -> tuple[str, str]:
-    """Working memory of the block's own row, written in full if it is `Scratch`."""
-    dtype = d.dtype()
-    access = d.r.choice(["InOut", "Scratch"])
-    name = d.tensor(access, dtype, "N", extent)
-    if access == "Scratch":
-        chunk = max(c for c in (64, 128, 256, 512, 1024) if extent % c == 0 or c == 64)
-        for start in range(0, extent, chunk):
-            size = min(chunk, extent - start)
-            d.line(f"store({name}, {d.tiles.expression(dtype, (1, size), 1)}, offset=(b, {start}))")
-    d.parts.add(access)
-    return name, dtype
-
-
-def _moves(d: Draft, name: str, dtype: str, extent: int, count: int, step: str = "") -> None:
-    """Stores and loads of windows that overlap, in different shapes, with a reduction or a turn between."""
-    for _ in range(count):
-        size = d.r.choice([s for s in (32, 64, 128, 256) if s <= extent])
-        most = (extent - size) // (4 if step else 1)
-        start = d.r.choice([0, most, most // 2, min(most, 1), min(most, 32)])
-        offset = f"(b, {start} + {step} * {max(1, min(32, most // 4 or 1))})" if step and most else f"(b, {start})"
-        if step and most and start + 3 * max(1, min(32, most // 4 or 1)) + size > extent:
-            offset = f"(b, {start})"
-        if d.r.random() < 0.55:
-            shape = d.r.choice([(1, size), (size // 8, 8), (8, size // 8), (size,)])
-            d.line(f"store({name}, ({d.tiles.expression(dtype, shape, 2)}).reshape((1, {size})), offset={offset})")
-        else:
-            roll = d.r.random()
-            text = f"load({name}, offset={offset}, shape=(1, {size}))"
-            if roll < 0.3:
-                d.let(dtype, (size // 8, 8), f"{text}.reshape((8, {size // 8})).permute((1, 0))")
-            elif roll < 0.5 and dtype in BITS:
-                d.let(dtype, (size // 8,), f"tilec.sum({text}.reshape(({size // 8}, 8)), axis=1)")
-            elif roll < 0.6:
-                d.let(dtype, (8,), f"tilec.max({text}.reshape(({size // 8}, 8)), axis=0)")
-            elif roll < 0.75:
-                index = f"({d.tiles.expression('i32', (64,), 1)}) % {extent}"
-                d.let(dtype, (64,), f"gather({name}, (b, {index}))")
-            elif roll < 0.85:
-                d.line(f"scatter({name}, (b, {extent - 1} - arange({size})), {d.tiles.expression(dtype, (size,), 1)})")
-            else:
-                d.let(dtype, (size,), f"{text}.reshape(({size},))")
-
-
-def _row_traffic(d: Draft) -> None:
-    extent = d.r.choice([64, 128, 256, 512])
-    name, dtype = _buffer(d, extent)
-    _moves(d, name, dtype, extent, d.r.randint(2, 5))
-    d.parts.add("straight")
-
-
-def _looped_traffic(d: Draft) -> None:
-    extent = d.r.choice([128, 256, 512])
-    name, dtype = _buffer(d, extent)
-    turns = d.name("n")
-    d.scalars[turns] = d.r.choice([0, 1, 2, 4])
-    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
-    variable = d.name("turn")
-    total = d.let(dtype, (64,), d.tiles.expression(dtype, (64,), 1))
-    kept = list(d.tiles.scope)
-    d.line(f"for {variable} in range({turns}):")
-    d.depth += 1
-    _moves(d, name, dtype, extent, d.r.randint(2, 4), variable)
-    if d.r.random() < 0.3:
-        _branched_moves(d, name, dtype, extent)
-    d.line(f"{total} = {d.tiles.expression(dtype, (64,), 2)}")
-    d.depth -= 1
-    d.tiles.scope = kept
-    _moves(d, name, dtype, extent, d.r.randint(0, 2))
-    d.parts.add("loop")
-
-
-def _sliding_traffic(d: Draft) -> None:
-    """A window that moves with the loop: what one thread wrote, another reads a turn later. Nothing else makes threads meet."""
-    size, step = d.r.choice([64, 128, 256, 512]), d.r.choice([1, 8, 16, 32, 64])
-    dtype = d.dtype()
-    shape = (1, size)
-    held = d.let(dtype, shape, f"load({d.tensor('In', dtype, 'N', size)}, (b, 0), shape={shape})")
-    total = d.let(dtype, shape, f"zeros({shape}, {dtype})")
-    name = d.tensor("InOut", dtype, "N", size + 4 * step)
-    turns, variable = d.name("n"), d.name("turn")
-    d.scalars[turns] = d.r.choice([0, 2, 3, 4])
-    d.head.append(f"requires({turns} >= 0, {turns} <= 4)")
-    offset = d.r.choice([f"(b, {variable} * {step})", f"(b, {4 * step} - {variable} * {step})"])
-    written = d.r.choice([held, total, f"maximum({held}, {total})", f"{held} + {total}"])
-    store = f"store({name}, {written}, offset={offset})"
-    joined = d.r.choice([f"maximum({total}, {{}})", f"minimum({total}, {{}})", f"{total} + {{}}"])
-    load = f"{total} = {joined.format(f'load({name}, offset={offset}, shape={shape})')}"
-    lines = [store, load] if d.r.random() < 0.6 else [load, store]
-    d.line(f"for {variable} in range({turns}):")
-    d.depth += 1
-    if d.r.random() < 0.3:
-        d.line(f"if {d.r.choice(['b == 0', f'{variable} != 1', f'{variable} < {turns} - 1'])}:")
-        d.body.append("    " * (d.depth + 2) + lines.pop(0))
-    for line in lines:
-        d.line(line)
-    d.depth -= 1
-    d.parts |= {"sliding", "InOut"}
-
-
-def _branched_moves(d: Draft, name: str, dtype: str, extent: int) -> None:
-    kept = list(d.tiles.scope)
-    d.line(f"if {d.tiles.scalar_truth()}:")
-    d.depth += 1
-    _moves(d, name, dtype, extent, d.r.randint(1, 3))
-    d.line(f"store({name}, {d.tiles.expression(dtype, (1, 32), 1)}, offset=(b, 0))")
-    d.depth -= 1
-    d.tiles.scope = list(kept)
-    if d.r.random() < 0.5:
-        d.line("else:")
-        d.depth += 1
-        _moves(d, name, dtype, extent, d.r.randint(1, 2))
-        d.line(f"store({name}, {d.tiles.expression(dtype, (1, 32), 1)}, offset=(b, 16))")
-        d.depth -= 1
-        d.tiles.scope = kept
-    d.parts.add("branch")
-
-
-def _branched_traffic(d: Draft) -> None:
-    extent = d.r.choice([64, 128, 256])
-    name, dtype = _buffer(d, extent)
-    _moves(d, name, dtype, extent, 1)
-    _branched_moves(d, name, dtype, extent)
-    _moves(d, name, dtype, extent, d.r.randint(1, 2))
-
-
-def _turned_traffic(d: Draft) -> None:
-    """A matrix stored by rows and read by columns."""
-    rows, columns = d.r.choice([(16, 16), (8, 32), (4, 64), (32, 8)])
-    dtype, access = d.dtype(), d.r.choice(["InOut", "Scratch"])
-    name = d.tensor(access, dtype, "N", rows, columns)
-    d.line(f"store({name}, (b, 0, 0), {d.tiles.expression(dtype, (1, rows, columns), 2)})")
-    for _ in range(d.r.choice([1, 2])):
-        d.let(
-            dtype,
-            (columns, rows),
-            f"load({name}, (b, 0, 0), shape=(1, {rows}, {columns})).reshape(({rows}, {columns})).permute((1, 0))",
-        )
-        window = (1, rows // 2, columns // 2)
-        text = f"({d.tiles.expression(dtype, window[1:], 2)}).reshape({window})"
-        d.line(f"store({name}, {text}, offset=(b, {d.r.choice([0, 1, rows // 2])}, {d.r.choice([0, 1, columns // 2])}))")
-    d.parts |= {"turned", access}

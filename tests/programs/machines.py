@@ -130,7 +130,7 @@ def examine(program: Program, targets: tuple[Target, ...], *, seeds: tuple[int, 
     watch = _Watch()
     try:
         function = load(program)
-        if proven:
+        if proven and program.provable:
             prove(function)
             watch.lap("prove")
         right, bounds = reference(function, program)

@@ -9,7 +9,8 @@ from collections import Counter
 
 import pytest
 
-from tests.programs.generate import program, traffic
+from tests.programs.generate import program
+from tests.programs.traffic import traffic
 from tests.programs.workers import Job, examine_all
 from tilec.target import TARGETS
 

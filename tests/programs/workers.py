@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from tests.programs.generate import Program, program, traffic
+from tests.programs.generate import Program, program
 from tests.programs.machines import Outcome, examine
+from tests.programs.traffic import traffic
 from tilec.target import Target
 
 MAKE = {"program": program, "traffic": traffic}
