@@ -61,13 +61,13 @@ class Bench:
         else:
             torch.zeros(1, device="cuda")  # makes torch's context the current one before ours looks
             self.device = Device()
-        self._loaded: dict[int, Kernel] = {}
+        self._loaded: dict[int, tuple[Entry, Kernel]] = {}  # the entry too: the id of one that is gone may come again
 
     def kernel(self, entry: Entry) -> Kernel:
         """The entry's kernel on the device."""
         if id(entry) not in self._loaded:
-            self._loaded[id(entry)] = Kernel(entry.manifest, entry.cubin, self.device)
-        return self._loaded[id(entry)]
+            self._loaded[id(entry)] = entry, Kernel(entry.manifest, entry.cubin, self.device)
+        return self._loaded[id(entry)][1]
 
     def plan(self, entry: Entry, tensors: dict[str, Any]) -> Any:
         """A checked launch on torch tensors."""
