@@ -180,7 +180,7 @@ STAGES = (
     Stage(
         "proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), PROOF_TOOLS, sources=True, target=False
     ),  # or refused
-    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), ("python",), options=True),  # layouts, upstream dialects
+    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), PROOF_TOOLS, options=True),  # layouts, upstream dialects
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
     Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), ("cuda-bindings", "nvidia-nvjitlink")),
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from builder import Kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import shipped
+from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.printer import print_function
@@ -71,17 +74,50 @@ def test_a_mark_holds_for_every_value_of_the_operand(low: int, high: int, kind: 
 
 
 @pytest.mark.parametrize("name", shipped.NAMES)
-def test_shipped_kernels_guard_nothing_in_a_loop(name: str) -> None:
-    """What ranges leave open is guarded; of the shipped kernels, only `matmul` has such divisions, outside its loops."""
-    function = shipped.prepared(name, SM_90A)
+def test_shipped_kernels_guard_nothing(name: str) -> None:
+    """The divisor of `matmul`, the height of a group of tiles, takes the proof ladder; ranges show all others."""
     open_ = [
         op
-        for op in function.body.walk()
+        for op in shipped.prepared(name, SM_90A).body.walk()
         if type(op) is ops.Binary and op.kind in ("floordiv", "mod", "shl", "shr") and op.result.tile.dtype.is_integer
     ]
-    assert not open_ or name == "matmul"
-    for loop in (op for op in function.body.walk() if isinstance(op, ops.For)):
-        assert not set(open_) & set(loop.regions[0].walk())
+    assert not open_
+
+
+LADDER = """
+import tilec
+from tilec import Dim, In, Out, bid, grid, i32, load, requires, store
+
+class N(Dim): "length"
+
+@tilec.kernel
+def k(x: In[i32, N], out: Out[i32, N], n: i32):
+    grid(N)
+    requires({clause})
+    b = bid(0)
+{division}
+    store(out, b, q)
+"""
+
+
+@pytest.mark.parametrize(
+    ("clause", "division", "count"),
+    [
+        ("n >= 1", "    q = b // n", 1),
+        ("n >= 0", "    q = load(x, b) // n", 0),
+        ("n >= 1", "    q = b // (n - 1)", 0),
+        ("n >= 1", "    q = load(x, b) % (N - b)", 1),
+        ("n >= 0", "    q = 0\n    if n != 0:\n        q = b // n", 0),  # an arm may be left; the ladder is not asked
+    ],
+)
+def test_the_ladder_shows_what_ranges_do_not(tmp_path: Path, clause: str, division: str, count: int) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(LADDER.format(clause=clause, division=division))
+    function = load_kernel(path, {})
+    positive = in_range.positive_divisors(function)
+    assert len(positive) == count
+    in_range.mark(function, positive)
+    assert sum(isinstance(op, ops.BinaryInRange) for op in function.body.walk()) == count
 
 
 def test_prepare_marks() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilec.ir.clone import clone
-from tilec.ir.core import Function, VerifyError
+from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.exchange import shared_bytes
 from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.verifier import verify
@@ -20,6 +20,7 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None,
     `num_warps` overrides the choice that shapes decide; pipelines leave room for `min_blocks` blocks on a multiprocessor where
     two stages allow it. The function is verified after each pass; the VerifyError names the pass that broke a rule.
     """
+    positive = in_range.positive_divisors(function)
     canonicalize(function)
     _check(function, "canonicalize")
     overlap.overlap(function)
@@ -27,22 +28,27 @@ def prepare(function: Function, target: Target, *, num_warps: int | None = None,
     if num_warps is not None and not function.num_warps:
         function.num_warps = num_warps
     kept, warps = clone(function.body.ops, {}), function.num_warps
-    _schedule(function, target, num_warps, min_blocks, None)
+    _schedule(function, target, positive, num_warps, min_blocks, None)
     # Scratch beside the buffers is known only now; where it leaves them no room, pipelines get shorter.
     while shared_bytes(function) > target.max_shared_bytes and (stages := _stages(function)):
         function.body.ops, function.num_warps = clone(kept, {}), warps
-        _schedule(function, target, num_warps, min_blocks, stages - 1)
+        _schedule(function, target, positive, num_warps, min_blocks, stages - 1)
     return function
 
 
 def _schedule(
-    function: Function, target: Target, num_warps: int | None, min_blocks: int | None, max_stages: int | None
+    function: Function,
+    target: Target,
+    positive: frozenset[Value],
+    num_warps: int | None,
+    min_blocks: int | None,
+    max_stages: int | None,
 ) -> None:
     staging.stage(function, target, max_stages=max_stages, min_blocks=min_blocks)
     _check(function, "staging")
     versioning.version(function)
     _check(function, "versioning")
-    in_range.mark(function)
+    in_range.mark(function, positive)
     _check(function, "marking what is in range")
     layout.assign(function, num_warps)
     _check(function, "layout")
