@@ -56,7 +56,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
     match manifest.kernel:
         case "add" | "silu_mul":
-            return [{"N": 5}, {"N": c["BLOCK"] * 2 + 808}]
+            return [{"N": c["BLOCK"] * 2 + 808}, {"N": 5}]
         case "rms_norm" | "add_rms_norm" | "kv_update":
             return [{"T": 3, "S": 8}]
         case "embedding" | "gather_row":
@@ -73,10 +73,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
             m, n = int(c["BM"]), int(c["BN"])
-            return [{"M": m + 5, "N": n + 8, "K": 5 * c["BK"] + 8}, {"M": 3, "N": 16, "K": 8}]
+            return [{"M": m + 5, "N": n + 8, "K": 9 * c["BK"] + 8}, {"M": 3, "N": 16, "K": 8}]
         case "qk_norm_rope_kv":
             group = int(c["GROUP"])
-            return [{"T": 2, "HQ": 2 * group, "HKV": group, "HEADS": 4 * group, "P": 9, "S": 11}]
+            return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
         case "silu_mul_rows":
             return [{"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4}]
         case "topk_blocks":

@@ -77,7 +77,7 @@ def _swap_registers(match: re.Match[str]) -> str | None:
 
 
 def _other_lane(match: re.Match[str]) -> str:
-    return match[0].replace(f" {match['offset']},", f" {int(match['offset']) // 2 or 3},", 1)
+    return match[0].replace(f" {match['offset']},", f" {int(match['offset']) // 2 or 2},", 1)
 
 
 def _parity(match: re.Match[str]) -> str:
