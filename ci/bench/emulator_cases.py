@@ -56,11 +56,11 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
     match manifest.kernel:
         case "add" | "silu_mul":
-            return [{"N": c["BLOCK"] * 2 + 808}, {"N": 5}]
+            return [{"N": c["BLOCK"] * 2 + 803}, {"N": 5}, {"N": c["BLOCK"] * 2}]
         case "rms_norm" | "add_rms_norm" | "kv_update":
             return [{"T": 3, "S": 8}]
         case "embedding" | "gather_row":
-            return [{"T": 5, "V": 7}]
+            return [{"T": 5, "V": 7}, {"T": 1, "V": 1}]
         case "argmax_blocks":
             return [{"B": 2, "V": c["BLOCK"] * 2 + 904, "P": 3}, {"B": 1, "V": 3, "P": 1}]
         case "argmax_reduce":
@@ -78,9 +78,12 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
         case "silu_mul_rows":
-            return [{"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4}]
+            return [
+                {"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4},
+                {"T": rows, "I": c["BLOCK"], "I2": c["BLOCK"] * 2},
+            ]
         case "topk_blocks":
-            return [{"B": 2, "V": c["BLOCK"] + 476, "P": 2, "K": 4}]
+            return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
         case "flash_attention":

@@ -33,7 +33,7 @@ from tilec.emulator.launch import emulate  # noqa: E402
 
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 SEEDS: Final = (0, 1, 2, 3)
-"""Each is one order of threads and one set of inputs (of Triton's, one of sizes too)."""
+"""Each is one order of threads, one set of inputs and one of sizes."""
 ARCHS: Final = ("sm_90a", "sm_100a", "sm_120a")
 LARGEST_K: Final = 5120
 """Kernels with longer rows are the same code in more steps."""
@@ -60,16 +60,19 @@ def subjects(build: Path) -> Iterator[Subject]:
 
         yield Subject(f"triton {name}", "triton", foreign_cases.text(name), run_foreign)
     for arch in ARCHS:
+        by_stem: dict[str, list[Case]] = {}
         for case in cases(build / arch):
-            if case.number or int(case.manifest.constants.get("K", 0)) > LARGEST_K:
-                continue
+            if int(case.manifest.constants.get("K", 0)) <= LARGEST_K:
+                by_stem.setdefault(case.stem, []).append(case)
+        for stem, sizes in by_stem.items():
 
-            def run_ours(text: str, seed: int, steps: int, case: Case = case) -> Report:
+            def run_ours(text: str, seed: int, steps: int, sizes: list[Case] = sizes) -> Report:
+                case = sizes[seed % len(sizes)]
                 values, limits = {**case.env, **case.scalars}, Limits(instructions=steps)
                 return emulate(text, case.manifest, make_arrays(case, seed), values, seed=seed, limits=limits)
 
-            text = (build / arch / f"{case.stem}.ptx").read_text(encoding="utf-8")
-            yield Subject(f"{arch} {case.stem}", f"{arch} {case.manifest.kernel}", text, run_ours)
+            text = (build / arch / f"{stem}.ptx").read_text(encoding="utf-8")
+            yield Subject(f"{arch} {stem}", f"{arch} {sizes[0].manifest.kernel}", text, run_ours)
 
 
 def choose(found: list[Subject], count: int) -> list[Subject]:
