@@ -56,7 +56,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
     match manifest.kernel:
         case "add" | "silu_mul":
-            return [{"N": c["BLOCK"] * 2 + 803}, {"N": 5}, {"N": c["BLOCK"] * 2}]
+            return [{"N": c["BLOCK"] * 2 + n} for n in (803, 0, 801, 802, 804, 806, 807)] + [{"N": 5}]
         case "rms_norm" | "add_rms_norm" | "kv_update":
             return [{"T": 3, "S": 8}]
         case "embedding" | "gather_row":
@@ -83,7 +83,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 {"T": rows, "I": c["BLOCK"], "I2": c["BLOCK"] * 2},
             ]
         case "topk_blocks":
-            return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]
+            ends = ({"B": 1, "V": c["BLOCK"] + v, "P": 2, "K": 3} for v in (473, 474, 476, 477, 478, 479))
+            return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, *ends, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
         case "flash_attention":
@@ -182,6 +183,9 @@ def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
 def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
     """Contents that a kernel's callers give it and random numbers do not."""
     kernel = case.manifest.kernel
+    if kernel == "advance":  # the largest token, the first that is none, one below none
+        edges = [99, 100, -1]
+        arrays["token"][:] = edges[seed % 4] if seed % 4 < 3 else arrays["token"]
     stream = Stream(case.name, "", seed)
     if kernel == "decode_merge":
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
