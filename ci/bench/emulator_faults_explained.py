@@ -15,6 +15,7 @@ LAST_BARRIER: Final = "equivalent: nothing touches shared memory between this ba
 DRAINED: Final = "equivalent: every copy was waited for in the loop before; none is in flight here"
 ONE_MORE: Final = "equivalent: at that extent one more stage is started, with every copy masked"
 NOT_THE_MAXIMUM: Final = "reads another element of the same row: seen only where one of the two is the maximum"
+ROW_END: Final = "seen only where a row ends at this element of a thread's, which no row tried does"
 RANK_UNUSED: Final = "the launches keep at most 20 of the 64 ranks, and this one is masked"
 
 REASONS: Final[tuple[tuple[str, str, str, str], ...]] = (
@@ -34,6 +35,7 @@ REASONS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("bound off by one", "silu_mul_rows", "setp.gt.s32 %p3", SLOW_PATH),
     ("bound off by one", "argmax_reduce", "setp.lt.s32 %p4", SLOW_PATH),
     ("bound off by one", "embedding", "2042", "equivalent: the operand is a multiple of eight"),
+    ("bound off by one", "topk_blocks", "", ROW_END),
     ("branch negated", "embedding", "%p6 bra", SLOW_PATH),
     ("branch negated", "advance", "%p1 bra", LAUNCH_NEXT),
     ("branch negated", "rms_norm", "%p1 bra", LAUNCH_NEXT),
