@@ -178,7 +178,8 @@ def write(rows: list[dict[str, Any]], out: Path) -> None:
         "# Planted faults", "",
         "One mistake each in PTX files of ours (three architectures) and of Triton's; see `ci/bench/emulator_faults.py`.", "",
         f"{len(rows)} planted, {caught} found ({100 * caught / max(1, len(rows)):.1f} %); of the "
-        f"{len(missed)} not found, {len(equivalent)} change nothing that a legal launch can observe, which leaves {share:.1f} % found.", "",
+        f"{len(missed)} not found, {len(equivalent)} change nothing that a legal launch can observe, which leaves "
+        f"{share:.1f} % found.", "",
         "| class | planted | by a fault | by an output | not found |", "|---|--:|--:|--:|--:|",
     ]  # fmt: skip
     for kind in CLASSES:
