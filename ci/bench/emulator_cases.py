@@ -56,11 +56,11 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
     match manifest.kernel:
         case "add" | "silu_mul":
-            return [{"N": 5}, {"N": c["BLOCK"] * 2 + 808}]
+            return [{"N": c["BLOCK"] * 2 + n} for n in (803, 0, 801, 802, 804, 806, 807)] + [{"N": 5}]
         case "rms_norm" | "add_rms_norm" | "kv_update":
             return [{"T": 3, "S": 8}]
         case "embedding" | "gather_row":
-            return [{"T": 5, "V": 7}]
+            return [{"T": 5, "V": 7}, {"T": 1, "V": 1}]
         case "argmax_blocks":
             return [{"B": 2, "V": c["BLOCK"] * 2 + 904, "P": 3}, {"B": 1, "V": 3, "P": 1}]
         case "argmax_reduce":
@@ -73,14 +73,18 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
             m, n = int(c["BM"]), int(c["BN"])
-            return [{"M": m + 5, "N": n + 8, "K": 5 * c["BK"] + 8}, {"M": 3, "N": 16, "K": 8}]
+            return [{"M": m + 5, "N": n + 8, "K": 9 * c["BK"] + 8}, {"M": 3, "N": 16, "K": 8}]
         case "qk_norm_rope_kv":
             group = int(c["GROUP"])
-            return [{"T": 2, "HQ": 2 * group, "HKV": group, "HEADS": 4 * group, "P": 9, "S": 11}]
+            return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
         case "silu_mul_rows":
-            return [{"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4}]
+            return [
+                {"T": rows + 3, "I": c["BLOCK"] * 2, "I2": c["BLOCK"] * 4},
+                {"T": rows, "I": c["BLOCK"], "I2": c["BLOCK"] * 2},
+            ]
         case "topk_blocks":
-            return [{"B": 2, "V": c["BLOCK"] + 476, "P": 2, "K": 4}]
+            ends = ({"B": 1, "V": c["BLOCK"] + v, "P": 2, "K": 3} for v in (473, 474, 476, 477, 478, 479))
+            return [{"B": 2, "V": c["BLOCK"] + 475, "P": 2, "K": 4}, *ends, {"B": 1, "V": c["BLOCK"], "P": 1, "K": 3}]
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
         case "flash_attention":
@@ -179,6 +183,9 @@ def _make(case: Case, spec: TensorSpec, stream: Stream) -> Array:
 def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
     """Contents that a kernel's callers give it and random numbers do not."""
     kernel = case.manifest.kernel
+    if kernel == "advance":  # the largest token, the first that is none, one below none
+        edges = [99, 100, -1]
+        arrays["token"][:] = edges[seed % 4] if seed % 4 < 3 else arrays["token"]
     stream = Stream(case.name, "", seed)
     if kernel == "decode_merge":
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)

@@ -77,7 +77,7 @@ def _swap_registers(match: re.Match[str]) -> str | None:
 
 
 def _other_lane(match: re.Match[str]) -> str:
-    return match[0].replace(f" {match['offset']},", f" {int(match['offset']) // 2 or 3},", 1)
+    return match[0].replace(f" {match['offset']},", f" {int(match['offset']) // 2 or 2},", 1)
 
 
 def _parity(match: re.Match[str]) -> str:
@@ -109,7 +109,8 @@ CLASSES: Final[dict[str, tuple[str, Edit]]] = {
         r"\[(?P<address>[^\]]*)\][^;]*;", _access_offset,
     ),
     "shared pointer shifted": (
-        r"\b(?:ld|st)\.shared(?:\.(?P<vector>v[24]))?\.[bfus](?P<width>\d+)[^;\[]*\[(?P<address>[^\]]*)\][^;]*;", _access_offset,
+        r"\b(?:ld|st)\.shared(?:\.(?P<vector>v[24]))?\.[bfus](?P<width>\d+)[^;\[]*"
+        r"\[(?P<address>[^\]]*)\][^;]*;", _access_offset,
     ),
     "matrix pointer shifted": (r"\b(?:ldmatrix|stmatrix)[^;\[]*\[(?P<address>[^\]]*)\][^;]*;", _offset(16)),
     "copy pointer shifted": (r"\bcp\.async\.c[ag]\.shared\.global\s*\[(?P<address>[^\]]*)\][^;]*;", _offset(16)),
@@ -125,7 +126,7 @@ CLASSES: Final[dict[str, tuple[str, Edit]]] = {
                                      lambda m: m[0].replace(".trans", "") if ".trans" in m[0]
                                      else m[0].replace(".shared", ".trans.shared", 1)),
     "shuffle lane wrong": (r"\bshfl\.sync\.bfly\.b32[^;]*,\s(?P<offset>\d+), -?\d+, -?\d+\s*;", _other_lane),
-    "operands exchanged": (r"\b(?P<op>sub\.f32|sub\.s32|div\.rn\.f32|div\.full\.f32)\s+(?P<d>[%\w]+), (?P<a>[%\w]+), (?P<b>[%\w]+)\s*;",
+    "operands exchanged": (r"\b(?P<op>sub\.[fs]32|div\.(?:rn|full)\.f32)\s+(?P<d>[%\w]+), (?P<a>[%\w]+), (?P<b>[%\w]+)\s*;",
                            lambda m: f"{m['op']} {m['d']}, {m['b']}, {m['a']};"),
     "sum turned to difference": (r"\badd(?:\.rn)?\.f32\b[^;]*;", lambda m: m[0].replace("add", "sub", 1)),
     "store dropped": (r"(?:@!?%p\w+\s+)?\bst\.(?:global|shared)[^;]*;", _drop),

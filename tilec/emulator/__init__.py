@@ -21,6 +21,20 @@ f64 and rounded once, where a chip may differ by the error that the PTX ISA stat
 Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an address,
 a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is one bit for the whole
 register. Memory is sequentially consistent within one schedule; what weaker orders could do is found as a race instead.
+
+Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, `transaction_barrier`): what they do not show.
+- Products are summed in f64 and rounded once; a chip cuts terms off below the largest and may differ by 2^-22 of the sum of
+  magnitudes per instruction (`matrices.formats`). Poison spreads from an element to its row or column of the result.
+- A copy reads its source when it starts and writes its destination as late as it may: a program that is wrong only when a copy
+  is early, or reads its source late, is found by the watch on bytes in flight, not by the value.
+- `wgmma` computes at once; its accumulators are poison until they are waited for. Four warps of a warpgroup run its
+  instructions together. A register that is changed between fence and product to the value it had is not seen.
+- The missing proxy fence is found for reads of shared memory through the async proxy. That bulk copies overwrite what the
+  generic proxy read or wrote, and global memory through the async proxy, need none here. A fence by a third thread that learnt
+  of the write through an mbarrier only is not followed (`proxies`): such a program would be blamed.
+- A wait on an mbarrier sleeps until the phase is complete: time limits and spurious returns of `try_wait` do not happen.
+- Refused by name: clusters of several blocks, multicast, im2col, bulk reductions, tensor maps changed on the device, sparse
+  products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register pressure (`setmaxnreg`) are not modelled.
 """
 
 from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx

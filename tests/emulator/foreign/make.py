@@ -37,7 +37,8 @@ ALL, OURS = (90, 100, 120), (90, 120)
 
 CASES = [  # name, kernel, architectures, signature, arguments divisible by 16, constants, pipeline stages
     ("softmax", kernels.softmax, ALL, SOFTMAX, {"x_ptr", "out_ptr", "row_stride"}, {"BLOCK": 512}, 3),
-    ("layer_norm", kernels.layer_norm, ALL, NORM, {"x_ptr", "weight_ptr", "bias_ptr", "out_ptr", "row_stride"}, {"BLOCK": 256}, 3),
+    ("layer_norm", kernels.layer_norm, ALL, NORM, {"x_ptr", "weight_ptr", "bias_ptr", "out_ptr", "row_stride"},
+     {"BLOCK": 256}, 3),
     ("matmul", kernels.matmul, OURS, MATMUL, ROWS, {"BM": 64, "BN": 64, "BK": 32}, 3),
     ("matmul_odd", kernels.matmul, OURS, MATMUL, POINTERS, {"BM": 64, "BN": 32, "BK": 32}, 2),
     ("matmul_tf32", kernels.matmul, OURS, MATMUL32, ROWS, {"BM": 64, "BN": 32, "BK": 32}, 3),

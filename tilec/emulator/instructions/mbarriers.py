@@ -237,11 +237,11 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
         passed = np.ones(frame.n, np.bool_)
         asleep: list[tuple[Record, Index]] = []
         for record, lanes in barriers.find(frame, address, d):
-            barriers.land(record)
             places = np.searchsorted(frame.lanes, lanes)
-            done = np.array(
-                [_passed(barriers, record, int(p), by_parity, int(i), d) for p, i in zip(phases[places], lanes, strict=True)]
-            )
+            wanted_here = phases[places]
+            done = _passed(barriers, record, wanted_here, by_parity, lanes, d)
+            if not done.all() and barriers.land(record):  # as late as may be: who does not wait must not see the bytes
+                done = _passed(barriers, record, wanted_here, by_parity, lanes, d)
             passed[places] = done
             if done.any():
                 barriers.pass_on(record, lanes[done])
@@ -264,7 +264,13 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
     return step
 
 
-def _passed(barriers: Mbarriers, record: Record, phase: int, by_parity: bool, lane: int, d: Decoder) -> bool:
+def _passed(barriers: Mbarriers, record: Record, phases: Index, by_parity: bool, lanes: Index, d: Decoder) -> Any:
+    """Whether the phase that each lane names is complete."""
     if by_parity:
-        return record.state.passed_parity(phase)
-    return bool(barriers.attempt(record, lane, d, lambda: record.state.passed(phase)))
+        return np.array([record.state.passed_parity(int(phase)) for phase in phases])
+    return np.array(
+        [
+            bool(barriers.attempt(record, int(lane), d, lambda phase=phase: record.state.passed(int(phase))))
+            for phase, lane in zip(phases, lanes, strict=True)
+        ]
+    )

@@ -22,7 +22,7 @@ from tilec.emulator.in_flight import SHIFT
 from tilec.emulator.instructions.operands import poison_of, read
 from tilec.emulator.instructions.warpgroup_state import GROUP, Product, Warpgroups, converge_group, warpgroups
 from tilec.emulator.machine import Machine
-from tilec.emulator.matrices.descriptors import Descriptor, element_addresses
+from tilec.emulator.matrices.descriptors import CHUNK, Descriptor, element_addresses
 from tilec.emulator.matrices.formats import WIDTH, decode
 from tilec.emulator.matrices.fragments import accumulator, gather, operand_a
 from tilec.emulator.matrices.products import group_product, left_of_group
@@ -167,15 +167,14 @@ def _one(
     for position in range(len(form.targets)):
         values[position][span] = words[..., position].reshape(-1)
         poison[position, span] = flags[..., position].reshape(-1)
-    places = np.concatenate([left_places, right_places])
-    granules = np.unique(places >> machine.shadow.shift)
+    places = np.concatenate([left_places, right_places])  # one a chunk of 16 bytes
+    shift = machine.shadow.shift
+    granules = ((places >> shift)[:, None] + np.arange(CHUNK >> shift)).reshape(-1)
+    reads = ((places >> SHIFT)[:, None] + np.arange(CHUNK >> SHIFT)).reshape(-1)
     if len(places):
         log.check(granules, first, d.instruction, int(places[0]))
-    machine.pending.check_granules(
-        np.unique(places >> SHIFT)[:, None], np.full(len(np.unique(places >> SHIFT)), first), False, d.instruction
-    )
+    machine.pending.check_granules(reads[:, None], np.full(len(reads), first), False, d.instruction)
     _watch(machine, granules, first, d.instruction)
-    reads = np.unique(places >> SHIFT)
     machine.pending.begin(reads, np.zeros(0, np.int64))
     inputs = {_register(source_operand): source.value(frame)[span].copy() for source_operand, source in _inputs(d, form)}
     results = {index: values[position][span].copy() for position, (index, _) in enumerate(form.targets)}
@@ -236,7 +235,7 @@ def _left(frame: Frame, form: _Form, at: int, d: Decoder) -> tuple[Any, Any, Ind
 def _shared(
     frame: Frame, source: Source, rows: int, kind: str, transposed: bool, at: int, d: Decoder
 ) -> tuple[Any, Poison | None, Index]:
-    """Values (rows, K) of an operand in shared memory, poison of each row, and its positions in memory."""
+    """Values (rows, K) of an operand in shared memory, poison of each row, and where its chunks of 16 bytes begin in memory."""
     machine, lane = frame.machine, int(frame.lanes[at])
     bits, spoilt = read(source, frame)
     width = WIDTH[kind] // 8
@@ -269,7 +268,9 @@ def _shared(
         flags = flags | memory.poison[index + offset]
     if flags.any():
         poison = np.bitwise_or.reduce(flags, axis=1)
-    return decode(raw, kind), poison, index.reshape(-1)
+    per_chunk = CHUNK // width
+    chunks = index[::per_chunk] if transposed else index[:, ::per_chunk]
+    return decode(raw, kind), poison, chunks.reshape(-1)
 
 
 def _spread(left: Poison | None, right: Poison | None, form: _Form) -> NDArray[np.uint8]:

@@ -1,0 +1,43 @@
+"""The PTX of every shipped kernel emulates without a fault, in any order of threads, and agrees with the float64 references.
+
+The kernels with tensor cores and asynchronous copies are compiled for all architectures, the others take turns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import shipped_launches
+from tests.emulator import shipped_run
+from tilec.target import TARGETS
+
+ARCHS = [target.name for target in TARGETS]
+EVERYWHERE = ("matmul", "flash_attention", "decode_attention", "matvec")
+CASES = [
+    (name, number, arch)
+    for turn, name in enumerate(sorted(shipped_launches.SIZES))
+    for number in range(len(shipped_launches.SIZES[name]))
+    for arch in ARCHS
+    if (name in EVERYWHERE and number == len(shipped_launches.SIZES[name]) - 1) or ARCHS[(turn + number) % len(ARCHS)] == arch
+]
+
+
+@pytest.mark.parametrize(("name", "number", "arch"), CASES)
+def test_a_shipped_kernel_emulates_without_fault_and_agrees_with_its_reference(name: str, number: int, arch: str) -> None:
+    made = shipped_run.compiled(name, number, arch)
+    arrays = shipped_launches.make_arrays(made.function, made.env)
+    exact = shipped_launches.expected(made.function, arrays, made.env)
+    for seed in (0, 1) if arch == "sm_90a" or name not in EVERYWHERE else (0,):
+        report = shipped_run.emulate(made, arrays, seed=seed)
+        assert report.clean, "\n".join(map(str, report.faults))
+        for output, truth in exact.items():
+            found = report.tensors[output]
+            if found.dtype.kind in "iu":
+                assert (found == truth).all()
+                continue
+            scale = np.abs(truth[np.isfinite(truth)]).max()
+            with np.errstate(invalid="ignore"):
+                difference = np.abs(found.astype(np.float64) - truth.reshape(found.shape))
+            difference[found.astype(np.float64) == truth.reshape(found.shape)] = 0
+            assert difference.max() <= shipped_run.tolerance(made.function, found) * scale
