@@ -126,9 +126,9 @@ def main() -> int:
             print(rows[-1], flush=True)
     table = [HEADER, "|---|" + "--:|" * 10, *rows]
     intro = (
-        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, and the PTX of "
-        "every artifact run in the emulator at the edges of its contract. Results are shared between bundles by digest, so the "
-        f"seconds are those of what a bundle adds; {given.jobs} processes."
+        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, and the "
+        "PTX of every artifact run in the emulator at the edges of its contract. Results are shared between bundles by "
+        f"digest, so the seconds are those of what a bundle adds; {given.jobs} processes."
     )
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "audit.md").write_text(

@@ -18,7 +18,6 @@ from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
 from tilec.audit.program import Program
 from tilec.audit.smt import Budget
 from tilec.ir.core import Function
-from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
 from tilec.ir.verifier import verify
 
 PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order)
@@ -47,8 +46,3 @@ def satisfiable(function: Function, contract: Contract, budget: Budget) -> Itera
     else:
         verdict = CONFIRMED if answer.verdict == "found" else UNKNOWN
         yield Finding("contract", subject, verdict, answer.reason)
-
-
-def touches(function: Function) -> int:
-    """Number of accesses to memory."""
-    return sum(isinstance(op, Load | Store | Gather | Scatter | AtomicUpdate) for op in function.body.walk())
