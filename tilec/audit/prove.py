@@ -25,6 +25,7 @@ PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order)
 
 def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:
     """Findings about every obligation, in the order in which a manifest lists them. VerifyError where the IR is malformed."""
+    smt.fresh()
     verify(function)
     program = Program(function, contract)
     return [finding for part in PROPERTIES for finding in part(program, budget)]
@@ -32,6 +33,7 @@ def prove_function(function: Function, contract: Contract, budget: Budget) -> li
 
 def satisfiable(function: Function, contract: Contract, budget: Budget) -> Iterator[Finding]:
     """Some launch satisfies the contract, and some contents satisfy each range of stored values; else proofs say nothing."""
+    smt.fresh()
     host = HostTerms(contract)
     facts = host.assumptions()
     for name, checks in contract.values.items():
