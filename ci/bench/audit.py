@@ -2,7 +2,7 @@
 
     python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--time-limit S] [--launches N] [--seeds N]
 
-Packs what is missing into a temporary folder, audits one bundle after the other, and shares results between bundles by the
+Packs into a temporary folder what the store has, audits one bundle after the other, and shares results between bundles by the
 digest of what they depend on. Writes `ci/bench/results/audit.md` and `audit.json`; the exit status is the worst of the audits.
 """
 
@@ -102,6 +102,26 @@ def distinct(reports: list[dict[str, Any]]) -> list[str]:
     return [*found, "", "Open: " + ("nothing." if not open_ else ""), *(f"- {text}" for text in sorted(open_))]
 
 
+def write(reports: list[dict[str, Any]], rows: list[str], options: Options) -> None:
+    """The results so far."""
+    table = [HEADER, "|---|" + "--:|" * 10, *rows]
+    intro = (
+        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, and the "
+        "PTX of every artifact run in the emulator at the edges of its contract. Results are shared between bundles by "
+        f"digest, so the seconds are those of what a bundle adds; {options.jobs} processes, at most {options.launches} "
+        f"launches of an artifact, each in {options.seeds} schedules."
+    )
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "audit.md").write_text(
+        "\n".join(["# Audit", "", intro, "", *table, "", *distinct(reports), ""]), encoding="utf-8"
+    )
+    data = [
+        {"bundle": r["bundle"], "tools": r["tools"], "limits": r["limits"], "summary": r["summary"], "seal": seal(r)}
+        for r in reports
+    ]
+    (RESULTS / "audit.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> int:
     """Pack, audit, write; the worst status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -124,21 +144,7 @@ def main() -> int:
                 reports.append(audit(bundle, options, memo))
             rows.append(row(reports[-1], time.perf_counter() - start))
             print(rows[-1], flush=True)
-    table = [HEADER, "|---|" + "--:|" * 10, *rows]
-    intro = (
-        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, and the PTX of "
-        "every artifact run in the emulator at the edges of its contract. Results are shared between bundles by digest, so the "
-        f"seconds are those of what a bundle adds; {given.jobs} processes."
-    )
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "audit.md").write_text(
-        "\n".join(["# Audit", "", intro, "", *table, "", *distinct(reports), ""]), encoding="utf-8"
-    )
-    data = [
-        {"bundle": r["bundle"], "tools": r["tools"], "limits": r["limits"], "summary": r["summary"], "seal": seal(r)}
-        for r in reports
-    ]
-    (RESULTS / "audit.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            write(reports, rows, options)
     return max((report["summary"]["status"] for report in reports), default=0)
 
 

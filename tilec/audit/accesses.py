@@ -13,16 +13,10 @@ from tilec.audit.values import Execution, box, tile_shape
 from tilec.ir.core import Access, Parameter
 
 
-def subject_of(program: Program, op: MemoryOp) -> str:
-    """An access in the words of the manifest, such as "store to `out`"."""
-    verb = f"atomic_{op.kind}" if op.opcode == "atomic" else op.opcode  # pyright: ignore[reportAttributeAccessIssue]
-    return f"{verb} {'to' if writes(op) else 'from'} `{program.parameter(op).name}`"
-
-
 def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
     """One finding per access; one that is clipped touches nothing outside by what it means."""
     for op in program.sites():
-        subject = subject_of(program, op)
+        subject = program.subject(op)
         if op.unsafe is not None:
             yield Finding("bounds", subject, TRUSTED, "inside an `unsafe` block")
         elif clipped(op):

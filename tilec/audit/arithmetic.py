@@ -13,7 +13,7 @@ from tilec.audit import smt
 from tilec.audit.findings import CONFIRMED, Finding, Verdict, never, positions, single, worst
 from tilec.audit.program import Program, clipped
 from tilec.audit.smt import Budget, Term
-from tilec.audit.values import Execution, box
+from tilec.audit.values import box
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary, Cast, For, Unary
 
@@ -39,9 +39,7 @@ def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
             yield _fits(program, op, budget).named("wrap", f"`{_WORDS.get(kind, kind)}`")
     for op in program.sites():
         if clipped(op) and op.unsafe is None and box(op) is not None:
-            verb = f"atomic_{op.kind}" if op.opcode == "atomic" else op.opcode  # pyright: ignore[reportAttributeAccessIssue]
-            side = "from" if op.opcode == "load" else "to"
-            subject = f"end of {verb} {side} `{program.parameter(op).name}`"
+            subject = f"end of {program.subject(op)}"
             yield _ends(program, op, budget).named("wrap", subject)
 
 
@@ -104,6 +102,3 @@ def _ends(program: Program, op: Op, budget: Budget) -> Verdict:
                 yield never(scene, [*execution.runs(op), _outside(end, offset)], budget)
 
     return worst(parts())
-
-
-__all__ = ["Execution", "arithmetic", "may_wrap"]

@@ -39,8 +39,9 @@ class Contract:
 
 def symbol_ranges(function: Function) -> dict[str, tuple[int, int]]:
     """The range of every launch value by name."""
-    found = dict.fromkeys(function.dims, (1, MAX_DIM))
-    found |= dict.fromkeys(function.strides, (0, STRIDE_LIMIT))
+    found: dict[str, tuple[int, int]] = {}
+    for name in function.dims:
+        found[name] = (0, STRIDE_LIMIT) if name in function.strides else (1, MAX_DIM)
     for parameter in function.parameters:
         if parameter.access is None and not parameter.value.tile.dtype.is_float:
             found[parameter.name] = parameter.value.tile.dtype.integer_range()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from tilec.audit import smt
-from tilec.audit.accesses import subject_of
 from tilec.audit.definitions import Definitions
 from tilec.audit.findings import CONFIRMED, TRUSTED, UNKNOWN, Finding, Verdict, positions, single, worst
 from tilec.audit.program import MemoryOp, Program, clipped, writes
@@ -168,7 +167,7 @@ def order(program: Program, budget: Budget) -> Iterator[Finding]:
         parameter = program.parameter(op)
         if writes(op) or parameter.access not in (Access.SCRATCH, Access.OUT):
             continue
-        subject = subject_of(program, op)
+        subject = program.subject(op)
         if op.unsafe is not None:
             yield Finding("order", subject, TRUSTED, "inside an `unsafe` block")
             continue

@@ -6,7 +6,6 @@ rounded otherwise, and a kernel may read what it need not, so a difference is re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -101,14 +100,3 @@ def _close(left: Array, right: Array) -> bool:
         return False
     scale = float(np.abs(a[usual]).max(initial=0.0)) or 1.0
     return bool(np.all(np.abs(a[usual] - b[usual]) <= CLOSE * scale))
-
-
-Emulated = Callable[..., Result]
-
-
-def statuses(results: Iterable[Result]) -> dict[str, int]:
-    """How many artifacts have each status."""
-    found: dict[str, int] = {}
-    for result in results:
-        found[result["status"]] = found.get(result["status"], 0) + 1
-    return dict(sorted(found.items()))

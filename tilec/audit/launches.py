@@ -45,6 +45,7 @@ class Case:
 
 def edge_launches(manifest: Manifest, function: Function, contract: Contract, budget: Budget, most: int) -> list[Case]:
     """At most `most` launches within the contract, none twice, the smallest first."""
+    smt.fresh()
     found: list[Case] = []
     for name, wanted in _wishes(function, contract):
         if len(found) == most or budget.spent():

@@ -89,6 +89,11 @@ class Program:
         """The tensor parameter that an access touches."""
         return self.function.parameter_of(op.operands[0])
 
+    def subject(self, op: MemoryOp) -> str:
+        """An access in the words of the manifest, such as "store to `out`"."""
+        verb = f"atomic_{op.kind}" if isinstance(op, AtomicUpdate) else op.opcode
+        return f"{verb} {'to' if writes(op) else 'from'} `{self.parameter(op).name}`"
+
     def written(self, name: str) -> bool:
         """True where some access writes the tensor."""
         return any(writes(op) and self.parameter(op).name == name for op in self.sites())

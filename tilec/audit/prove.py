@@ -18,7 +18,6 @@ from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
 from tilec.audit.program import Program
 from tilec.audit.smt import Budget
 from tilec.ir.core import Function
-from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
 from tilec.ir.verifier import verify
 
 PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order)
@@ -26,6 +25,7 @@ PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order)
 
 def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:
     """Findings about every obligation, in the order in which a manifest lists them. VerifyError where the IR is malformed."""
+    smt.fresh()
     verify(function)
     program = Program(function, contract)
     return [finding for part in PROPERTIES for finding in part(program, budget)]
@@ -33,6 +33,7 @@ def prove_function(function: Function, contract: Contract, budget: Budget) -> li
 
 def satisfiable(function: Function, contract: Contract, budget: Budget) -> Iterator[Finding]:
     """Some launch satisfies the contract, and some contents satisfy each range of stored values; else proofs say nothing."""
+    smt.fresh()
     host = HostTerms(contract)
     facts = host.assumptions()
     for name, checks in contract.values.items():
@@ -47,8 +48,3 @@ def satisfiable(function: Function, contract: Contract, budget: Budget) -> Itera
     else:
         verdict = CONFIRMED if answer.verdict == "found" else UNKNOWN
         yield Finding("contract", subject, verdict, answer.reason)
-
-
-def touches(function: Function) -> int:
-    """Number of accesses to memory."""
-    return sum(isinstance(op, Load | Store | Gather | Scatter | AtomicUpdate) for op in function.body.walk())

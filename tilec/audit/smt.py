@@ -25,6 +25,14 @@ WALL: Final = 20_000
 """Milliseconds after which an attempt is cut off in any case."""
 
 
+_context: list[Any] = [z3.main_ctx()]
+
+
+def fresh() -> None:
+    """Forget all terms. Numbers of terms steer z3's search, so a run that begins so finds the same whatever ran before."""
+    _context[0] = z3.Context()
+
+
 def version() -> str:
     """The version of z3."""
     return z3.get_version_string()
@@ -32,22 +40,22 @@ def version() -> str:
 
 def integer(value: int) -> Term:
     """A constant."""
-    return z3.IntVal(value)
+    return z3.IntVal(value, _context[0])
 
 
 def unknown(name: str) -> Term:
     """An integer that may be anything."""
-    return z3.Int(name)
+    return z3.Int(name, _context[0])
 
 
 def unknown_truth(name: str) -> Term:
     """A truth value that may be either."""
-    return z3.Bool(name)
+    return z3.Bool(name, _context[0])
 
 
 def truth(value: bool) -> Term:
     """True or false."""
-    return z3.BoolVal(value)
+    return z3.BoolVal(value, _context[0])
 
 
 def constant(term: Term) -> int | None:
@@ -217,7 +225,10 @@ def check(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Ter
         answer = _by_cases(assertions, budget, splits)
         if answer.verdict != "undecided" or budget.spent():
             return answer
-    return _attempt(assertions, budget, "QF_NIA")
+    answer = _attempt(assertions, budget, "QF_NIA")
+    if answer.verdict != "undecided" or budget.spent():
+        return answer
+    return _attempt(assertions, budget, "other order")
 
 
 def _by_cases(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]]) -> Answer:
@@ -236,8 +247,11 @@ def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
     if budget.spent():
         return Answer("undecided", reason="the time limit was reached")
     budget.queries += 1
-    solver = z3.Solver() if kind == "default" else z3.SolverFor(kind)
+    solver = z3.SolverFor(kind, ctx=_context[0]) if kind == "QF_NIA" else z3.Solver(ctx=_context[0])
     solver.set("rlimit", budget.steps)
+    if kind == "other order":
+        solver.set("random_seed", 7)
+        solver.set("rlimit", 3 * budget.steps)
     solver.set(
         "timeout", max(1, min(WALL, int((budget.deadline - time.monotonic()) * 1000) if budget.deadline < 1e300 else WALL))
     )

@@ -1,0 +1,77 @@
+"""PTX on the edge launches of its kernel: clean where it is right, faulty where it is not, unknown where it is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests import shipped
+from tests.audit import samples
+from tilec.artifact import Manifest, manifest_from_json, to_json
+from tilec.audit.emulation import emulated
+from tilec.audit.smt import Budget
+from tilec.codegen import to_ptx
+from tilec.ir.parser import parse_function
+from tilec.lowering import lower
+from tilec.target import TARGETS
+
+pytest.importorskip("tilec.emulator")
+SM_90 = next(target for target in TARGETS if target.name == "sm_90a")
+
+
+def compiled(name: str) -> tuple[Manifest, str]:
+    """A manifest that fits the launch of the kernel, and its PTX."""
+    lowered = lower(shipped.prepared(name, SM_90), SM_90)
+    data: dict[str, Any] = to_json(samples.manifest(name))
+    data |= {"abi": to_json(lowered.abi), "block": lowered.num_threads, "entry": lowered.entry}
+    data["resources"]["dynamic_shared_bytes"] = lowered.dynamic_shared_bytes
+    return manifest_from_json(data), to_ptx(lowered.mlir, SM_90)
+
+
+def judged(manifest: Manifest, ptx: str, **options: int) -> dict[str, Any]:
+    function = parse_function(samples.text(manifest.kernel))
+    return emulated(manifest, function, ptx, Budget(), **{"launches": 3, "seeds": 2, **options})
+
+
+@pytest.mark.parametrize("name", ["add", "kv_update"])
+def test_right_code_is_clean_and_agrees_with_the_interpreter(name: str) -> None:
+    manifest, ptx = compiled(name)
+    found = judged(manifest, ptx)
+    assert found["status"] == "clean"
+    assert [row["case"] for row in found["launches"][:2]] == ["smallest"] * 2
+    assert not any(row.get("differs") for row in found["launches"])
+    assert found["coverage"] > 0.8
+    assert found["instructions"] > 1000
+    assert found == judged(manifest, ptx)
+
+
+def test_a_wrong_value_is_seen_by_the_comparison() -> None:
+    manifest, ptx = compiled("add")
+    wrong = ptx.replace("add.rn.f32", "sub.rn.f32").replace("add.bf16x2", "sub.bf16x2").replace("add.f32", "sub.f32")
+    assert wrong != ptx
+    assert any(row.get("differs") == ["out"] for row in judged(manifest, wrong)["launches"])
+
+
+def test_code_that_leaves_its_tensor_is_faulty() -> None:
+    """The block is told apart by an id that is one too large, so the last elements lie behind the tensor."""
+    manifest, ptx = compiled("kv_update")
+    at = ptx.index("%ctaid.x;")
+    register = ptx[:at].split()[-1].rstrip(",")
+    wrong = ptx.replace("%ctaid.x;", f"%ctaid.x;\n\tadd.s32 {register}, {register}, 1;", 1)
+    found = judged(manifest, wrong)
+    assert found["status"] == "faulty"
+    assert any(fault for row in found["launches"] for fault in row["faults"])
+
+
+def test_code_that_is_not_understood_is_unknown() -> None:
+    manifest, ptx = compiled("add")
+    found = judged(manifest, ptx.replace("\tret;", "\tfrobnicate.b32 %r1, %r1;\n\tret;"))
+    assert found["status"] == "unknown"
+    assert "frobnicate" in found["reason"]
+
+
+def test_no_time_is_unknown() -> None:
+    manifest, ptx = compiled("add")
+    function = parse_function(samples.text("add"))
+    assert emulated(manifest, function, ptx, Budget(deadline=0.0), launches=1, seeds=1)["status"] == "unknown"
