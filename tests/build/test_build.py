@@ -196,7 +196,7 @@ def alive(pid: int) -> bool:
 def test_interrupt_kills_workers_and_leaves_nothing_half_written(root: Path) -> None:
     process = start_slow(root)
     process.send_signal(signal.SIGINT)
-    assert process.wait(10) != 0
+    assert process.wait(120) != 0
     deadline = time.monotonic() + 5
     while any(alive(pid) for pid in worker_pids(root)):
         assert time.monotonic() < deadline
@@ -211,7 +211,7 @@ def test_killed_builder_does_not_block_the_next(root: Path) -> None:
     process = start_slow(root)
     pids = worker_pids(root)
     process.kill()
-    process.wait(10)
+    process.wait(120)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
     path = root / "kernels_src/copy_a.py"

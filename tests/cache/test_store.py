@@ -163,16 +163,16 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     process = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path / "store"), str(flag), KEY])
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not flag.exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(10)
+        process.wait(120)
     start = time.monotonic()
     assert not Store(tmp_path / "store").make(KEY, lambda: {"a": b"1"}).hit
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60  # not for ever
 
 
 _WRITE = """
@@ -194,7 +194,7 @@ def test_writer_killed_at_any_point_leaves_sound_entries(tmp_path: Path) -> None
         process.stdout.readline()
         time.sleep(0.05 + 0.017 * attempt)
         process.kill()
-        process.wait(10)
+        process.wait(120)
         process.stdout.close()
     store = Store(root)
     keys = [key for key, _ in store.records()]

@@ -152,10 +152,10 @@ DEEP = [
 
 @pytest.mark.parametrize("text", DEEP, ids=lambda text: text[-12:])
 def test_deep_and_long_texts_are_refused(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ParseError):
         parse_function(text)
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
 
 
 @cache
@@ -203,7 +203,7 @@ def mutated(seed: int) -> str:
 
 def judge(text: str) -> str:
     """What became of a text; anything but an answer is an exception or takes too long."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         function = parse_function(text)
         printed = print_function(function)
@@ -215,7 +215,7 @@ def judge(text: str) -> str:
     except VerifyError:
         return "broken"
     finally:
-        assert time.perf_counter() - start < SECONDS
+        assert time.process_time() - start < SECONDS
     return "fine"
 
 

@@ -6,7 +6,7 @@ import itertools
 from math import prod
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tilec.ir.blocked_layouts import natural, reshaped, row_major
@@ -71,6 +71,7 @@ def test_fragments_of_heads_split_and_join() -> None:
 extents = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 16]), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(extents, extents, st.sampled_from([1, 2, 4]))
 def test_any_reshape_is_right_or_refused(source: list[int], target: list[int], warps: int) -> None:
     assume(prod(source) <= 4096)
