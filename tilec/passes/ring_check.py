@@ -62,8 +62,8 @@ class _Run:
     fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
 
     def bound(self, loops: list[For]) -> None:
-        """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins, in
-        steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns of that loop follow from it."""
+        """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
+        in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it."""
         ends = {op.upper for op in loops}
         uses = Counter(value for op in loops for value in (op.lower, op.step, op.upper))
         for op in loops:
