@@ -206,6 +206,12 @@ class BlockMachine:
                 return self.load_words(step.text, of[0], active)
             case "inline_asm" if "e4m3x2" in step.text or "e5m2x2" in step.text:
                 return [eight_bits(step.text, of)]
+            case "inline_asm" if "min.u64 most" in step.text:
+                amount = np.minimum(of[1].view(np.uint64), np.uint64(64))
+                inside = np.where(amount < 64, amount, 0).astype(np.uint64)
+                value = of[0].view(np.uint64)
+                moved = value << inside if "shl.b64" in step.text else value >> inside
+                return [np.where(amount < 64, moved, 0).astype(np.uint64).view(np.int64)]
             case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
             case "ptrtoint" | "inttoptr":

@@ -158,8 +158,8 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
 def _float_extremum(context: Context, kind: str, pointer: str, value: str) -> None:
     """An f32 maximum or minimum, for which PTX has no `atom`: a compare-and-swap until nobody else came in between.
 
-    LLVM's own loop begins with a weak load, which races with the atomics of other blocks (PTX ISA, memory consistency model); here
-    every access is relaxed at the scope of the chip. Nothing is written where memory holds the result already."""
+    LLVM's own loop begins with a weak load, which races with the atomics of other blocks (PTX ISA, memory consistency
+    model); here every access is relaxed at the scope of the chip. Nothing is written where memory holds the result already."""
     text = (
         "{ .reg .pred same; .reg .b32 old, seen, new; ld.relaxed.gpu.global.b32 old, [$0]; "
         f"again: {kind}.f32 new, old, $1; setp.eq.b32 same, new, old; @same bra done; "

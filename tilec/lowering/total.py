@@ -67,6 +67,8 @@ INLINE: Final = tuple(
         r"cvt\.rn\.satfinite\.e(?:4m3|5m2)x2\.f32 \$0, \$1, \$2;",
         rf"ld\.global\.nc(?:\.v[24])?\.b32 {_LIST}, \[{_REGISTER}\];",
         r"mov\.b64 \$0, \$1;",
+        r"\{ \.reg \.b64 most; \.reg \.b32 amount; min\.u64 most, \$2, 64; cvt\.u32\.u64 amount, most; "
+        r"(?:shl\.b64|shr\.u64) \$0, \$1, amount; \}",
         r"griddepcontrol\.(?:wait|launch_dependents);",
         r"fence\.proxy\.async\.shared::cta;",
         r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",
