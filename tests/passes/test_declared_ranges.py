@@ -75,3 +75,34 @@ def test_another_tensor_is_not_declared(tmp_path: Path) -> None:
     path.write_text(KERNEL.format(low=1, high=9, place="b").replace("load(ids", "load(other"))
     with pytest.raises(CompileError):
         prove(load_kernel(path, {}, root=tmp_path))
+
+
+SQUARE = """import tilec
+from tilec import Dim, In, Out, bf16, bid, grid, i16, i32, i64, load, maximum, minimum, store
+
+class N(Dim):
+    pass
+
+@tilec.kernel
+def k(d: In[i64, N], e: In[i16, N], x: In[bf16, N, {extent}], out: Out[bf16, N, 4]):
+    grid(N)
+    b = bid(0)
+    d1 = load(e, b)
+    d3 = load(d, b)
+    one = ((d3 >> 62) * i64(minimum(maximum(d1, -1), 2))).astype(i16)
+    other = ((d3 >> 62) * i64(minimum(maximum(d1, -1), 2))).astype(i16)
+    store(out, (b, 0), load(x, offset=(b, (one * other).astype(i32) + 8), shape=(1, 4)))
+"""
+
+
+@pytest.mark.parametrize(("extent", "right"), [(28, True), (27, False)])
+def test_ranges_decide_what_products_make_hard(extent: int, right: bool, tmp_path: Path) -> None:
+    """`one` and `other` are in -4..2, so that their product, which ranges do not know to be a square, is in -8..16."""
+    path = tmp_path / "k.py"
+    path.write_text(SQUARE.format(extent=extent))
+    function = load_kernel(path, {}, root=tmp_path)
+    if right:
+        assert prove(function).obligations
+        return
+    with pytest.raises(CompileError):
+        prove(function)
