@@ -47,6 +47,17 @@ def test_spellings(constant: str, kind: str, bits: int) -> None:
     assert spelled(constant, kind) == bits
 
 
+def test_constants_beside_inline_ptx() -> None:
+    line = '  %1 = call i32 asm "cvt.rzi.s32.f32 $0, $1; // 1.0e+00", "=r,f"(float +inf)'
+    assert older_spelling(line) == line.replace("+inf", "0x7FF0000000000000")
+
+
+def test_a_constant_has_the_type_named_last_before_it() -> None:
+    line = "  %1 = call { float, half } @f(float -inf, half +inf, bfloat 1.0e+00)"
+    expected = "  %1 = call { float, half } @f(float 0xFFF0000000000000, half 0xH7C00, bfloat 0xR3F80)"
+    assert older_spelling(line) == expected
+
+
 def test_other_text_stays() -> None:
     for line in (
         '@"1.0e+00" = external global i32',

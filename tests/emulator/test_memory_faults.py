@@ -357,3 +357,19 @@ def test_parameters_in_order_and_alignment() -> None:
 .visible .entry k(.param .u32 a, .param .u64 b, .param .align 8 .b8 c[12], .param .f32 e) { ret; }"""
     function = parse(text).functions["k"]
     assert [(p.offset, p.size) for p in function.parameters] == [(0, 4), (8, 8), (16, 12), (28, 4)]
+
+
+def test_bytes_that_a_load_declares_unused() -> None:
+    """Nobody wrote the upper half of the word: only a program that takes something from there is wrong."""
+    body = f"""{AT} setp.eq.u32 %p0, %t, 0; @%p0 st.shared.u16 [smem], 7; bar.sync 0;
+    .pragma "used_bytes_mask 0x3";
+    ld.shared.u32 %r0, [smem]; """
+    right = go(body + "and.b32 %r0, %r0, 0xffff; st.global.u32 [%d1], %r0;", shared=16)
+    assert right.faults == [] and (right.tensors["out"] == 7).all()
+    wrong = go(body + "st.global.u32 [%d1], %r0;", shared=16)
+    assert (wrong.tensors["out"] == 0xA5A50007).all()
+    without = go(body.replace(".pragma", "//") + "st.global.u32 [%d1], %r0;", shared=16)
+    assert "uninitialised" in kinds(without)
+    several = body.replace("0x3", "0x13").replace("u32 %r0, [smem]", "v2.b32 {%r0, %r1}, [smem]")
+    report = go(several + "and.b32 %r0, %r0, 0xffff; st.global.u32 [%d1], %r0;", shared=16)
+    assert report.faults == [], "a word that is dropped"

@@ -178,7 +178,12 @@ class BlockMachine:
                 self.store(step, of[0], of[1], active)
                 return []
             case "atomicrmw":
-                return [self.atomic(step, of[0], of[1], active)]
+                return [self.atomic(step.text.split()[1], of[0], of[1], active)]
+            case "inline_asm" if ".cas." in step.text:
+                kind = re.search(r"again: (max|min)\.f32", step.text)
+                assert kind, step.text
+                self.atomic(f"f{kind[1]}", of[0], of[1], active)
+                return []
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []
@@ -201,6 +206,12 @@ class BlockMachine:
                 return self.load_words(step.text, of[0], active)
             case "inline_asm" if "e4m3x2" in step.text or "e5m2x2" in step.text:
                 return [eight_bits(step.text, of)]
+            case "inline_asm" if "min.u64 most" in step.text:
+                amount = np.minimum(of[1].view(np.uint64), np.uint64(64))
+                inside = np.where(amount < 64, amount, 0).astype(np.uint64)
+                value = of[0].view(np.uint64)
+                moved = value << inside if "shl.b64" in step.text else value >> inside
+                return [np.where(amount < 64, moved, 0).astype(np.uint64).view(np.int64)]
             case "inline_asm" if "mov.b64" in step.text:
                 return [of[0]]
             case "ptrtoint" | "inttoptr":
@@ -307,8 +318,7 @@ class BlockMachine:
         if buffer == SHARED:
             self.unfenced[places] = True
 
-    def atomic(self, step: Step, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
-        kind = step.text.split()[1]
+    def atomic(self, kind: str, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
         buffer, places = self.place(pointer, value.dtype.itemsize, value.dtype.itemsize, active)
         for place, operand in zip(places, value[active], strict=True):
             old = self.memory[buffer][place].view(value.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,3 +278,23 @@ def test_atomics_combine(kind: str, function: np.ufunc, dtype: str, tmp_path: Pa
     body = f"grid(2)\natomic_{kind}(out, (0, 0), load(x, (0, 0), shape={SHAPE}))"
     run(compiled(tmp_path, signature, body), {"x": x, "out": out})
     np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_float_atomics_at_the_edges(kind: str, tmp_path: Path) -> None:
+    """A NaN loses, -0 is below +0, memory or operand; two NaN stay NaN."""
+    edges = np.array([np.nan, -np.inf, -1.0, -0.0, 0.0, 1e-45, 1.0, np.inf], np.float32)
+    out, x = (np.ascontiguousarray(side.ravel()) for side in np.meshgrid(edges, edges))
+    expected = [better(kind, a, b) for a, b in zip(out.tolist(), x.tolist(), strict=True)]
+    body = f"grid(3)\natomic_{kind}(out, 0, load(x, 0, shape=64))"
+    run(compiled(tmp_path, "x: In[f32, 64], out: Atomic[f32, 64]", body), {"x": x, "out": out})
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(np.signbit(out) & ~np.isnan(out), [math.copysign(1, e) < 0 and e == e for e in expected])
+
+
+def better(kind: str, a: float, b: float) -> float:
+    """The larger or smaller of two, by the order of the reals with -0 below +0."""
+    if math.isnan(a) or math.isnan(b):
+        return b if math.isnan(a) else a
+    pick = max if kind == "max" else min
+    return pick(a, b, key=lambda v: (v, math.copysign(1, v)))

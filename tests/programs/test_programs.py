@@ -35,6 +35,13 @@ def test_all_machines_agree(kind: str, first: int) -> None:
     assert kinds["equal"] == BATCH
 
 
+@pytest.mark.parametrize("number", [1183])
+def test_past_disagreements_stay_settled(number: int) -> None:
+    """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits."""
+    ((job, outcome),) = examine_all([Job("program", number, (TARGETS[0].name,), block_machine=True)])
+    assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
+
+
 def test_programs_cover_the_language() -> None:
     text = "\n".join(make(n).text for n in range(200) for make in (program, traffic))
     words = "argmax argmin sum max min where maximum minimum abs floor ceil sqrt exp exp2 log log2 sin cos tanh"

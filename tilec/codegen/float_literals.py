@@ -2,7 +2,7 @@
 
 torch-mlir 20261001 prints `f0x` and the bits, `+inf`, `-inf`, `+qnan`, or the shortest decimal that rounds to the value;
 llvmlite's parser knows `0x` and a double's bits for `float`, `0xH` for `half`, `0xR` for `bfloat`, and only decimals that are
-exact. A line's constants have the first float type that the line names.
+exact. A constant has the float type that its line names last before it. Quoted text, such as inline PTX, stays as it is.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import struct
 from typing import Final
 
-_TYPE: Final = re.compile(r"\b(float|bfloat|half|double)\b")
 _CONSTANT: Final = re.compile(r"(?<![\w.@%\"+-])(?:f0x([0-9A-Fa-f]+)|([+-]?)(inf|qnan|nan)\b|([+-]?\d+\.\d*e[+-]\d+))")
+_TYPE_OR_CONSTANT: Final = re.compile(rf"\b(float|bfloat|half|double)\b|{_CONSTANT.pattern}")
 _SPECIAL_BITS: Final = {
     "float": (0x7F800000, 0x7FC00000, 32),
     "bfloat": (0x7F80, 0x7FC0, 16),
@@ -27,23 +27,33 @@ def older_spelling(llvm_ir: str) -> str:
 
 
 def _line(line: str) -> str:
-    found = _TYPE.search(line)
-    if found is None or " asm " in line:
-        return line
-    kind = found.group(1)
-    infinity, nan, width = _SPECIAL_BITS[kind]
+    parts, kind = line.split('"'), ""
+    for position in range(0, len(parts), 2):  # what is outside of quotes
+        parts[position], kind = _part(parts[position], kind)
+    return '"'.join(parts)
+
+
+def _part(text: str, kind: str) -> tuple[str, str]:
+    """Text with its constants spelled, and the float type it names last; `kind` is the type named before it."""
 
     def spelled(match: re.Match[str]) -> str:
+        nonlocal kind
         if match.group(1):
-            bits = int(match.group(1), 16)
-        elif match.group(4):
-            bits = _rounded(float(match.group(4)), kind)
-        else:
-            bits = infinity if match.group(3) == "inf" else nan
-            bits |= (match.group(2) == "-") << (width - 1)
-        return _bits(bits, kind)
+            kind = match.group(1)
+        return match.group() if match.group(1) or not kind else _constant(match, kind)
 
-    return _CONSTANT.sub(spelled, line)
+    return _TYPE_OR_CONSTANT.sub(spelled, text), kind
+
+
+def _constant(match: re.Match[str], kind: str) -> str:
+    hexadecimal, sign, name, decimal = match.groups()[1:]
+    if hexadecimal:
+        return _bits(int(hexadecimal, 16), kind)
+    if decimal:
+        return _bits(_rounded(float(decimal), kind), kind)
+    infinity, nan, width = _SPECIAL_BITS[kind]
+    bits = infinity if name == "inf" else nan
+    return _bits(bits | (sign == "-") << (width - 1), kind)
 
 
 def _rounded(value: float, kind: str) -> int:

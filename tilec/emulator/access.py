@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.int64]
 WINDOW: Final = 1 << 32
+UNUSED: Final = np.uint8(0xA5)
+"""What stands in bytes of a register that its load declares unused."""
 SPACES: Final = {
     "global": ("global",),
     "const": ("const",),
@@ -206,29 +208,40 @@ def _refuse(
 
 
 def load(
-    frame: Frame, access: Access, width: int, count: int, instruction: Instruction, *, atomic: bool = False, nc: bool = False
-) -> tuple[list[Lanes], list[Poison | None]]:
+    frame: Frame, access: Access, width: int, count: int, instruction: Instruction, *, atomic: bool = False, nc: bool = False,
+    used: int = -1,
+) -> tuple[list[Lanes], list[Poison | None]]:  # fmt: skip
     """`count` values of `width` bytes from each lane's address, raw unsigned, one entry a lane of the frame; lanes without an
-    access get 0 and poison (their guard decides whether anybody sees it)."""
+    access get 0 and poison (their guard decides whether anybody sees it). Bytes whose bit of `used` is 0 come as `UNUSED`
+    whatever memory holds, and pass no poison on, so that a program that does use them computes something else."""
     machine, memory = frame.machine, frame.machine.memory
     watch_read(machine, access, instruction, atomic=atomic, nc=nc)
     index, found = access.index, access.allocation
     values = memory.read(index, width * count)
     rows = values.view(f"u{width}").reshape(len(index), count)
-    poison = memory.read_poison(index, width) if count == 1 and (found is None or found.poisonous) else None
+    poison = memory.read_poison(index, width) if count == 1 and used == -1 and (found is None or found.poisonous) else None
     all_poison: NDArray[Any] | None = None
-    if count > 1 and (found is None or found.poisonous):
+    if (count > 1 or used != -1) and (found is None or found.poisonous):
         raw = memory.poison_views[width * count].take(index >> (width * count).bit_length() - 1).view(np.uint8)
+        if used != -1:
+            raw = raw.reshape(len(index), -1) * _used_bytes(used, width * count)
         if raw.any():
             all_poison = np.bitwise_or.reduce(raw.reshape(len(index), count, width), axis=2)
     elif poison is not None:
         all_poison = poison[:, None]
+    if used != -1:
+        marked = np.where(_used_bytes(used, width * count), values.view(np.uint8).reshape(len(index), -1), UNUSED)
+        rows = np.ascontiguousarray(marked).view(f"u{width}").reshape(len(index), count)
     if access.positions is None:
         return (
             [np.ascontiguousarray(rows[:, k]) for k in range(count)],
             [None if all_poison is None or not all_poison[:, k].any() else all_poison[:, k] for k in range(count)],
         )
     return _spread(frame, access, rows, all_poison)
+
+
+def _used_bytes(mask: int, size: int) -> NDArray[np.bool_]:
+    return (mask >> np.arange(size)) & 1 != 0
 
 
 def _spread(

@@ -107,6 +107,7 @@ class _Parser:
         self.scopes: list[dict[str, Register]] = []
         self.labels: list[dict[str, str]] = []
         self.location = (0, 0)
+        self.used_bytes = -1
         self.fresh = 0
 
     # --- tokens
@@ -183,10 +184,14 @@ class _Parser:
             self.at += 1
 
     def pragma(self) -> None:
-        self.take(kind="string")
+        texts = [self.take(kind="string")]
         while self.accept(","):
-            self.take(kind="string")
+            texts.append(self.take(kind="string"))
         self.take(";")
+        for text in texts:
+            name, _, mask = text.strip('"').partition(" ")
+            if name == "used_bytes_mask":
+                self.used_bytes = int(mask, 0)
 
     def loc(self) -> None:
         line = self.here.line
@@ -445,8 +450,9 @@ class _Parser:
         self.take(";")
         text = " ".join(self.text[first.start : end].split())
         function.instructions.append(
-            Instruction(opcode, tuple(modifiers), tuple(operands), guard, negated, line, text, self.location)
+            Instruction(opcode, tuple(modifiers), tuple(operands), guard, negated, line, text, self.location, self.used_bytes)
         )
+        self.used_bytes = -1
 
     # --- operands
     def operand(self) -> Operand:

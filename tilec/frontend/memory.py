@@ -15,7 +15,6 @@ from tilec.ir.types import DType, TileType
 
 _READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH)
 _WRITABLE: Final = (Access.OUT, Access.INOUT, Access.SCRATCH)
-_ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
 
 
 def load(call: Call) -> Term:
@@ -45,7 +44,7 @@ def store(call: Call) -> Term:
 def atomic(call: Call) -> Term:
     """Combine a tile into a box of an `Atomic` tensor."""
     tensor, tile, offsets, mask = _write(call, (Access.ATOMIC,), "updated atomically")
-    if tensor.tensor.dtype.name not in _ATOMIC_DTYPES:
+    if tensor.tensor.dtype.name not in ops.ATOMIC_DTYPES:
         raise call.place(0).error("E0201", f"atomics of {tensor.tensor.dtype} do not exist", hint="use f32, i32, u32 or i64")
     op = ops.AtomicUpdate(kind=call.word.removeprefix("atomic_"), mask=mask, unsafe=call.emitter.unsafe,
                           operands=[tensor, tile, *offsets])  # fmt: skip

@@ -24,6 +24,10 @@ REDUCED_BYTES = 8
 """Kept of each value that a reduction passes between warps, wide enough for every dtype."""
 
 
+WIDEST_ACCESS = 16
+"""Bytes of the widest read or write of one thread (PTX ISA, vectors)."""
+
+
 @cache
 def renamed(source: Layout, target: Layout) -> tuple[int, ...] | None:
     """`register_map` without a shift; None where threads must exchange elements."""
@@ -66,13 +70,15 @@ def exchange_bytes(op: Op, threads: int) -> int:
 
 
 def shared_bytes(function: Function) -> int:
-    """Dynamic shared memory that a block takes: rings of stages, and scratch behind those that are live."""
+    """Dynamic shared memory that a block takes: rings of stages, and scratch behind those that are live.
+
+    A multiple of `WIDEST_ACCESS`: LLVM may join narrow reads into one aligned read that goes past the last byte in use."""
     taken, threads = taken_bytes(function), function.num_warps * 32
     most = 0
     for op in function.body.walk():
         size = exchange_bytes(op, threads)
         most = max(most, taken[op], scratch_offset(taken, op) + size if size else 0)
-    return most
+    return most + -most % WIDEST_ACCESS
 
 
 def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:

@@ -24,6 +24,8 @@ BINARY_KINDS: Final = (
 COMPARE_KINDS: Final = ("eq", "ne", "lt", "le", "gt", "ge")
 REDUCE_KINDS: Final = ("sum", "max", "min", "argmax", "argmin")
 ATOMIC_KINDS: Final = ("add", "max", "min")
+ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
+"""Dtypes of atomics: those of whole words. A part of a word would be a compare-and-swap of its neighbours too."""
 
 
 def _require(condition: bool, op: Op, rule: str) -> None:
@@ -321,6 +323,7 @@ class AtomicUpdate(Op, opcode="atomic", effect=Effect.ATOMIC):
 
     def verify(self) -> None:
         _require(self.kind in ATOMIC_KINDS, self, f"unknown kind {self.kind}")
+        _require(self.target.tensor.dtype.name in ATOMIC_DTYPES, self, f"atomics of {self.target.tensor.dtype} do not exist")
         _verify_box(self, self.target, self.offsets, self.tile)
 
 

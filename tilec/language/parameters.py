@@ -91,7 +91,10 @@ class Scratch(Tensor, Generic[D, *Dims]):
 
 
 class Atomic(Tensor, Generic[D, *Dims]):
-    """`Atomic[dtype, *dims]`: any block may combine into any element with `atomic_add`, `atomic_max`, `atomic_min`."""
+    """`Atomic[dtype, *dims]`: any block may combine into any element with `atomic_add`, `atomic_max`, `atomic_min`.
+
+    The dtype is f32, i32, u32 or i64; others are E0201. Floats: a NaN loses to a number, -0 is below +0, and sums may take
+    subnormal numbers as zeros."""
 
 
 class Align(Generic[A]):

@@ -59,12 +59,22 @@ def shift(out: Writer, kind: str, left: str, right: str, type: str, unsigned: bo
     if safe:
         return proven(out, word, left, right, type)
     width = int(type[1:])
+    if width == 64 and word != "ashr":
+        return _shift_of_64(out, word, left, right)
     inside = compare(out, "ult", right, number(out, width, type), type)
     if word == "ashr":
         return arith(out, word, left, select(out, inside, right, number(out, width - 1, type), type), type)
     zero = number(out, 0, type)
     shifted = arith(out, word, left, select(out, inside, right, zero, type), type)
     return select(out, inside, shifted, zero, type)
+
+
+def _shift_of_64(out: Writer, word: str, left: str, right: str) -> str:
+    """A shift of 64 bits in PTX, which takes an amount of 32 bits and lets every amount from 64 on shift everything out (PTX
+    ISA, `shl`, `shr`). LLVM 22 drops a selection that says so and takes the low 32 bits of the amount, whatever is above."""
+    moved = f"{'shl.b64' if word == 'shl' else 'shr.u64'} $0, $1, amount;"
+    text = f"{{ .reg .b64 most; .reg .b32 amount; min.u64 most, $2, 64; cvt.u32.u64 amount, most; {moved} }}"
+    return out.value(f'llvm.inline_asm "{text}", "=l,l,l" {left}, {right} : (i64, i64) -> i64')
 
 
 def absolute(out: Writer, name: str, type: str, unsigned: bool) -> str:

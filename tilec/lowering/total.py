@@ -37,7 +37,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     # `invariant` is only on loads of `In` tensors, which no launch in flight writes (`tilec.passes.aliasing`, no-alias pairs).
     "llvm.load": ("alignment", "invariant"),
     "llvm.store": ("alignment",),
-    "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin", "fmax", "fmin"),
+    "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin"),
     "llvm.inline_asm": ("has_side_effects",),
     "llvm.call_intrinsic": (),
     "scf.if": (),
@@ -67,9 +67,15 @@ INLINE: Final = tuple(
         r"cvt\.rn\.satfinite\.e(?:4m3|5m2)x2\.f32 \$0, \$1, \$2;",
         rf"ld\.global\.nc(?:\.v[24])?\.b32 {_LIST}, \[{_REGISTER}\];",
         r"mov\.b64 \$0, \$1;",
+        r"\{ \.reg \.b64 most; \.reg \.b32 amount; min\.u64 most, \$2, 64; cvt\.u32\.u64 amount, most; "
+        r"(?:shl\.b64|shr\.u64) \$0, \$1, amount; \}",
         r"griddepcontrol\.(?:wait|launch_dependents);",
         r"fence\.proxy\.async\.shared::cta;",
         r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",
+        r"\{ \.reg \.pred same; \.reg \.b32 old, seen, new; ld\.relaxed\.gpu\.global\.b32 old, \[\$0\]; "
+        r"again: (?:max|min)\.f32 new, old, \$1; setp\.eq\.b32 same, new, old; @same bra done; "
+        r"atom\.relaxed\.gpu\.global\.cas\.b32 seen, \[\$0\], old, new; setp\.eq\.b32 same, seen, old; mov\.b32 old, seen; "
+        r"@!same bra again; done: \}",
         r"wgmma\.wait_group\.sync\.aligned \d+;",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilec.diagnostics import Label
+from tilec.ir.core import Value
 from tilec.ir.ops import Gather, Scatter
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis
@@ -32,11 +33,17 @@ def _prove(findings: Findings, site: AccessSite) -> None:
                 met.append(Discharge("static"))
                 continue
             system = [*site.instance.holds, violation]
-            found = findings.prove(system, lambda p=place, e=past_the_end: _complaint(findings, site, p, e))
+            known = findings.index.ranges[_places(site)[place]]
+            coarse = terms.lt(axis.dim, known.high + axis.extent) if past_the_end else terms.lt(terms.const(known.low), 0)
+            found = findings.prove(system, lambda p=place, e=past_the_end: _complaint(findings, site, p, e), coarse)
             if found is None:
                 return
             met.append(found)
     findings.met("bounds", site.subject, site.op, strongest(met))
+
+
+def _places(site: AccessSite) -> list[Value]:
+    return site.op.indices if isinstance(site.op, Gather | Scatter) else site.op.offsets
 
 
 def _constant(axis: Axis) -> bool:

@@ -52,11 +52,18 @@ class Findings:
         if op is not None:
             self.by_op.setdefault(op, []).append(obligation)
 
-    def prove(self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint]) -> Discharge | None:
-        """Discharge a violation, or add the diagnostic that `complain` describes."""
+    def prove(
+        self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
+    ) -> Discharge | None:
+        """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` follows from the violation and says
+        less: it is for what products and nested choices make too hard, and ranges alone decide."""
         result = self.ladder.discharge(violation)
         if isinstance(result, Discharge):
             return result
+        if coarse is not None and coarse != terms.TRUE:
+            weaker = self.ladder.discharge([coarse])
+            if isinstance(weaker, Discharge):
+                return weaker
         self.refuse(result, complain())
         return None
 

@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from time import monotonic
 
-from tilec.ir.core import Access, ValueFact
+from tilec.ir.core import Access, Value, ValueFact
 from tilec.passes import terms
+from tilec.passes.declared_ranges import declared_ranges, sources
 from tilec.passes.index_terms import IndexTerms
 from tilec.passes.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.products import Undecided
+from tilec.passes.range_facts import Range
 from tilec.passes.ranges import GRID_LIMITS
 from tilec.passes.terms import Atom, Formula, Kind
 
@@ -71,6 +73,7 @@ class Ladder:
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
     _requires: list[_Fact] = field(default_factory=list[_Fact])
+    _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
@@ -163,11 +166,11 @@ class Ladder:
     def _value_facts(self, base: list[Formula]) -> list[_Fact]:
         """What `values` says of the loaded elements in the system."""
         loaded = [atom for atom in terms.closure(base) if atom.kind is Kind.LOADED]
-        found: list[_Fact] = []
+        found = self._opaque_facts(base)
         for fact in self.index.function.values:
             elements = [atom for atom in loaded if atom.label == fact.tensor and self._nonempty(fact)]
             low, high = self.index.expression(fact.low), self.index.expression(fact.high)
-            text = f"values({fact.tensor}, {fact.low}, {fact.high}{', distinct=True' if fact.distinct else ''})"
+            text = _declaration(fact)
             for atom in elements:
                 value = terms.of(atom)
                 found.append(_Fact(text, terms.conjunction((terms.ge(value, low), terms.lt(value, high)))))
@@ -177,6 +180,26 @@ class Ladder:
                     found.append(_Fact(text, room))
                 pairs = list(combinations(elements, 2))[:MAX_LOADED_PAIRS]
                 found.extend(_Fact(text, self._distinct(fact, left, right)) for left, right in pairs)
+        return found
+
+    def _opaque_facts(self, base: list[Formula]) -> list[_Fact]:
+        """What `values` says of unknowns that are computed from loaded elements."""
+        function, ranges = self.index.function, self.index.ranges
+        if self._declared is None:
+            self._declared = declared_ranges(function)
+        found: list[_Fact] = []
+        for atom in terms.closure(base) if self._declared else ():
+            value = self.index.sources.get(atom) if atom.kind is Kind.OPAQUE else None
+            if value is None or value not in self._declared:
+                continue
+            known, divisor = self._declared[value], max(1, ranges[value].modulus)
+            rest = ranges[value].rest if divisor > 1 else 0
+            low, high = -((rest - known.low) // divisor), (known.high - rest) // divisor
+            if low > atom.low or high < atom.high:
+                tensors = sources(value, function)
+                text = " and ".join(_declaration(fact) for fact in function.values if fact.tensor in tensors)
+                bounds = terms.conjunction((terms.ge(terms.of(atom), low), terms.ge(terms.const(high), terms.of(atom))))
+                found.append(_Fact(text, bounds))
         return found
 
     def _nonempty(self, fact: ValueFact) -> bool:
@@ -278,6 +301,10 @@ class Ladder:
                 yield sizes
             if monotonic() > self.solver.deadline:
                 return
+
+
+def _declaration(fact: ValueFact) -> str:
+    return f"values({fact.tensor}, {fact.low}, {fact.high}{', distinct=True' if fact.distinct else ''})"
 
 
 def _shares(formula: Formula, base: list[Formula]) -> bool:

@@ -185,6 +185,16 @@ def _reduction(op: Reduce, a: Range) -> Range | None:
     return a
 
 
+def unwrapped(op: Op, ranges: Mapping[Value, Range]) -> Range | None:
+    """Range of the result of integer arithmetic on its operands if integers had no end; None where nothing is known."""
+    operands = [ranges[value] for value in op.operands]
+    if isinstance(op, Binary):
+        return arithmetic(op.kind, *operands)
+    if isinstance(op, Unary):
+        return _unary(op, operands[0])
+    return operands[0] if isinstance(op, Cast) else None
+
+
 def symbol_ranges(function: Function) -> dict[str, Range]:
     """Ranges of dims, strides and integer scalar parameters."""
     ranges = {name: Range(1, MAX_DIM) for name in function.dims}

@@ -14,6 +14,7 @@ loop's bounds are computed, all else is unknown.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
@@ -35,9 +36,12 @@ def check(function: Function) -> None:
     if not most:
         return
     found = touches(function)
-    for turns in sorted({0, 1, 2, most, 2 * most + 1}):
+    loops = [op for op in function.body.walk() if isinstance(op, For) and is_piped(op)]
+    begins = [int(op.lower.owner.value) for op in loops if isinstance(op.lower.owner, Constant)]
+    # Loops that end at the same value and begin apart do not have the same number of turns: one run is as much longer.
+    for turns in sorted({0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))}):
         run = _Run(turns, found)
-        run.bound(function)
+        run.bound(loops)
         run.block(function.body)
         if run.copies_under_way() or run.products:
             raise VerifyError(f"{function.name}: copies or products are under way at the end")
@@ -57,15 +61,22 @@ class _Run:
     turn: int = 0
     fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
 
-    def bound(self, function: Function) -> None:
-        """Choose the bounds of all pipelined loops; constant ones too, but for where they begin and the step."""
-        for op in function.body.walk():
-            if isinstance(op, For) and is_piped(op):
-                for value, otherwise in ((op.lower, 0), (op.step, 1)):
-                    if value not in self.fixed:
-                        self.env[value] = int(value.owner.value) if isinstance(value.owner, Constant) else otherwise
-                self.env[op.upper] = self.env[op.lower] + self.env[op.step] * self.turns
-                self.fixed |= {op.lower, op.step, op.upper}
+    def bound(self, loops: list[For]) -> None:
+        """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
+        in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it."""
+        ends = {op.upper for op in loops}
+        uses = Counter(value for op in loops for value in (op.lower, op.step, op.upper))
+        for op in loops:
+            for value in (op.lower, op.step):
+                otherwise = self.turns if value in ends else 0
+                self.choose(value, otherwise if value is op.lower else max(otherwise, 1), keep=True)
+        for op in loops:
+            self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=uses[op.upper] > 1)
+
+    def choose(self, value: Value, otherwise: int, *, keep: bool) -> None:
+        if value not in self.fixed:
+            self.env[value] = int(value.owner.value) if keep and isinstance(value.owner, Constant) else otherwise
+            self.fixed.add(value)
 
     def copies_under_way(self) -> set[Stage]:
         return {stage for group in (*self.groups, self.group) for stage, _ in group}
@@ -169,7 +180,7 @@ class _Run:
         piped = is_piped(op)
         first, step = self.env.get(op.lower, 0), self.env.get(op.step, 1)
         held = [self.env.get(value) for value in op.initial]
-        count = self.turns if piped else OUTER_TURNS if any(isinstance(i, WaitCopies) for i in body.walk()) else 1
+        count = self.turns_of(op) if piped else OUTER_TURNS if any(isinstance(i, WaitCopies) for i in body.walk()) else 1
         outer = self.turn
         for turn in range(count):
             values = [first + step * turn if piped else None, *held]
@@ -179,6 +190,9 @@ class _Run:
             held = [self.env.get(value) for value in body.ops[-1].operands]
         self.turn = outer
         self.bind(op.results, held)
+
+    def turns_of(self, op: For) -> int:
+        return max(0, -((self.env[op.lower] - self.env[op.upper]) // self.env[op.step]))
 
     def bind(self, names: list[Value], values: list[int | None]) -> None:
         for name, value in zip(names, values, strict=True):

@@ -13,6 +13,8 @@ from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis, Instance, rebased, tile_position
 from tilec.passes.findings import Complaint, Findings, loop_labels
 from tilec.passes.ladder import Discharge, strongest
+from tilec.passes.range_facts import Range
+from tilec.passes.ranges import unwrapped
 from tilec.passes.terms import Poly
 
 _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
@@ -63,10 +65,11 @@ def _fits(findings: Findings, op: Op) -> None:
     result = operands[0] if kind == "cast" else findings.index.unbounded(kind, dtype, operands)
     if result is None:
         result = findings.index.element(op.result, positions)
-    _within(findings, op, _located(findings, op, [result]), dtype, kind)
+    _within(findings, op, _located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
 
 
-def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> None:
+def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str, known: Range | None) -> None:
+    """`known` is what ranges say of the result."""
     low, high = dtype.integer_range()
     (axis,) = instance.axes
     violations = (terms.lt(axis.start, low), terms.lt(terms.const(high), axis.start))
@@ -75,8 +78,9 @@ def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: 
         findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, Discharge(rung))
         return
     met: list[Discharge] = []
-    for violation in violations:
-        found = findings.prove([*instance.holds, violation], lambda: _wraps(findings, op, instance, dtype, kind))
+    ends = (None, None) if known is None else (terms.lt(terms.const(known.low), low), terms.lt(terms.const(high), known.high))
+    for violation, coarse in zip(violations, ends, strict=True):
+        found = findings.prove([*instance.holds, violation], lambda: _wraps(findings, op, instance, dtype, kind), coarse)
         if found is None:
             return
         met.append(found)
@@ -108,6 +112,7 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
         found = findings.prove(
             [*site.instance.holds, *violation],
             lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, f"the end of {site.subject}"),
+            terms.lt(terms.const(high), findings.index.ranges[offset].high + axis.extent - 1),
         )
         if found is None:
             return

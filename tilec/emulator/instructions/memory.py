@@ -114,7 +114,8 @@ def _loader(
         if total > 16:
             values, poisons = _halves(frame, found, width, count, instruction, nc)
         else:
-            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc)
+            used = instruction.used_bytes
+            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc, used=used)
         for target, value, poison in zip(targets, values, poisons, strict=True):
             target(frame, value.view(dtype), poison)
         if synchronise is not None:
@@ -131,7 +132,8 @@ def _halves(
     poisons: list[Poison | None] = []
     for half in range(2):
         part = access.Access(found.positions, found.index + 16 * half, found.allocation, 16, found.lanes)
-        more = access.load(frame, part, width, count // 2, instruction, nc=nc)
+        used = instruction.used_bytes >> 16 * half
+        more = access.load(frame, part, width, count // 2, instruction, nc=nc, used=used)
         values += more[0]
         poisons += more[1]
     return values, poisons
