@@ -104,8 +104,8 @@ def _atomic_step(
         old_poison = np.zeros(frame.n, np.uint8)
         if len(found.index):
             synchronise.after_read(found, order, scope)
-            access.watch_read(machine, found, instruction, atomic=True)
-            access.watch_write(machine, found, instruction, atomic=True)
+            access.watch_read(machine, found, instruction, atomic=True, scope=scope)
+            access.watch_write(machine, found, instruction, atomic=True, scope=scope)
             synchronise.before_write(found, order, scope, keep=True)
         memory = machine.memory
         view, flags = memory.views[width], memory.poison
