@@ -1,8 +1,8 @@
-"""Which barriers of a launch order anything, by definition: a second opinion on the race detector, which shares nothing with it.
+"""Which barriers of a launch order anything, by definition: a second opinion, which shares nothing with the race detector.
 
-In: a launch to make. Out: for each line with a `bar.sync` that was executed, whether two threads would touch the same bytes, one
-of them writing, with no barrier between, if that line were not there. Every plain access of the launch is kept, with the stretch
-between two barriers of its block in which it was made; a line's barriers join the stretches on both sides of them.
+In: a launch to make. Out: for each line with a `bar.sync` that was executed, whether two threads would touch the same bytes,
+one of them writing, with no barrier between, if that line were not there. Every plain access of the launch is kept, with the
+stretch between two barriers of its block in which it was made; a line's barriers join the stretches on both sides of them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ class Trace:
         for stretch in stretches:
             for granules, lanes, is_write in self.accesses.get((block, stretch), ()):
                 each = np.repeat(lanes, granules.shape[1])
-                rows.append(np.stack([granules.reshape(-1), each, np.full(len(each), stretch), np.full(len(each), is_write)], 1))
+                columns = granules.reshape(-1), each, np.full(len(each), stretch), np.full(len(each), is_write)
+                rows.append(np.stack(columns, axis=1))
         if not rows:
             return False
         events = np.unique(np.concatenate(rows), axis=0)

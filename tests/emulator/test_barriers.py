@@ -1,4 +1,4 @@
-"""Every barrier of shipped kernels is taken out in turn: the race detector says so exactly where the barrier orders something."""
+"""Every barrier of shipped kernels is taken out in turn: the race detector says so just where the barrier orders something."""
 
 from __future__ import annotations
 

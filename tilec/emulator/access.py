@@ -125,19 +125,19 @@ def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Inde
 def _check(
     frame: Frame, access: Access, address: Index, space: str, instruction: Instruction, write: bool, align: int
 ) -> Access:
-    machine, memory, index, width = frame.machine, frame.machine.memory, access.index, access.width
+    memory, index, width = frame.machine.memory, access.index, access.width
     low, high = int(index.min()), int(index.max())
     allocation = memory.allocation_at(low) if low >= 0 else None
-    if allocation is not None and low >= allocation.start and high + width <= allocation.end:
-        if not int(np.bitwise_or.reduce(index)) & (align - 1):
-            if allocation.space not in SPACES[space]:
-                _refuse(frame, access, address, "space", f"{space} access in {allocation.space} memory", instruction)
-                return _drop(access, np.zeros(len(index), np.bool_))
-            if write and not allocation.writable:
-                _refuse(frame, access, address, "read-only", f"a write to `{allocation.name}`", instruction)
-                return _drop(access, np.zeros(len(index), np.bool_))
-            access.allocation = allocation
-            return access
+    inside = allocation is not None and low >= allocation.start and high + width <= allocation.end
+    if allocation is not None and inside and not int(np.bitwise_or.reduce(index)) & (align - 1):
+        if allocation.space not in SPACES[space]:
+            _refuse(frame, access, address, "space", f"{space} access in {allocation.space} memory", instruction)
+            return _drop(access, np.zeros(len(index), np.bool_))
+        if write and not allocation.writable:
+            _refuse(frame, access, address, "read-only", f"a write to `{allocation.name}`", instruction)
+            return _drop(access, np.zeros(len(index), np.bool_))
+        access.allocation = allocation
+        return access
     return _check_each(frame, access, address, space, instruction, write, align)
 
 
@@ -361,7 +361,7 @@ def watch_write(
 
 
 def _same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
-    """Whether lanes that write to one place bring the same bytes, and those that meet an `earlier` write bring what is there."""
+    """Whether lanes that write to one place bring the same bytes, and where they meet an `earlier` write, what is there."""
     where = access.index // access.width
     order = np.argsort(where, kind="stable")
     sorted_where, sorted_new = where[order], new[order]

@@ -5,8 +5,8 @@ what lane u does now if u is the same lane, or u has learnt of that lane up to t
 (`block_time`), of the whole warp (`warp_time`), or through `acquire` of what another lane released (`known`, a matrix made when
 the first such operation comes). The shadow holds for each granule of memory the last write and the last read (or that several
 unordered lanes did, of one block or of several); strong accesses are in `strong`, one by one. Nothing is forgotten before an
-access that is ordered after it (or was reported to race with it) takes its place: who is ordered after the last is ordered after
-all. "Several" counts as ordered once the whole block is, which may report a race too many and never one too few.
+access that is ordered after it (or was reported to race with it) takes its place: who is ordered after the last is ordered
+after all. "Several" counts as ordered once the whole block is, which may report a race too many and never one too few.
 Memory consistency: PTX ISA, section 8. Lanes of one warp are ordered by nothing but that.
 """
 
@@ -214,9 +214,7 @@ class Shadow:
             self._mark_several(stamps, where, winner, lost, lanes)
         return lost
 
-    def _mark_several(
-        self, stamps: Stamps, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index
-    ) -> None:
+    def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
         """Granules that several lanes use in one instruction: of one block, or of several."""
         clocks, machine = self.clocks, self.clocks.machine
         mine = machine.block_number[machine.block[lanes]][:, None]

@@ -8,7 +8,7 @@ What was released or acquired in the scope of a block (`.cta`) reaches no other 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class Synchronise:
         self.offered: dict[int, dict[bool, Token]] = {}
         self.seen: dict[int, Offers] = {}
         machine.on_wave.append(self._forget)
-        machine.shadow.strong.on_taken.append(lambda granule: self.left.pop(granule << machine.shadow.shift, None))
+        machine.shadow.strong.on_taken.append(self._end)
 
     @staticmethod
     def of(machine: Machine) -> Synchronise:
@@ -42,6 +42,10 @@ class Synchronise:
         if found is None:
             found = machine.extensions["synchronise"] = Synchronise(machine)
         return found
+
+    def _end(self, granule: int) -> None:
+        """A plain write took a granule over."""
+        self.left.pop(granule << self.machine.shadow.shift, None)
 
     def _forget(self) -> None:
         self.left.clear()
