@@ -41,7 +41,7 @@ def test_texts_are_a_function_of_their_content() -> None:
 
 def test_a_changed_text_is_found_where_it_is_read(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = path.read_bytes()
-    fields, text, _ = mutants.split(data)
+    _, text, _ = mutants.split(data)
     manifest = json.loads(text)
     manifest["texts"]["entries"][0]["sha256"] = "00" * 32
     forged = tmp_path / "forged.bundle"

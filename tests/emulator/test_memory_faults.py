@@ -259,7 +259,8 @@ def test_a_shuffle_that_half_the_warp_never_reaches() -> None:
 def test_a_shuffle_among_half_a_warp() -> None:
     body = (
         AT
-        + "mov.u32 %r3, %t; setp.ge.u32 %p0, %t, 16; @%p0 bra L; shfl.sync.down.b32 %r3, %t, 1, 31, 0xffff; L: st.global.u32 [%d1], %r3;"
+        + "mov.u32 %r3, %t; setp.ge.u32 %p0, %t, 16; @%p0 bra L; shfl.sync.down.b32 %r3, %t, 1, 31, 0xffff;"
+        + "L: st.global.u32 [%d1], %r3;"
     )
     report = go(body, checked=False)
     assert kinds(report) == {"poison"}, "lane 15 reads lane 16, which its mask does not name"

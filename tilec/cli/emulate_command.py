@@ -1,4 +1,4 @@
-"""`tilec emulate`: one specialisation of a kernel to PTX, and its PTX on the emulator with random inputs within the contract."""
+"""`tilec emulate`: one specialisation of a kernel to PTX, and its PTX emulated on random inputs within the contract."""
 
 from __future__ import annotations
 

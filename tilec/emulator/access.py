@@ -127,19 +127,19 @@ def _resolve(machine: Machine, lanes: Index, address: Index, space: str) -> Inde
 def _check(
     frame: Frame, access: Access, address: Index, space: str, instruction: Instruction, write: bool, align: int
 ) -> Access:
-    machine, memory, index, width = frame.machine, frame.machine.memory, access.index, access.width
+    memory, index, width = frame.machine.memory, access.index, access.width
     low, high = int(index.min()), int(index.max())
     allocation = memory.allocation_at(low) if low >= 0 else None
-    if allocation is not None and low >= allocation.start and high + width <= allocation.end:
-        if not int(np.bitwise_or.reduce(index)) & (align - 1):
-            if allocation.space not in SPACES[space]:
-                _refuse(frame, access, address, "space", f"{space} access in {allocation.space} memory", instruction)
-                return _drop(access, np.zeros(len(index), np.bool_))
-            if write and not allocation.writable:
-                _refuse(frame, access, address, "read-only", f"a write to `{allocation.name}`", instruction)
-                return _drop(access, np.zeros(len(index), np.bool_))
-            access.allocation = allocation
-            return access
+    inside = allocation is not None and low >= allocation.start and high + width <= allocation.end
+    if allocation is not None and inside and not int(np.bitwise_or.reduce(index)) & (align - 1):
+        if allocation.space not in SPACES[space]:
+            _refuse(frame, access, address, "space", f"{space} access in {allocation.space} memory", instruction)
+            return _drop(access, np.zeros(len(index), np.bool_))
+        if write and not allocation.writable:
+            _refuse(frame, access, address, "read-only", f"a write to `{allocation.name}`", instruction)
+            return _drop(access, np.zeros(len(index), np.bool_))
+        access.allocation = allocation
+        return access
     return _check_each(frame, access, address, space, instruction, write, align)
 
 
@@ -208,14 +208,22 @@ def _refuse(
 
 
 def load(
-    frame: Frame, access: Access, width: int, count: int, instruction: Instruction, *, atomic: bool = False, nc: bool = False,
+    frame: Frame,
+    access: Access,
+    width: int,
+    count: int,
+    instruction: Instruction,
+    *,
+    atomic: bool = False,
+    nc: bool = False,
+    scope: str | None = None,
     used: int = -1,
-) -> tuple[list[Lanes], list[Poison | None]]:  # fmt: skip
+) -> tuple[list[Lanes], list[Poison | None]]:
     """`count` values of `width` bytes from each lane's address, raw unsigned, one entry a lane of the frame; lanes without an
     access get 0 and poison (their guard decides whether anybody sees it). Bytes whose bit of `used` is 0 come as `UNUSED`
     whatever memory holds, and pass no poison on, so that a program that does use them computes something else."""
     machine, memory = frame.machine, frame.machine.memory
-    watch_read(machine, access, instruction, atomic=atomic, nc=nc)
+    watch_read(machine, access, instruction, atomic=atomic, nc=nc, scope=scope)
     index, found = access.index, access.allocation
     values = memory.read(index, width * count)
     rows = values.view(f"u{width}").reshape(len(index), count)
@@ -273,6 +281,7 @@ def store(
     instruction: Instruction,
     *,
     atomic: bool = False,
+    scope: str | None = None,
 ) -> None:
     """Writes raw unsigned `values` of `width` bytes, one after the other, at each lane's address."""
     memory, index = frame.machine.memory, access.index
@@ -283,7 +292,7 @@ def store(
     rows = np.ascontiguousarray(np.stack(chosen, axis=1) if len(chosen) > 1 else chosen[0])
     total = width * len(values)
     packed = rows.reshape(-1).view(memory.views[total].dtype)
-    watch_write(frame.machine, access, instruction, lambda: packed, atomic=atomic)
+    watch_write(frame.machine, access, instruction, lambda: packed, atomic=atomic, scope=scope)
     where = index >> total.bit_length() - 1
     memory.views[total][where] = packed
     if any(poison is not None for poison in poisons):
@@ -307,8 +316,17 @@ def note_poison(machine: Machine, access: Access, flags: NDArray[np.uint8], inst
     machine.extensions.setdefault("poison stores", []).append((access.index[flags.any(axis=1)], access.width, instruction))
 
 
-def watch_read(machine: Machine, access: Access, instruction: Instruction, *, atomic: bool = False, nc: bool = False) -> None:
-    """Looks for writes that no order separates from these reads, and records the reads."""
+def watch_read(
+    machine: Machine,
+    access: Access,
+    instruction: Instruction,
+    *,
+    atomic: bool = False,
+    nc: bool = False,
+    scope: str | None = None,
+) -> None:
+    """Looks for writes that no order separates from these reads, and records the reads. `scope` is that of a strong access
+    (`atomic`)."""
     found = access.allocation
     if not len(access.index) or (found is not None and not found.tracked):
         return
@@ -316,7 +334,7 @@ def watch_read(machine: Machine, access: Access, instruction: Instruction, *, at
         machine.pending.check(access.index, access.width, access.lanes, False, instruction)
     if nc:
         watch_noncoherent(machine, access, instruction)
-    racing = machine.shadow.read(access.index, access.width, access.lanes, atomic)
+    racing = machine.shadow.read(access.index, access.width, access.lanes, atomic, scope == "cta")
     if racing is not None:
         report_race(machine, access, racing, instruction, "reads what another thread writes")
 
@@ -335,6 +353,7 @@ def watch_write(
     data: Callable[[], NDArray[Any]] | None = None,
     *,
     atomic: bool = False,
+    scope: str | None = None,
 ) -> None:
     """Looks for accesses that no order separates from these writes, and records the writes. `data()` gives the bytes to be
     written, one item of `access.width` bytes a lane; with it, writes of what is there already are told apart."""
@@ -343,34 +362,27 @@ def watch_write(
         return
     if machine.pending.busy:
         machine.pending.check(access.index, access.width, access.lanes, True, instruction)
-    racing, beside = machine.shadow.write(access.index, access.width, access.lanes, atomic)
+    earlier, shared, beside = machine.shadow.write(access.index, access.width, access.lanes, atomic, scope == "cta")
     if beside is not None and beside.any():
         report_race(machine, access, beside, instruction, "writes what another thread reads")
+    racing = earlier if shared is None else shared if earlier is None else earlier | shared
     if racing is None or not racing.any():
         return
-    kind = "race"
-    if data is not None and access.width in machine.memory.views:
-        new = data()
-        rows = np.flatnonzero(racing.any(axis=1))
-        if _same_values(machine, access, new, rows):
-            kind = "race-same-value"
+    same = data is not None and access.width in machine.memory.views and _same_values(machine, access, data(), earlier)
+    kind = "race-same-value" if same else "race"
     report_race(machine, access, racing, instruction, "writes what another thread writes", kind)
 
 
-def _same_values(machine: Machine, access: Access, new: NDArray[Any], rows: Index) -> bool:
-    """Whether every write in `rows` brings what other lanes bring to the same place, or what stands there."""
+def _same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
+    """Whether lanes that write to one place bring the same bytes, and where they meet an `earlier` write, what is there."""
     where = access.index // access.width
     order = np.argsort(where, kind="stable")
     sorted_where, sorted_new = where[order], new[order]
     repeated = np.flatnonzero(sorted_where[1:] == sorted_where[:-1])
-    if len(repeated):
-        if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
-            return False
-        earlier = machine.shadow.clocks.now
-        del earlier
-    inside = np.isin(where, where[order][repeated]) if len(repeated) else np.zeros(len(where), np.bool_)
-    rest = rows[~inside[rows]]
-    return machine.memory.views[access.width][where[rest]].tobytes() == new[rest].tobytes()
+    if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
+        return False
+    rows = np.zeros(0, np.int64) if earlier is None else np.flatnonzero(earlier.any(axis=1))
+    return machine.memory.views[access.width][where[rows]].tobytes() == new[rows].tobytes()
 
 
 def report_race(

@@ -120,7 +120,8 @@ class Machine:
             if picked is None:
                 if (self.status == EXITED).all():
                     return
-                if any([wake() for wake in self.wakers]):
+                woke = [wake() for wake in self.wakers]  # each of them, whatever the others did
+                if any(woke):
                     continue
                 schedule.report_deadlock(self)
                 raise StopLaunch

@@ -1,7 +1,7 @@
 """Memory of a launch: one flat byte array behind every state space, with an allocation map and a poison bit a byte.
 
 An address is GLOBAL_BASE plus an index into the array for global, const and parameter space; shared and local addresses are
-offsets in a window, one window a block or thread, and generic addresses name the windows at SHARED_BASE and LOCAL_BASE (PTX ISA,
+offsets in a window, one a block or thread, and generic addresses name the windows at SHARED_BASE and LOCAL_BASE (PTX ISA,
 section 5.1 State Spaces). Allocations lie apart, so that an access past the end of one never meets the next.
 What holds: an index that `locate` returned lies inside one allocation with all its bytes, is aligned, and may be accessed so.
 """
@@ -150,7 +150,7 @@ class Memory:
 
     def write_rows(self, index: Index, rows: Bytes, poison: Bytes | None) -> None:
         """The inverse: stores rows [m, width]; `poison` [m] or [m, width] or None."""
-        where = index[:, None] + np.arange(rows.shape[1])
+        where: Index = index[:, None] + np.arange(int(rows.shape[1]))
         self.data[where] = rows
         if poison is not None and poison.ndim == 1:
             poison = poison[:, None]

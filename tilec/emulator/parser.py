@@ -7,27 +7,20 @@ known raises `UnsupportedPtx` with the line. Scopes `{ }` inside a body rename t
 from __future__ import annotations
 
 import re
-import struct
 from typing import Final
 
 from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.lexer import Token, number, pack
+from tilec.emulator.operand_parser import OperandParser
 from tilec.emulator.syntax import (
-    Address,
     Function,
-    Group,
     Immediate,
     Instruction,
     Module,
-    Negated,
     Operand,
-    Pair,
     Parameter,
     Register,
-    Sink,
-    Special,
-    Symbol,
     Variable,
-    Vector,
 )
 
 TYPE_BYTES: Final = {
@@ -45,21 +38,6 @@ SPACES: Final = ("reg", "shared", "global", "const", "local", "param")
 LINKAGE: Final = ("extern", "visible", "weak", "common")
 HINTS: Final = ("maxntid", "reqntid", "minnctapersm", "maxnreg", "maxnctapersm", "reqnctapercluster", "maxclusterrank")
 FLAGS: Final = ("noreturn", "explicitcluster", "blocksareclusters")
-_TOKEN: Final = re.compile(
-    r"""(?P<space>[ \t\r]+)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\]|\\.)*")
-    |(?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
-        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?)
-    |(?P<word>\.?[%$A-Za-z_][\w$]*(?:(?:\.|::)[\w$]+)*)
-    |(?P<mark>[{}\[\]()<>,;:+\-@!|=])""",
-    re.VERBOSE | re.DOTALL,
-)
-
-
-class _Token:
-    __slots__ = ("kind", "line", "start", "text")
-
-    def __init__(self, kind: str, text: str, line: int, start: int) -> None:
-        self.kind, self.text, self.line, self.start = kind, text, line, start
 
 
 def parse(text: str) -> Module:
@@ -67,79 +45,14 @@ def parse(text: str) -> Module:
     return _Parser(text).module()
 
 
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    line, at = 1, 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise UnsupportedPtx("not a PTX token", line, text[at : at + 20].split("\n")[0])
-        kind, word = str(match.lastgroup), match.group()
-        if kind not in ("space", "newline", "comment"):
-            found.append(_Token(kind, word, line, at))
-        line += word.count("\n")
-        at = match.end()
-    found.append(_Token("end", "", line, at))
-    return found
-
-
-def number(text: str) -> Immediate:
-    """A literal of the PTX ISA, section 4.5."""
-    if text[:2] in ("0f", "0F"):
-        bits = int(text[2:], 16)
-        return Immediate(struct.unpack(">f", bits.to_bytes(4, "big"))[0], True, bits, 32)
-    if text[:2] in ("0d", "0D"):
-        bits = int(text[2:], 16)
-        return Immediate(struct.unpack(">d", bits.to_bytes(8, "big"))[0], True, bits, 64)
-    if re.fullmatch(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+", text):
-        return Immediate(float(text), True)
-    text = text.rstrip("U")
-    if re.fullmatch(r"0[0-7]+", text):
-        return Immediate(int(text, 8))
-    return Immediate(int(text, 0))
-
-
-class _Parser:
+class _Parser(OperandParser):
     def __init__(self, text: str) -> None:
-        self.text, self.tokens, self.at = text, _tokens(text), 0
+        super().__init__(text)
         self.result = Module()
         self.function: Function | None = None
-        self.scopes: list[dict[str, Register]] = []
-        self.labels: list[dict[str, str]] = []
         self.location = (0, 0)
         self.used_bytes = -1
         self.fresh = 0
-
-    # --- tokens
-    @property
-    def here(self) -> _Token:
-        return self.tokens[self.at]
-
-    def fail(self, reason: str) -> UnsupportedPtx:
-        token = self.here
-        end = self.text.find("\n", token.start)
-        start = self.text.rfind("\n", 0, token.start) + 1
-        return UnsupportedPtx(reason, token.line, self.text[start : None if end < 0 else end].strip())
-
-    def take(self, text: str | None = None, kind: str | None = None) -> str:
-        token = self.here
-        if (text is not None and token.text != text) or (kind is not None and token.kind != kind):
-            raise self.fail(f"expected {text or kind}, found {token.text!r}")
-        self.at += 1
-        return token.text
-
-    def accept(self, text: str) -> bool:
-        if self.here.text == text and self.here.kind != "string":
-            self.at += 1
-            return True
-        return False
-
-    def integer(self) -> int:
-        sign = -1 if self.accept("-") else 1
-        value = number(self.take(kind="number")).value
-        if isinstance(value, float):
-            raise self.fail("expected an integer")
-        return sign * value
 
     # --- module
     def module(self) -> Module:
@@ -369,7 +282,7 @@ class _Parser:
                 scope[token.text] = token.text if len(self.labels) == 1 else f"{token.text}#{self.fresh}"
             at += 1
 
-    def label(self, function: Function, token: _Token) -> None:
+    def label(self, function: Function, token: Token) -> None:
         name = self.labels[-1][token.text]
         if self.here.text == ".branchtargets":
             self.at += 1
@@ -425,12 +338,6 @@ class _Parser:
                 break
         self.take(";")
 
-    def find(self, name: str) -> Register | None:
-        for scope in reversed(self.scopes):
-            if name in scope:
-                return scope[name]
-        return None
-
     def instruction(self, function: Function) -> None:
         first = self.here
         guard, negated = None, False
@@ -453,86 +360,3 @@ class _Parser:
             Instruction(opcode, tuple(modifiers), tuple(operands), guard, negated, line, text, self.location, self.used_bytes)
         )
         self.used_bytes = -1
-
-    # --- operands
-    def operand(self) -> Operand:
-        item = self.simple()
-        if self.accept("|"):
-            return Pair(item, self.simple())
-        return item
-
-    def simple(self) -> Operand:
-        if self.accept("{"):
-            return Vector(self.list("}"))
-        if self.accept("("):
-            return Group(self.list(")"))
-        if self.accept("["):
-            return self.address()
-        if self.accept("!"):
-            register = self.find(self.take(kind="word"))
-            if register is None:
-                raise self.fail("`!` before what is not a register")
-            return Negated(register)
-        if self.here.kind == "number" or self.here.text in ("-", "+"):
-            return self.immediate()
-        name = self.take(kind="word")
-        register = self.find(name)
-        if register is not None:
-            return register
-        if name == "_":
-            return Sink()
-        if name.startswith("%"):
-            return Special(name)
-        for scope in reversed(self.labels):
-            if name in scope:
-                return Symbol(scope[name])
-        offset = self.offset()
-        return Symbol(name, offset)
-
-    def immediate(self) -> Immediate:
-        negative = self.accept("-")
-        if not negative:
-            self.accept("+")
-        item = number(self.take(kind="number"))
-        if not negative:
-            return item
-        bits = item.bits ^ (1 << (item.width - 1)) if item.width else 0
-        return Immediate(-item.value, item.is_float, bits, item.width)
-
-    def list(self, end: str) -> tuple[Operand, ...]:
-        items: list[Operand] = []
-        while not self.accept(end):
-            items.append(self.operand())
-            if not self.accept(","):
-                self.take(end)
-                break
-        return tuple(items)
-
-    def offset(self) -> int:
-        total = 0
-        while self.here.text in ("+", "-"):
-            sign = -1 if self.take() == "-" else 1
-            total += sign * self.integer()
-        return total
-
-    def address(self) -> Address:
-        base = self.simple()
-        offset = self.offset()
-        extra: list[Operand] = []
-        while self.accept(","):
-            extra.append(self.operand())
-        self.take("]")
-        if isinstance(base, Symbol):
-            return Address(Symbol(base.name), base.offset + offset, tuple(extra))
-        return Address(base, offset, tuple(extra))
-
-
-def pack(type_name: str, item: Immediate, width: int) -> bytes:
-    """The bytes of a literal as a variable of that type holds them."""
-    if type_name in ("f32", "f64"):
-        if item.width == 8 * width:
-            return item.bits.to_bytes(width, "little")
-        return struct.pack("<f" if width == 4 else "<d", item.value)
-    if isinstance(item.value, float):
-        raise UnsupportedPtx(f"a float literal for a variable of type .{type_name}")
-    return (item.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")

@@ -4,7 +4,10 @@ Time is one counter that advances at every synchronisation. An access is stamped
 what lane u does now if u is the same lane, or u has learnt of that lane up to that time: through a barrier of the whole block
 (`block_time`), of the whole warp (`warp_time`), or through `acquire` of what another lane released (`known`, a matrix made when
 the first such operation comes). The shadow holds for each granule of memory the last write and the last read (or that several
-unordered lanes read it). Memory consistency: PTX ISA, section 8. Lanes of one warp are ordered by nothing but that.
+unordered lanes did, of one block or of several); strong accesses are in `strong`, one by one. Nothing is forgotten before an
+access that is ordered after it (or was reported to race with it) takes its place: who is ordered after the last is ordered
+after all. "Several" counts as ordered once the whole block is, which may report a race too many and never one too few.
+Memory consistency: PTX ISA, section 8. Lanes of one warp are ordered by nothing but that.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.strong import StrongAccesses
+
 if TYPE_CHECKING:
     from tilec.emulator.machine import Machine
 
@@ -22,6 +28,8 @@ LANE_MASK: Final = (1 << LANE_BITS) - 1
 SEVERAL: Final = LANE_MASK
 SEVERAL_IN_BLOCK: Final = 0xC00000
 ATOMIC: Final = 1 << 62
+MOST_LANES: Final = SEVERAL_IN_BLOCK - 2
+"""Threads of a launch that stamps can tell apart."""
 Index = NDArray[np.int64]
 Stamps = NDArray[np.int64]
 Token = NDArray[np.int64]
@@ -39,6 +47,8 @@ class Clocks:
 
     def start(self, first_lane: int) -> None:
         """A new wave of blocks, unordered with those before; `first_lane` is the launch-wide number of its lane 0."""
+        if first_lane + self.machine.lane_count > MOST_LANES:
+            raise UnsupportedPtx(f"a launch of more than {MOST_LANES} threads")
         self.first_lane = first_lane
         self.now += 1
         self.block_time = np.zeros(self.machine.block_count, np.int64)
@@ -118,6 +128,7 @@ class Shadow:
 
     def __init__(self, clocks: Clocks, size: int, shift: int) -> None:
         self.clocks, self.shift = clocks, shift
+        self.strong = StrongAccesses(clocks)
         self.writes: Stamps = np.zeros(0, np.int64)
         self.reads: Stamps = np.zeros(0, np.int64)
         self.grow(size)
@@ -133,11 +144,12 @@ class Shadow:
         """Memory that gets a new owner."""
         self.writes[start >> self.shift : (end >> self.shift) + 1] = 0
         self.reads[start >> self.shift : (end >> self.shift) + 1] = 0
+        self.strong.forget(start >> self.shift, end >> self.shift)
 
     def granules(self, index: Index, width: int) -> Index:
-        """[m, width >> shift] granules of accesses."""
+        """[m, granules of an access]; accesses are aligned to a granule or narrower than one."""
         first = index >> self.shift
-        count = max(1, width >> self.shift)
+        count = max(1, -(-width >> self.shift))
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
 
     def unordered(self, stamps: Stamps, lanes: Index, atomic: bool = False) -> NDArray[np.bool_]:
@@ -167,31 +179,43 @@ class Shadow:
         suspects[rows, columns] = ~ordered
         return suspects
 
-    def read(self, index: Index, width: int, lanes: Index, atomic: bool = False) -> NDArray[np.bool_] | None:
-        """Records reads; which of them [m, granules] meet an unordered write, or None."""
+    def read(
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Records reads; which of them [m, granules] meet an unordered write, or None. `atomic`: strong ones, of the block's
+        scope where `narrow`."""
         where = self.granules(index, width)
-        clocks = self.clocks
         written = self.writes[where]
         racing = self.unordered(written, lanes, atomic) if written.any() else None
-        stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
-        before = self.reads[where]
+        if self.strong.table:
+            strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, narrow=narrow)
+            racing = _either(racing, strong)
         if atomic:
-            # A strong read conflicts with plain writes only: it never hides a plain read that stands there.
-            self.reads[where] = np.where((before != 0) & (before < ATOMIC), before, stamp | ATOMIC)
-            return racing if racing is not None and racing.any() else None
-        new = np.broadcast_to(stamp, where.shape)
-        kept = self.unordered(before, lanes) if before.any() else None
-        if kept is not None and kept.any():
-            new = np.where(kept, self._several(before, lanes), new)
-        self.reads[where] = new
-        winner = self.reads[where]
-        lost = winner != new
-        if lost.any():
-            self._mark_several(where, winner, lost, lanes)
+            self.strong.note(where, lanes, False, narrow)
+        else:
+            before = self.reads[where]
+            self._record(self.reads, where, lanes, self.unordered(before, lanes) if before.any() else None, before)
         return racing if racing is not None and racing.any() else None
 
-    def _mark_several(self, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
-        """Granules that several lanes read in one instruction: of one block, or of several."""
+    def _record(
+        self, stamps: Stamps, where: Index, lanes: Index, kept: NDArray[np.bool_] | None, before: Stamps
+    ) -> NDArray[np.bool_]:
+        """Stamps granules [m, k] with lanes [m] now. Where `kept`, the unordered access `before` counts on beside the new one,
+        as do all lanes of this instruction that share a granule. Which rows share theirs with a later one."""
+        clocks = self.clocks
+        stamp: Stamps = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
+        new: Stamps = np.broadcast_to(stamp, where.shape)
+        if kept is not None and kept.any():
+            new = np.where(kept, self._several(before, lanes), new)
+        stamps[where] = new
+        winner = stamps[where]
+        lost: NDArray[np.bool_] = winner != new
+        if lost.any():
+            self._mark_several(stamps, where, winner, lost, lanes)
+        return lost
+
+    def _mark_several(self, stamps: Stamps, where: Index, winner: Stamps, lost: NDArray[np.bool_], lanes: Index) -> None:
+        """Granules that several lanes use in one instruction: of one block, or of several."""
         clocks, machine = self.clocks, self.clocks.machine
         mine = machine.block_number[machine.block[lanes]][:, None]
         code = winner & LANE_MASK
@@ -199,11 +223,11 @@ class Shadow:
         block = np.where(code >= SEVERAL_IN_BLOCK, code - SEVERAL_IN_BLOCK, machine.block_number[machine.block[local]])
         same = lost & (block == mine)
         time = clocks.now << LANE_BITS
-        self.reads[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
-        self.reads[where[lost & ~same]] = time + SEVERAL
+        stamps[where[same]] = np.broadcast_to(time + SEVERAL_IN_BLOCK + mine, where.shape)[same]
+        stamps[where[lost & ~same]] = time + SEVERAL
 
     def _several(self, before: Stamps, lanes: Index) -> Stamps:
-        """The stamp where lanes read beside earlier unordered readers."""
+        """The stamp where lanes come beside earlier unordered ones."""
         clocks, machine = self.clocks, self.clocks.machine
         code = before & LANE_MASK
         mine = machine.block_number[machine.block[lanes]][:, None]
@@ -214,20 +238,29 @@ class Shadow:
         return (clocks.now << LANE_BITS) + np.where(block == mine, SEVERAL_IN_BLOCK + mine, SEVERAL)
 
     def write(
-        self, index: Index, width: int, lanes: Index, atomic: bool = False
-    ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
-        """Records writes: which of them [m, granules] meet an unordered write (of now or before), and an unordered read."""
+        self, index: Index, width: int, lanes: Index, atomic: bool = False, narrow: bool = False
+    ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+        """Records writes: which of them [m, granules] meet an unordered write of before, one of the same instruction, and an
+        unordered read."""
         where = self.granules(index, width)
-        clocks = self.clocks
         written, read = self.writes[where], self.reads[where]
         racing = self.unordered(written, lanes, atomic) if written.any() else None
-        beside = self.unordered(read, lanes, atomic) if read.any() else None
-        stamp = ((clocks.now << LANE_BITS) + lanes + (clocks.first_lane + 1))[:, None]
+        beside = self.unordered(read, lanes) if read.any() else None
+        if self.strong.table:
+            strong = [
+                self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, narrow=narrow) for wrote in (True, False)
+            ]
+            racing, beside = _either(racing, strong[0]), _either(beside, strong[1])
         if atomic:
-            stamp = stamp | ATOMIC
-        self.writes[where] = stamp
+            self.strong.note(where, lanes, True, narrow)
+            self.writes[where] = (((self.clocks.now << LANE_BITS) + lanes + (self.clocks.first_lane + 1)) | ATOMIC)[:, None]
+            self.reads[where] = 0
+            return racing, None, beside
+        self.strong.take(where)
+        lost = self._record(self.writes, where, lanes, racing, written)
         self.reads[where] = 0
-        lost = self.writes[where] != stamp
-        if lost.any() and not atomic:
-            racing = lost if racing is None else racing | lost
-        return racing, beside
+        return racing, lost, beside
+
+
+def _either(first: NDArray[np.bool_] | None, second: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    return second if first is None else first if second is None else first | second

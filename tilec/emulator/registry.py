@@ -56,6 +56,11 @@ TYPES: Final[dict[str, tuple[int, Any]]] = {
 """Bits and NumPy dtype of a scalar type as a step sees it; bf16 and the packed types are raw bits."""
 
 
+_Wide = Callable[[Any, Any, Any], Any] | Callable[[Any, Any, Any, Any], Any]
+Function = Callable[[Any], Any] | Callable[[Any, Any], Any] | _Wide
+"""What a value instruction computes, of one to four typed arrays."""
+
+
 class Signal:
     """What a control step may return beside None (next instruction) and an int (index to go to): RESCHEDULE says that the
     machine's pc and status of every lane of the (flushed) frame are set."""
@@ -276,17 +281,18 @@ class Decoder:
         return Source(lambda frame: (inner.value(frame) + offset).view(np.int64), inner.poison)
 
     # --- steps
-    def pure(self, operand: int | Operand, kind: str, sources: Sequence[Source], function: Callable[..., Lanes]) -> Step:
+    def pure(self, operand: int | Operand, kind: str, sources: Sequence[Source], function: Function) -> Step:
         """The step `target = function(*sources)`, with the union of their poison."""
+        apply: Any = function
         write = self.target(operand, kind)
         if len(sources) == 1:
             one, one_poison = sources[0].value, sources[0].poison
-            return lambda frame: write(frame, function(one(frame)), one_poison(frame))
+            return lambda frame: write(frame, apply(one(frame)), one_poison(frame))
         if len(sources) == 2:
             first, second = sources
 
             def binary(frame: Frame) -> None:
-                value = function(first.value(frame), second.value(frame))
+                value = apply(first.value(frame), second.value(frame))
                 write(frame, value, union(first.poison(frame), second.poison(frame)))
 
             return binary
@@ -296,7 +302,7 @@ class Decoder:
             poison: Poison | None = None
             for source in sources:
                 poison = union(poison, source.poison(frame))
-            write(frame, function(*values), poison)
+            write(frame, apply(*values), poison)
 
         return many
 

@@ -34,7 +34,7 @@ def _axis(machine: Machine, base: str, axis: int) -> Reader | None:
     if base == "%ctaid":
         return lambda frame: machine.block_ids[frame.column("block"), axis]
     cluster = machine.cluster_shape
-    constants = {"%ntid": shape, "%nctaid": machine.grid, "%cluster_nctaid": cluster}
+    constants: dict[str, tuple[int, ...]] = {"%ntid": shape, "%nctaid": machine.grid, "%cluster_nctaid": cluster}
     constants["%nclusterid"] = tuple(-(-g // c) for g, c in zip(machine.grid, cluster, strict=True))
     if base in constants:
         value = constants[base][axis]

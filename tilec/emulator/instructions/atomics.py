@@ -15,6 +15,7 @@ from tilec.emulator.errors import STORED, Lanes
 from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.floats import extremum
 from tilec.emulator.instructions.memory import SCOPES
+from tilec.emulator.lanes import where
 from tilec.emulator.registry import RAW, TYPES, Decoder, Step, lanewise
 from tilec.emulator.rounding import round_to, widen
 from tilec.emulator.synchronise import Synchronise
@@ -46,6 +47,10 @@ def _sum(kind: str) -> Callable[[Any, Any], Any]:
     return lambda old, new: old + new
 
 
+def _decrement(old: Any, new: Any) -> Any:
+    return where((old == 0) | (old > new), new, old - np.uint32(1))
+
+
 def _function(operation: str, kind: str) -> Callable[[Any, Any], Any]:
     one = np.uint32(1)
     table: dict[str, Callable[[Any, Any], Any]] = {
@@ -55,7 +60,7 @@ def _function(operation: str, kind: str) -> Callable[[Any, Any], Any]:
         "exch": lambda old, new: new,
         "add": _sum(kind),
         "inc": lambda old, new: np.where(old >= new, np.uint32(0), old + one),
-        "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - one),
+        "dec": _decrement,
         "min": np.minimum,
         "max": np.maximum,
     }
@@ -104,8 +109,8 @@ def _atomic_step(
         old_poison = np.zeros(frame.n, np.uint8)
         if len(found.index):
             synchronise.after_read(found, order, scope)
-            access.watch_read(machine, found, instruction, atomic=True)
-            access.watch_write(machine, found, instruction, atomic=True)
+            access.watch_read(machine, found, instruction, atomic=True, scope=scope)
+            access.watch_write(machine, found, instruction, atomic=True, scope=scope)
             synchronise.before_write(found, order, scope, keep=True)
         memory = machine.memory
         view, flags = memory.views[width], memory.poison

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.warp import converge, warp_barrier
+from tilec.emulator.lanes import searchsorted
 from tilec.emulator.registry import RESCHEDULE, Decoder, Source, Step, control
 from tilec.emulator.syntax import Immediate
 
@@ -58,7 +59,9 @@ class Barriers:
 
     def release(self, keys: list[tuple[int, int]]) -> Index:
         """Ends barriers: orders memory; the lanes that waited there."""
-        machine, whole, woken = self.machine, [], []
+        machine = self.machine
+        whole: list[int] = []
+        woken: list[Index] = []
         for key in keys:
             waiting = np.concatenate(self.waiting.pop(key, [np.zeros(0, np.int64)]))
             arrived = np.concatenate(self.arrived.pop(key, [np.zeros(0, np.int64)]))
@@ -70,7 +73,7 @@ class Barriers:
                 machine.clocks.acquire(waiting, token)
             woken.append(waiting)
         if whole:
-            machine.clocks.block_barrier(np.array(whole))
+            machine.clocks.block_barrier(np.array(whole, np.int64))
         return np.concatenate(woken)
 
     def _left(self) -> bool:
@@ -103,13 +106,13 @@ def bar(d: Decoder) -> Step:
     first = 1 if operation else 0
     d.finish(*((3, 4) if operation else (2,) if mode == "arrive" else (1, 2)))
     operands = d.operands[first : -1 if operation else None]
-    number = d.source(operands[0], "u32")
+    number = d.source(first, "u32")
     count = d.source(operands[1], "u32") if len(operands) > 1 else None
     if count is not None and count.constant is not None and (int(count.constant) % 32 or not int(count.constant)):
         raise d.unsupported("a thread count that is no multiple of 32")
     if operation:
         return _reduce(d, operation, number, count)
-    simple = isinstance(operands[0], Immediate) and count is None
+    simple = isinstance(d.operands[first], Immediate) and count is None
     step = _step(d, number, count, mode == "sync", simple)
     return converge(d, step) if aligned else step
 
@@ -165,9 +168,9 @@ def _reduce(d: Decoder, operation: str, number: Source, count: Source | None) ->
         if not (counts == machine.threads).all():
             # wait until whole blocks stand here together
             return _gather_blocks(d, frame)
-        votes = np.bincount(
-            np.searchsorted(blocks, frame.column("block")), weights=source.value(frame), minlength=len(blocks)
-        ).astype(np.uint32)[np.searchsorted(blocks, frame.column("block"))]
+        own = searchsorted(blocks, frame.column("block"))
+        weights = np.broadcast_to(source.value(frame), frame.n)
+        votes = np.bincount(own, weights=weights, minlength=len(blocks)).astype(np.uint32)[own]
         machine.clocks.block_barrier(blocks)
         results = {"popc": votes, "and": votes == machine.threads, "or": votes > 0}
         poison = source.poison(frame)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilec.emulator.errors import Lanes
+from tilec.emulator.lanes import where
 from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
 from tilec.emulator.syntax import Immediate
 
@@ -35,8 +36,11 @@ def invert(d: Decoder) -> Step:
     kind = d.need(*(("pred", *_BITS) if opcode == "not" else _BITS))
     d.finish(2)
     dtype = TYPES[kind][1]
-    function = np.invert if opcode == "not" else lambda a: np.asarray(a == 0).astype(dtype)
-    return d.pure(0, kind, [d.source(1, kind)], function)
+
+    def logical(a: Lanes) -> Lanes:
+        return np.asarray(a == 0).astype(dtype)
+
+    return d.pure(0, kind, [d.source(1, kind)], np.invert if opcode == "not" else logical)
 
 
 @lanewise("lop3")
@@ -119,13 +123,14 @@ def extract(d: Decoder) -> Step:
         unsigned = a.view(f"u{bits // 8}")
         field = shift_right(unsigned, position, bits)
         keep = np.where(length >= bits, 0, length).astype(unsigned.dtype)
-        mask = np.where(length >= bits, ~unsigned.dtype.type(0), (unsigned.dtype.type(1) << keep) - unsigned.dtype.type(1))
+        one = unsigned.dtype.type(1)
+        mask = where(length >= bits, ~unsigned.dtype.type(0), (one << keep) - one)
         field = field & mask
         if kind[0] == "s":
             sign = (unsigned >> np.maximum(top, 0).astype(unsigned.dtype)) & unsigned.dtype.type(1)
             got = np.maximum(top - position.astype(np.int64) + 1, 0)
             upper = ~np.where(got >= bits, ~unsigned.dtype.type(0), shift_left(np.ones_like(unsigned), got, bits) - 1)
-            field = np.where((sign == 1) & (length > 0), field | upper.astype(unsigned.dtype), field)
+            field = where((sign == 1) & (length > 0), field | upper.astype(unsigned.dtype), field)
         return np.where(length == 0, 0, field).astype(unsigned.dtype).view(dtype)
 
     return d.pure(0, kind, [d.source(1, kind), d.source(2, "u32"), d.source(3, "u32")], apply)
@@ -139,7 +144,8 @@ def insert(d: Decoder) -> Step:
 
     def apply(a: Lanes, b: Lanes, position: Lanes, length: Lanes) -> Lanes:
         a, b, position, length = np.broadcast_arrays(a, b, position & np.uint32(255), length & np.uint32(255))
-        ones = np.where(length >= bits, ~dtype(0), shift_left(np.ones_like(a), length, bits) - dtype(1)).astype(dtype)
+        full = where(length >= bits, ~dtype(0), shift_left(np.ones_like(a), length, bits) - dtype(1))
+        ones = full.astype(dtype)
         mask = shift_left(ones, position, bits)
         return (b & ~mask) | (shift_left(a, position, bits) & mask)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.frame import Frame, union
+from tilec.emulator.lanes import where
 from tilec.emulator.registry import TYPES, Decoder, Source, Step, lanewise
 from tilec.emulator.rounding import flush, widen
 from tilec.emulator.syntax import Pair
@@ -117,7 +118,11 @@ def set_(d: Decoder) -> Step:
     compare = comparison(d, name, kind, ftz)
     yes: Any = np.float32(1) if result == "f32" else TYPES[result][1](-1 if result == "s32" else 0xFFFFFFFF)
     no = TYPES[result][1](0)
-    return d.pure(0, result, [d.source(1, kind), d.source(2, kind)], lambda a, b: np.where(compare(a, b), yes, no))
+
+    def chosen(a: Lanes, b: Lanes) -> Lanes:
+        return where(compare(a, b), yes, no)
+
+    return d.pure(0, result, [d.source(1, kind), d.source(2, kind)], chosen)
 
 
 @lanewise("testp")

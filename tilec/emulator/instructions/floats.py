@@ -1,11 +1,12 @@
 """f32 and f64 arithmetic: add, sub, mul, fma, mad, div, rcp, sqrt, rsqrt, abs, neg, min, max, ex2, lg2, sin, cos, tanh
 (PTX ISA, section 9.7.3), also with an addend of another width (`add.f32.f16`, `fma.f32.bf16`) and packed `.f32x2`.
 
-`.rn` is exact, and so are `.rz`, `.rm` and `.rp`; `.approx` and `.full` compute in f64 and round once, within the PTX ISA's bound.
+`.rn` is exact, and so are `.rz`, `.rm` and `.rp`; `.approx` and `.full` compute in f64 and round once, within the ISA's bound.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import numpy as np
 from tilec.emulator.errors import Lanes
 from tilec.emulator.instructions import half
 from tilec.emulator.instructions.integers import FLOATS
+from tilec.emulator.lanes import where
 from tilec.emulator.registry import Decoder, Source, Step, lanewise
 from tilec.emulator.rounding import flush, fused, odd, round_to, two_sum, widen
 
@@ -74,9 +76,9 @@ def _all_zero(name: str, wide: list[Lanes]) -> Lanes:
 
 
 _NEAREST: Final[dict[str, Function]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
     "fma": fused,
 }
 
@@ -152,16 +154,17 @@ def extremum(larger: bool, propagate: bool) -> Function:
     pick = np.fmax if larger else np.fmin
 
     def apply(a: Lanes, b: Lanes) -> Lanes:
-        found = pick(a, b)
+        found = np.asarray(pick(a, b))
         zeros = (a == 0) & (b == 0)
         if np.any(zeros):
             sign = np.signbit(a) & np.signbit(b) if larger else np.signbit(a) | np.signbit(b)
-            found = np.where(zeros, np.where(sign, -found.dtype.type(0), found.dtype.type(0)), found)
-            found = np.where(zeros & sign, np.copysign(found, found.dtype.type(-1)), found)
+            signed = where(sign, -found.dtype.type(0), found.dtype.type(0))
+            found = where(zeros, signed, found)
+            found = where(zeros & sign, np.copysign(found, found.dtype.type(-1)), found)
         nan = np.isnan(a) | np.isnan(b) if propagate else np.isnan(found)
         if np.any(nan):
-            found = np.where(nan, np.abs(found.dtype.type(np.nan)), found)
-        return np.asarray(found)
+            found = where(nan, np.abs(found.dtype.type(np.nan)), found)
+        return found
 
     return apply
 
@@ -179,8 +182,7 @@ def min_max(d: Decoder) -> Step:
     function = extremum(name == "max", propagate)
     count = len(d.operands) - 1
     if count == 3 and kind == "f32":
-        two = function
-        function = lambda a, b, c: two(two(a, b), c)  # noqa: E731
+        function = _of_three(function)
     elif count != 2:
         raise d.unsupported(f"{count} operands")
     return finish_float(d, function, kind, ftz, False, count + 1, [d.source(k, kind) for k in range(1, count + 1)])
@@ -234,8 +236,18 @@ FLOATS.update(min=min_max, max=min_max, abs=sign_only, neg=sign_only)
 lanewise("fma")(arithmetic)
 
 
-def _unary(function: Function) -> Function:
-    return lambda a: np.asarray(function(np.atleast_1d(a).astype(np.float64)))
+def _of_three(function: Function) -> Function:
+    def apply(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+        return function(function(a, b), c)
+
+    return apply
+
+
+def _unary(function: Callable[[Any], Any]) -> Function:
+    def apply(a: Lanes) -> Lanes:
+        return np.asarray(function(np.atleast_1d(a).astype(np.float64)))
+
+    return apply
 
 
 _ELEMENTARY: Final[dict[str, Function]] = {

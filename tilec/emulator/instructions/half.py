@@ -103,4 +103,8 @@ def unary(d: Decoder, kind: str, function: Function) -> Step:
     """ex2.approx and tanh.approx of the narrow types."""
     single = kind.removesuffix("x2")
     d.finish(2)
-    return packed_step(d, kind, 1, lambda a: round_to(single, function(widen(single, a))))
+
+    def apply(a: Lanes) -> Lanes:
+        return round_to(single, function(widen(single, a)))
+
+    return packed_step(d, kind, 1, apply)

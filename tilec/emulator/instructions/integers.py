@@ -1,4 +1,4 @@
-"""Integer arithmetic: add, sub, mul, mad, mul24, div, rem, abs, neg, min, max, sad, dp4a, carries (PTX ISA, section 9.7.1, 9.7.2).
+"""Integer arithmetic: add, sub, mul, mad, mul24, div, rem, abs, neg, min, max, sad, dp4a, carries (PTX ISA, 9.7.1, 9.7.2).
 
 add, sub, mul, mad, abs, neg, min and max also exist for floats; an instruction whose type is a float goes to that family.
 """
@@ -182,7 +182,11 @@ def sad(d: Decoder) -> Step:
     kind = d.need(*INTEGERS)
     d.finish(4)
     sources = [d.source(k, kind) for k in (1, 2, 3)]
-    return d.pure(0, kind, sources, lambda a, b, c: c + np.where(a < b, b - a, a - b))
+
+    def apply(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
+        return c + np.where(a < b, b - a, a - b)
+
+    return d.pure(0, kind, sources, apply)
 
 
 @lanewise("dp4a")

@@ -115,7 +115,9 @@ def _loader(
             values, poisons = _halves(frame, found, width, count, instruction, nc)
         else:
             used = instruction.used_bytes
-            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc, used=used)
+            values, poisons = access.load(
+                frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used
+            )
         for target, value, poison in zip(targets, values, poisons, strict=True):
             target(frame, value.view(dtype), poison)
         if synchronise is not None:
@@ -162,7 +164,7 @@ def st(d: Decoder) -> Step:
             last = min(count, first + max(1, 16 // width))
             index = found.index + first * width
             part = access.Access(found.positions, index, found.allocation, (last - first) * width, found.lanes)
-            access.store(frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong)
+            access.store(frame, part, width, values[first:last], poisons[first:last], instruction, atomic=strong, scope=scope)
 
     return step
 
@@ -213,8 +215,7 @@ def isspacep(d: Decoder) -> Step:
 def fence(d: Decoder) -> Step:
     """Orders what a thread did before with what it does after, at strong accesses (PTX ISA, section 8.8)."""
     if d.instruction.opcode == "membar":
-        d.need("cta", "gl", "sys")
-        kind = "sc"
+        kind, scope = "sc", d.need("cta", "gl", "sys")
     else:
         if d.take("proxy"):
             proxy = FENCE_PROXY.get(d.left[0] if d.left else "")
@@ -224,13 +225,13 @@ def fence(d: Decoder) -> Step:
         if d.take("mbarrier_init"):
             d.need("release")
             d.need("cluster")
-            kind = "acq_rel"
+            kind, scope = "acq_rel", "cluster"
         else:
             kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
-            d.need(*SCOPES)
+            scope = d.need(*SCOPES)
     d.finish(0)
     synchronise = Synchronise.of(d.machine)
-    return lambda frame: synchronise.fence(frame, kind)
+    return lambda frame: synchronise.fence(frame, kind, scope)
 
 
 FENCE_PROXY: Final[dict[str, Any]] = {}

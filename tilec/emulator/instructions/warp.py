@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import POISON, Lanes, Poison
 from tilec.emulator.frame import Frame, union
+from tilec.emulator.lanes import where
 from tilec.emulator.registry import Decoder, Source, Step, control, lanewise
 from tilec.emulator.syntax import Pair
 
@@ -122,10 +123,10 @@ def shfl(d: Decoder) -> Step:
         offset = np.asarray(by.value(frame)).astype(np.int64) & 31
         c = np.asarray(bounds.value(frame)).astype(np.int64)
         segment, clamp = (c >> 8) & 31, c & 31
-        source, valid = _source_lane(mode, lane, offset, segment, clamp)
-        source = np.where(valid, source, lane)
+        wanted, valid = _source_lane(mode, lane, offset, segment, clamp)
+        source = where(valid, wanted, lane)
         position = neighbour(frame, source)
-        absent = position < 0
+        absent = np.asarray(position < 0)
         mask = np.broadcast_to(members.value(frame), frame.n)
         absent |= (mask >> source.astype(np.uint32) & np.uint32(1)) == 0
         position = np.where(absent, 0, position)

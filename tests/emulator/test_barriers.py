@@ -1,0 +1,29 @@
+"""Every barrier of shipped kernels is taken out in turn: the race detector says so just where the barrier orders something."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import shipped_launches
+from tests.emulator.barrier_oracle import barriers, without
+from tests.emulator.shipped_run import compiled, emulate
+
+KERNELS = [("rms_norm", 1), ("advance", 1), ("matvec", 0), ("qk_norm_rope_kv", 0), ("matvec_argmax", 1), ("decode_merge", 0)]
+ARCHITECTURES = ("sm_90a", "sm_100a", "sm_120a")
+
+
+@pytest.mark.parametrize(("name", "number", "arch"), [(*row, ARCHITECTURES[k % 3]) for k, row in enumerate(KERNELS)])
+def test_a_barrier_without_which_threads_race_is_missed(name: str, number: int, arch: str) -> None:
+    made = compiled(name, number, arch)
+    arrays = shipped_launches.make_arrays(made.function, made.env)
+    report, needed = barriers(lambda: emulate(made, arrays))
+    assert report.clean and needed, [str(fault) for fault in report.faults]
+    found = {line: not emulate(made, arrays, text=without(made.ptx, line)).clean for line in needed}
+    assert found == needed
+
+
+def test_the_kernels_above_have_barriers_of_both_kinds() -> None:
+    made = compiled("matvec_argmax", 1, "sm_90a")
+    arrays = shipped_launches.make_arrays(made.function, made.env)
+    _, needed = barriers(lambda: emulate(made, arrays))
+    assert sorted(needed.values()) == [False, True], "one turn of a loop needs no barrier before the next"

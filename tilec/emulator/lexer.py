@@ -1,0 +1,72 @@
+"""PTX text -> tokens and literals (PTX ISA, section 4.2 to 4.5). UnsupportedPtx names the line of what is no token."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.syntax import Immediate
+
+_TOKEN: Final = re.compile(
+    r"""(?P<space>[ \t\r]+)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
+        |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?)
+    |(?P<word>\.?[%$A-Za-z_][\w$]*(?:(?:\.|::)[\w$]+)*)
+    |(?P<mark>[{}\[\]()<>,;:+\-@!|=])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Token:
+    """A piece of text of one kind (a group of the pattern above), with its line (from 1) and where it starts."""
+
+    __slots__ = ("kind", "line", "start", "text")
+
+    def __init__(self, kind: str, text: str, line: int, start: int) -> None:
+        self.kind, self.text, self.line, self.start = kind, text, line, start
+
+
+def tokens(text: str) -> list[Token]:
+    """Every token but blanks and comments, and one of kind `end`."""
+    found: list[Token] = []
+    line, at = 1, 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise UnsupportedPtx("not a PTX token", line, text[at : at + 20].split("\n")[0])
+        kind, word = str(match.lastgroup), match.group()
+        if kind not in ("space", "newline", "comment"):
+            found.append(Token(kind, word, line, at))
+        line += word.count("\n")
+        at = match.end()
+    found.append(Token("end", "", line, at))
+    return found
+
+
+def number(text: str) -> Immediate:
+    """A literal of the PTX ISA, section 4.5."""
+    if text[:2] in ("0f", "0F"):
+        bits = int(text[2:], 16)
+        return Immediate(struct.unpack(">f", bits.to_bytes(4, "big"))[0], True, bits, 32)
+    if text[:2] in ("0d", "0D"):
+        bits = int(text[2:], 16)
+        return Immediate(struct.unpack(">d", bits.to_bytes(8, "big"))[0], True, bits, 64)
+    if re.fullmatch(r"\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+", text):
+        return Immediate(float(text), True)
+    text = text.rstrip("U")
+    if re.fullmatch(r"0[0-7]+", text):
+        return Immediate(int(text, 8))
+    return Immediate(int(text, 0))
+
+
+def pack(type_name: str, item: Immediate, width: int) -> bytes:
+    """The bytes of a literal as a variable of that type holds them."""
+    if type_name in ("f32", "f64"):
+        if item.width == 8 * width:
+            return item.bits.to_bytes(width, "little")
+        return struct.pack("<f" if width == 4 else "<d", item.value)
+    if isinstance(item.value, float):
+        raise UnsupportedPtx(f"a float literal for a variable of type .{type_name}")
+    return (item.value & ((1 << 8 * width) - 1)).to_bytes(width, "little")

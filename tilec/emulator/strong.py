@@ -1,0 +1,89 @@
+"""Every strong access (atomic, volatile, relaxed, acquire, release) to each granule of memory since its last plain write.
+
+In: granules, lanes, whether they write, and whether their scope is the block. Out: which of them meet an unordered access that
+they are in conflict with. What holds: nothing is merged or forgotten before a plain write takes the granule over, so that a
+plain access is held against all strong ones. Two strong accesses are in conflict only where the scope of either leaves the
+other's thread out (PTX ISA, section 8.7.1 Morally strong operations). The record is a table in Python: strong accesses are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tilec.emulator.races import Clocks
+
+Index = NDArray[np.int64]
+Key = tuple[int, bool, bool]
+"""Launch-wide lane number, whether it wrote, whether its scope is its block."""
+
+
+class StrongAccesses:
+    """`table`: for each granule the time of the last access of each kind by each lane. `on_taken` is told of every granule that
+    a plain write takes over."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self.clocks = clocks
+        self.table: dict[int, dict[Key, int]] = {}
+        self.on_taken: list[Callable[[int], None]] = []
+        self._held: NDArray[np.bool_] = np.zeros(0, np.bool_)
+
+    def forget(self, first: int, last: int) -> None:
+        """Granules that get a new owner."""
+        for granule in [granule for granule in self.table if first <= granule <= last]:
+            del self.table[granule]
+        self._held[first : last + 1] = False
+
+    def note(self, where: Index, lanes: Index, is_write: bool, narrow: bool) -> None:
+        """Records accesses of granules [m, k] by lanes [m] now."""
+        most = int(where.max()) + 1 if where.size else 0
+        if most > len(self._held):
+            self._held = np.concatenate([self._held, np.zeros(max(most, 2 * len(self._held)) - len(self._held), np.bool_)])
+        self._held[where] = True
+        now, first = self.clocks.now, self.clocks.first_lane
+        for row, lane in zip(where.tolist(), lanes.tolist(), strict=True):
+            for granule in row:
+                self.table.setdefault(granule, {})[lane + first, is_write, narrow] = now
+
+    def take(self, where: Index) -> None:
+        """A plain write takes these granules over: who is ordered after it is ordered after all that came before."""
+        if self.table:
+            for granule in np.unique(where[self._holds(where)]).tolist():
+                del self.table[granule]
+                self._held[granule] = False
+                for action in self.on_taken:
+                    action(granule)
+
+    def _holds(self, where: Index) -> NDArray[np.bool_]:
+        inside = where < len(self._held)
+        return inside & self._held[np.where(inside, where, 0)]
+
+    def conflicts(
+        self, where: Index, lanes: Index, *, with_writes: bool, strong: bool, narrow: bool = False
+    ) -> NDArray[np.bool_] | None:
+        """Which accesses of granules [m, k] by lanes [m] are not ordered after a recorded read (or write, `with_writes`). A
+        `strong` access of a scope (`narrow`: its block) is in conflict only with one that is out of scope, or it of its."""
+        if not self.table:
+            return None
+        found = self._holds(where)
+        if not found.any():
+            return None
+        clocks = self.clocks
+        threads = clocks.machine.threads
+        for row, column in zip(*np.nonzero(found), strict=True):
+            mine = int(lanes[row]) + clocks.first_lane
+            others = [
+                (number, time)
+                for (number, wrote, theirs), time in self.table[int(where[row, column])].items()
+                if wrote == with_writes
+                and number != mine
+                and not (strong and ((not theirs and not narrow) or number // threads == mine // threads))
+            ]
+            who, times = np.array(others, np.int64).reshape(-1, 2).T
+            ordered = clocks.knows(np.full(len(who), lanes[row]), who, times)
+            found[row, column] = not ordered.all()
+        return found if found.any() else None
