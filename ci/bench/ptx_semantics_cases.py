@@ -46,7 +46,7 @@ def _edges(which: str, bits: int) -> list[int]:
     """Values that matter, as raw bits."""
     top = (1 << bits) - 1
     if which == "amount":
-        return [*range(0, 72), 127, 128, 255, 256, 257, 1 << 16, 1 << 31, top]
+        return [*range(72), 127, 128, 255, 256, 257, 1 << 16, 1 << 31, top]
     if which == "f32":
         found = [0, 1, 2, 0x7FFFFF, 0x800000, 0x800001, 0x3F000000, 0x3F7FFFFF, 0x3F800000, 0x3F800001, 0x40000000, 0x3FC00000]
         found += [0x40200000, 0x4B000000, 0x4B800000, 0x4EFFFFFF, 0x4F000000, 0x4F7FFFFF, 0x4F800000, 0x5F000000, 0x5F800000]
