@@ -90,6 +90,11 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         yield "the scalars are not those of the tile IR"
     if manifest.grid != function.grid:
         yield "the grid is not that of the tile IR"
+    slots = [("pointer", name) for name, *_ in tensors]
+    slots += [("stride" if name in function.strides else "dim", name) for name in function.dims]
+    slots += [("scalar", name) for name, _ in scalars]
+    if slots != [(slot.kind, slot.name) for slot in manifest.abi]:
+        yield "the order of the arguments is not that of the tile IR"
     if manifest.constants != function.constants:
         yield "the constants are not those of the tile IR"
     apart = {frozenset(pair) for pair in manifest.no_alias}
@@ -113,7 +118,8 @@ class HostTerms:
         return smt.unknown(name)
 
     def expression(self, expr: Expr, certain: bool = False) -> Term:
-        """An integer expression. `certain`: the launcher evaluates it on every launch, so its divisors are not zero."""
+        """An integer expression. `certain`: the launcher evaluates it on every launch, so its divisors are not zero. A truth
+        value inside may be either, so only what is left of its `and` and `or` is evaluated for certain."""
         if expr.op == "const":
             return smt.integer(expr.value)
         if expr.op == "sym":
@@ -138,13 +144,15 @@ class HostTerms:
                 quotient, rest = self.definitions.divided(left, right, False, None)
                 return quotient if expr.op == "//" else rest
 
-    def predicate(self, expr: Expr, certain: bool = False) -> Term:
-        """A predicate; an integer counts as true where it is not zero. Only what is left of `and` and `or` is certain."""
+    def predicate(self, expr: Expr, certain: bool = False, asserted: bool = False) -> Term:
+        """A predicate; an integer counts as true where it is not zero. The launcher evaluates what is right of `and` only where
+        the left is true, which is certain only where the whole is `asserted`, and what is right of `or` not always."""
         if expr.op in COMPARISONS:
             left, right = (self.expression(arg, certain) for arg in expr.args)
             return smt.compare(_KINDS[expr.op], left, right)
         if expr.op in ("and", "or"):
-            parts = [self.predicate(expr.args[0], certain), self.predicate(expr.args[1], certain and expr.op == "and")]
+            both = asserted and expr.op == "and"
+            parts = [self.predicate(expr.args[0], certain, both), self.predicate(expr.args[1], certain and both, both)]
             return smt.every(parts) if expr.op == "and" else smt.some(parts)
         return smt.compare("ne", self.expression(expr, certain), smt.integer(0))
 
@@ -154,7 +162,7 @@ class HostTerms:
         for name, (low, high) in self.contract.symbols.items():
             found += [self.symbol(name) >= low, self.symbol(name) <= high]
         for check in self.contract.checks:
-            found.append(self.predicate(check, certain=True))
+            found.append(self.predicate(check, certain=True, asserted=True))
         for extent in self.contract.extents:
             if extent.op not in ("const", "sym"):
                 term = self.expression(extent, certain=True)

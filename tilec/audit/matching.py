@@ -2,7 +2,8 @@
 
 The tile IR has no source locations, so obligations are paired by property and subject, in order: both sides list them in the
 order of the text. Where the numbers differ, every pair of that name gets the worst verdict of its name, and what the manifest
-lacks is missing. A divisor need not be positive where a manifest does not claim it, because division is total.
+lacks is missing. A divisor need not be positive where a manifest does not claim it, because division is total; the step of a
+loop must be.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def match(obligations: Iterable[Obligation], findings: Iterable[Finding]) -> tup
         Judged(property, subject, "", "", finding.verdict, finding.reason, finding.model)
         for (property, subject), found in derived.items()
         for finding in found[len(listed.get((property, subject), ())) :]
-        if property != "divisor"
+        if property != "divisor" or not subject.startswith("divisor of")
     ]
     return judged, missing
 

@@ -32,15 +32,21 @@ def prove_function(function: Function, contract: Contract, budget: Budget) -> li
 
 
 def satisfiable(function: Function, contract: Contract, budget: Budget) -> Iterator[Finding]:
-    """Some launch satisfies the contract, and some contents satisfy each range of stored values; else proofs say nothing."""
+    """Some launch satisfies the contract, and some contents satisfy the ranges of stored values (all of one tensor together,
+    and enough values where they are distinct); else proofs say nothing."""
     smt.fresh()
     host = HostTerms(contract)
     facts = host.assumptions()
     for name, checks in contract.values.items():
-        tensor = function.parameter(name).value.tensor
+        dims = [host.expression(dim) for dim in function.parameter(name).value.tensor.dims]
+        filled, stored = smt.every(dim >= 1 for dim in dims), smt.unknown(f"{name}[0]")
+        count = smt.integer(1)
+        for dim in dims:
+            count = smt.mul(count, dim)
         for check in checks:
-            filled = [host.expression(dim) >= 1 for dim in tensor.dims]
-            facts += [smt.implies(smt.every(filled), host.expression(check.low) < host.expression(check.high))]
+            low, high = host.expression(check.low), host.expression(check.high)
+            facts += [smt.implies(filled, smt.every([low <= stored, stored < high]))]
+            facts += [smt.implies(filled, count <= smt.sub(high, low))] if check.distinct else []
     answer = smt.check([*facts, *host.facts, *host.definitions.facts], budget)
     subject = "some launch satisfies it"
     if answer.verdict == "none":

@@ -21,9 +21,9 @@ from tilec.ir.core import VerifyError
 from tilec.ir.parser import ParseError, parse_function
 
 CONTRACT_FIELDS: Final = (
-    "kernel", "constants", "tensors", "scalars", "grid", "launch_checks", "value_checks", "no_alias",
+    "kernel", "constants", "tensors", "scalars", "grid", "launch_checks", "value_checks", "no_alias", "abi",
 )  # fmt: skip
-LAUNCH_FIELDS: Final = (*CONTRACT_FIELDS, "entry", "abi", "block", "cluster", "resources")
+LAUNCH_FIELDS: Final = (*CONTRACT_FIELDS, "entry", "block", "cluster", "dependent_launch", "resources")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,13 +145,22 @@ class Execution:
             case "floordiv" | "mod":
                 positive = op in self.program.positive and not self.program.frames[op]  # it is executed, whatever happens
                 quotient, rest = self.definitions.divided(left, right, positive, self.program.bounds.get(op.operands[1]))
-                return quotient if op.kind == "floordiv" else rest
+                return rest if op.kind == "mod" else self._wrapped(op, left, right, quotient)
             case "shl" | "shr":
                 return self._shifted(op, left, smt.constant(right), value)
             case "and" if (mask := smt.constant(right)) is not None and mask >= 0 and mask & (mask + 1) == 0:
                 return self.definitions.divided(left, smt.integer(mask + 1), True, None)[1]
             case _:
                 return self._vague(value, f"`{op.kind}` of integers")
+
+    def _wrapped(self, op: Binary, left: Term, right: Term, quotient: Term) -> Term:
+        """The one quotient that wraps: the least value of a signed type divided by -1 is itself."""
+        dtype = op.result.tile.dtype
+        low, high = self.program.bounds.get(op.operands[1], dtype.integer_range())
+        if dtype.kind != "i" or op in self.program.positive or not low <= -1 <= high:
+            return quotient
+        least = smt.integer(dtype.integer_range()[0])
+        return smt.choose(smt.every([left == least, right == -1]), least, quotient)
 
     def _shifted(self, op: Binary, left: Term, amount: int | None, value: Value) -> Term:
         width = value.tile.dtype.bits

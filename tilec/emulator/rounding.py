@@ -18,6 +18,9 @@ _MAX: Final = {"f32": float(np.finfo(np.float32).max), "f16": 65504.0, "bf16": f
 _MAX["tf32"] = float.fromhex("0x1.ffcp127")
 
 
+_CANONICAL: Final = {4: np.uint32(0x7FFFFFFF).view(np.float32), 2: np.uint16(0x7FFF).view(np.float16)}
+
+
 def two_sum(a: Lanes, b: Lanes) -> tuple[Lanes, Lanes]:
     """a + b in f64 and what rounding left out, exactly."""
     s = a + b
@@ -36,15 +39,23 @@ def round_to(kind: str, value: Lanes, mode: str = "rn") -> Lanes:
     """An f64 (exact, or rounded to odd) to `kind` by `mode`."""
     value = np.atleast_1d(np.asarray(value, np.float64))
     if mode == "rn" and kind == "f32":
-        return value.astype(np.float32)
+        return canonical(value.astype(np.float32))
     if mode == "rn" and kind == "f16":
-        return value.astype(np.float16)
+        return canonical(value.astype(np.float16))
     rounded = _quantise(kind, value, mode)
     if kind == "f16":
-        return rounded.astype(np.float16)
+        return canonical(rounded.astype(np.float16))
     if kind == "bf16":
         return raw_bf16(rounded.astype(np.float32))
-    return rounded.astype(np.float32)
+    return canonical(rounded.astype(np.float32))
+
+
+def canonical(value: Lanes) -> Lanes:
+    """f32 or f16 lanes with every NaN as the chips give it: all bits but the sign (PTX ISA, 9.7.3: payloads are not kept)."""
+    nan = np.isnan(value)
+    if not nan.any():
+        return value
+    return np.where(nan, _CANONICAL[value.dtype.itemsize], value)
 
 
 def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:

@@ -17,7 +17,7 @@ from tilec.emulator.instructions.floats import extremum
 from tilec.emulator.instructions.memory import SCOPES
 from tilec.emulator.lanes import where
 from tilec.emulator.registry import RAW, TYPES, Decoder, Step, lanewise
-from tilec.emulator.rounding import round_to, widen
+from tilec.emulator.rounding import canonical, flush, round_to, widen
 from tilec.emulator.synchronise import Synchronise
 
 _OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -44,7 +44,16 @@ def _sum(kind: str) -> Callable[[Any, Any], Any]:
             return np.ascontiguousarray(found).view(TYPES[kind][1])
 
         return add
-    return lambda old, new: old + new
+    return _canonical_sum if kind == "f32" else lambda old, new: old + new
+
+
+def _canonical_sum(old: Lanes, new: Lanes) -> Lanes:
+    return canonical(old + new)
+
+
+def _flushed_sum(old: Lanes, new: Lanes) -> Lanes:
+    """f32 sums in global memory take and give no subnormals (PTX ISA, atom: .add.f32)."""
+    return canonical(flush(flush(old) + flush(new)))
 
 
 def _decrement(old: Any, new: Any) -> Any:
@@ -96,6 +105,7 @@ def _atomic_step(
     space, order, scope = how
     width, dtype = TYPES[kind][0] // 8, TYPES[kind][1]
     function = _function(operation, kind) if operation != "cas" else None
+    may_flush = operation == "add" and kind == "f32"
     machine, instruction = d.machine, d.instruction
     synchronise = Synchronise.of(machine)
 
@@ -112,6 +122,7 @@ def _atomic_step(
             access.watch_read(machine, found, instruction, atomic=True, scope=scope)
             access.watch_write(machine, found, instruction, atomic=True, scope=scope)
             synchronise.before_write(found, order, scope, keep=True)
+        flushes = may_flush and access.memory_space(machine, found) == "global"
         memory = machine.memory
         view, flags = memory.views[width], memory.poison
         ranks = np.arange(len(positions))
@@ -128,7 +139,8 @@ def _atomic_step(
                 result = np.where(current == compared, new, current)
             else:
                 given = np.ascontiguousarray(values[0][lanes]).view(dtype)
-                result = np.ascontiguousarray(function(current.view(dtype), given)).view(RAW[8 * width])
+                total = function(current.view(dtype), given) if not flushes else _flushed_sum(current.view(dtype), given)
+                result = np.ascontiguousarray(total).view(RAW[8 * width])
             view[slots] = result
             for each in poisons:
                 if each is not None:

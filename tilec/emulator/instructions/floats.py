@@ -17,7 +17,7 @@ from tilec.emulator.instructions import half
 from tilec.emulator.instructions.integers import FLOATS
 from tilec.emulator.lanes import where
 from tilec.emulator.registry import Decoder, Source, Step, lanewise
-from tilec.emulator.rounding import flush, fused, odd, round_to, two_sum, widen
+from tilec.emulator.rounding import canonical, flush, fused, odd, round_to, two_sum, widen
 
 _MODES: Final = ("rn", "rz", "rm", "rp")
 _HALVES: Final = ("f16", "bf16", "f16x2", "bf16x2")
@@ -29,24 +29,31 @@ def saturate(value: Lanes) -> Lanes:
     return np.where(value > 0, np.minimum(value, value.dtype.type(1)), value.dtype.type(0))
 
 
+def _with_canonical_nan(function: Function) -> Function:
+    def apply(*values: Lanes) -> Lanes:
+        return canonical(function(*values))
+
+    return apply
+
+
 def finish_float(d: Decoder, function: Function, kind: str, ftz: bool, sat: bool, count: int, sources: list[Source]) -> Step:
     """The step of a float operation with its flags."""
     d.finish(count)
-    inner = function
+    inner = whole = function if kind == "f64" else _with_canonical_nan(function)
     if ftz:
 
         def flushed(*values: Lanes) -> Lanes:
-            return flush(inner(*(flush(np.asarray(v)) if np.asarray(v).dtype == np.float32 else v for v in values)))
+            return flush(whole(*(flush(np.asarray(v)) if np.asarray(v).dtype == np.float32 else v for v in values)))
 
-        function = flushed
+        inner = flushed
     if sat:
-        unclamped = function
+        unclamped = inner
 
         def clamped(*values: Lanes) -> Lanes:
             return saturate(unclamped(*values))
 
-        function = clamped
-    return d.pure(0, kind, sources, function)
+        inner = clamped
+    return d.pure(0, kind, sources, inner)
 
 
 def _exact(name: str, mode: str) -> Function:
@@ -119,8 +126,8 @@ def _pairs(d: Decoder, function: Function, ftz: bool, count: int) -> Step:
     def apply(*values: Lanes) -> Lanes:
         parts = [np.ascontiguousarray(v).view(np.float32) for v in np.broadcast_arrays(*map(np.atleast_1d, values))]
         if ftz:
-            return np.ascontiguousarray(flush(function(*map(flush, parts)))).view(np.uint64)
-        return np.ascontiguousarray(function(*parts)).view(np.uint64)
+            return np.ascontiguousarray(canonical(flush(function(*map(flush, parts))))).view(np.uint64)
+        return np.ascontiguousarray(canonical(function(*parts))).view(np.uint64)
 
     return d.pure(0, "b64", [d.source(k, "b64") for k in range(1, count + 1)], apply)
 

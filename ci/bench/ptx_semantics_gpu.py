@@ -1,0 +1,268 @@
+"""Holds the PTX emulator against a GPU, instruction by instruction, bit by bit.
+
+    python ci/bench/ptx_semantics_gpu.py prepare --work artifacts/ptx_semantics                    # no GPU; needs nvJitLink
+    python3 ci/bench/ptx_semantics_gpu.py device --work artifacts/ptx_semantics --out $OUT         # numpy and cuda-bindings
+    python ci/bench/ptx_semantics_gpu.py compare --work artifacts/ptx_semantics --gpu FOLDER       # no GPU
+
+`prepare` assembles the PTX of every case (`ptx_semantics_cases`) to `cubins.npz`. `device` launches them and writes
+`outputs.npz`. `compare` emulates the same PTX on the same operands and writes `ptx_semantics_gpu.{md,json}`: bits must be equal
+where the PTX ISA leaves no choice; for approximations it gives the distance in units of the last place. Two NaN with different
+bits are counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+import numpy as np  # noqa: E402
+import ptx_semantics_cases as listed  # noqa: E402
+from ptx_semantics_cases import Array, Case  # noqa: E402
+
+RESULTS: Final = ROOT / "ci" / "bench" / "results"
+ARCHITECTURE: Final = "sm_90a"
+SHOWN: Final = 3
+"""Operand combinations that are shown of a case that differs."""
+
+
+def main() -> int:
+    """Run one phase."""
+    parser = argparse.ArgumentParser(description="hold the PTX emulator against a GPU by instruction")
+    parser.add_argument("phase", choices=("prepare", "device", "compare"))
+    parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "ptx_semantics")
+    parser.add_argument("--out", type=Path, default=None, help="where `device` writes its outputs")
+    parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds them")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.phase == "prepare":
+        return prepare(options.work)
+    if options.phase == "device":
+        return device(options.work, options.out or options.work)
+    return compare(options.gpu or options.work, options.results)
+
+
+def prepare(work: Path) -> int:
+    """Assemble every case; what the assembler refuses is left out and named."""
+    assemble, target = importlib.import_module("tilec.assemble").assemble, importlib.import_module("tilec.target").Target
+    found: dict[str, Array] = {}
+    refused: list[str] = []
+    texts = {case.name: listed.ptx(case) for case in listed.cases()}
+    texts |= {name: listed.product_ptx(name) for name in listed.PRODUCTS}
+    for name, text in texts.items():
+        try:
+            found[name] = np.frombuffer(assemble(text, target.parse(ARCHITECTURE)).cubin, np.uint8)
+        except Exception as error:
+            refused.append(f"{name}: {getattr(getattr(error, 'diagnostic', None), 'notes', error)}"[:300])
+    work.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(work / "cubins.npz", **found)  # pyright: ignore[reportArgumentType]
+    print(f"{len(found)} CUBINs, {(work / 'cubins.npz').stat().st_size} bytes; refused by the assembler: {len(refused)}")
+    print("\n".join(refused))
+    return 0
+
+
+# Device
+
+
+class Gpu:
+    """The first device's driver, as little of it as is needed."""
+
+    def __init__(self) -> None:
+        self.driver: Any = importlib.import_module("cuda.bindings.driver")
+        self.call(self.driver.cuInit(0))
+        ordinal = self.call(self.driver.cuDeviceGet(0))
+        self.call(self.driver.cuCtxSetCurrent(self.call(self.driver.cuDevicePrimaryCtxRetain(ordinal))))
+        self.name = self.call(self.driver.cuDeviceGetName(128, ordinal)).split(b"\0")[0].decode()
+
+    def call(self, answer: Any) -> Any:
+        """The result of a driver call; RuntimeError where it failed."""
+        if int(answer[0]):
+            raise RuntimeError(str(answer[0]))
+        return answer[1] if len(answer) == 2 else answer[1:]
+
+    def run(self, cubin: bytes, inputs: list[Array], result: Array, blocks: int, threads: int) -> Array:
+        """Launches entry `k` on copies of the inputs; the result's bytes."""
+        driver = self.driver
+        module = self.call(driver.cuModuleLoadData(cubin))
+        function = self.call(driver.cuModuleGetFunction(module, b"k"))
+        pointers = []
+        for array in (*inputs, result):
+            pointer = self.call(driver.cuMemAlloc(array.nbytes))
+            self.call(driver.cuMemcpyHtoD(pointer, np.ascontiguousarray(array).ctypes.data, array.nbytes))
+            pointers.append(pointer)
+        values = [np.array([int(pointer)], np.uint64) for pointer in pointers]
+        places = np.array([value.ctypes.data for value in values], np.uint64)
+        self.call(driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, 0, places.ctypes.data, 0))
+        self.call(driver.cuCtxSynchronize())
+        found = np.empty_like(result)
+        self.call(driver.cuMemcpyDtoH(found.ctypes.data, pointers[-1], found.nbytes))
+        for pointer in pointers:
+            self.call(driver.cuMemFree(pointer))
+        self.call(driver.cuModuleUnload(module))
+        return found
+
+
+def device(work: Path, out: Path) -> int:
+    """Launch every CUBIN on this machine's GPU."""
+    began = time.monotonic()
+    gpu = Gpu()
+    outputs: dict[str, Array] = {}
+    problems: list[str] = []
+    with np.load(work / "cubins.npz") as data:
+        cubins = {name: data[name].tobytes() for name in data.files}
+    for case in listed.cases():
+        if case.name not in cubins:
+            continue
+        try:
+            outputs[case.name] = gpu.run(
+                cubins[case.name], case.inputs(), _result(case), listed.COUNT // listed.THREADS, listed.THREADS
+            )
+        except RuntimeError as error:
+            problems.append(f"{case.name}: {error}")
+    for name in listed.PRODUCTS:
+        for whole in (True, False):
+            inputs = list(listed.product_inputs(name, whole))
+            outputs[f"{name}|{whole}"] = gpu.run(cubins[name], inputs, np.zeros_like(inputs[2]), listed.FRAGMENTS, 32)
+    for name, array in outputs.items():
+        if array.dtype == np.uint32 and not array.size % 4 and (array <= 1).all():
+            outputs[name] = array.astype(np.uint8)
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(out / "outputs.npz", **outputs)  # pyright: ignore[reportArgumentType]
+    record = {"gpu": gpu.name, "cases": len(outputs), "problems": problems, "seconds": round(time.monotonic() - began, 1)}
+    (out / "device.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(record), (out / "outputs.npz").stat().st_size, "bytes")
+    return int(bool(problems))
+
+
+def _result(case: Case) -> Array:
+    return np.zeros(listed.COUNT, np.uint32 if case.result == 1 else f"u{case.result // 8}")
+
+
+# Comparison
+
+
+def emulated(text: str, inputs: list[Array], result: Array, blocks: int, threads: int) -> Array:
+    """The same launch in the emulator; AssertionError where it finds a fault."""
+    emulator: Any = importlib.import_module("tilec.emulator")
+    memory = emulator.Memory()
+    places = [memory.allocate(f"in{k}", array, writable=False) for k, array in enumerate(inputs)]
+    places.append(memory.allocate("out", result, initialised=False, checked=True))
+    report = emulator.run(emulator.parse(text), "k", (blocks,), (threads,), places, memory)
+    assert not report.faults, report.faults[0]
+    return report.tensors["out"]
+
+
+def compare(gpu: Path, results: Path) -> int:
+    """Emulate everything that the GPU ran, write the table; 1 if something exact differs."""
+    with np.load(gpu / "outputs.npz") as data:
+        outputs = {name: data[name] for name in data.files}
+    record = json.loads((gpu / "device.json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = []
+    for case in listed.cases():
+        if case.name in outputs:
+            rows.append(_row(case, outputs[case.name]))
+    for name in listed.PRODUCTS:
+        for whole in (True, False):
+            inputs = list(listed.product_inputs(name, whole))
+            mine = emulated(listed.product_ptx(name), inputs, np.zeros_like(inputs[2]), listed.FRAGMENTS, 32)
+            label = f"{name}, {'whole numbers' if whole else 'normal numbers'}"
+            rows.append(_judge(label, "f32", whole, mine, outputs[f"{name}|{whole}"].astype(np.uint32), []))
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "ptx_semantics_gpu.json").write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    (results / "ptx_semantics_gpu.md").write_text(table(rows, record), encoding="utf-8")
+    wrong = [row["case"] for row in rows if row["exact"] and row["different"]]
+    print(f"{len(rows)} cases on {record['gpu']}; {len(wrong)} exact ones differ: {', '.join(wrong) or 'none'}")
+    for row in rows:
+        if row["exact"] and (row["different"] or row["nan"]):
+            print(f"  {row['case']}: {row['different']} different, {row['nan']} NaN with other bits; {row['shown']}")
+    return int(bool(wrong))
+
+
+def _row(case: Case, theirs: Array) -> dict[str, Any]:
+    result = _result(case)
+    try:
+        mine = emulated(listed.ptx(case), case.inputs(), result, listed.COUNT // listed.THREADS, listed.THREADS)
+    except Exception as error:
+        found = {"case": case.name, "kind": case.kind, "exact": case.exact, "count": 0, "different": 0, "nan": 0}
+        return {**found, "ulps": 0, "mean_ulps": 0.0, "shown": [], "refused": f"{type(error).__name__}: {error}"[:200]}
+    return _judge(case.name, case.kind, case.exact, mine, theirs.astype(result.dtype), case.inputs())
+
+
+def _judge(name: str, kind: str, exact: bool, mine: Array, theirs: Array, inputs: list[Array]) -> dict[str, Any]:
+    """How two results differ. A distance in units of the last place is that of the ordered codes of a float type."""
+    mine, theirs = np.ascontiguousarray(mine).reshape(-1), np.ascontiguousarray(theirs).reshape(-1)
+    single = kind.removesuffix("x2")
+    rows = np.arange(len(mine))
+    if kind.endswith("x2"):
+        mine, theirs, rows = mine.view(np.uint16), theirs.view(np.uint16), np.repeat(rows, 2)
+    unequal = mine != theirs
+    nan = unequal & _is_nan(single, mine) & _is_nan(single, theirs)
+    different = unequal & ~nan
+    distance = np.abs(_ordered(single, mine) - _ordered(single, theirs)) if single in ("f32", "f16", "bf16") else different
+    distance = np.where(nan, 0, distance).astype(np.float64)
+    ends = _is_nan(single, mine) != _is_nan(single, theirs)
+    shown = [
+        f"({', '.join(f'{int(x[rows[at]]):#x}' for x in inputs)}) -> GPU {int(theirs[at]):#x}, emulator {int(mine[at]):#x}"
+        for at in np.flatnonzero(different if different.any() else nan)[:SHOWN]
+    ]
+    return {
+        "case": name, "kind": kind, "exact": exact, "count": len(mine), "different": int(different.sum()),
+        "nan": int(nan.sum()), "ulps": int(distance[~ends].max(initial=0)), "mean_ulps": float(distance[~ends].mean()),
+        "nan_against_number": int(ends.sum()), "shown": shown,
+    }  # fmt: skip
+
+
+def _is_nan(kind: str, bits: Array) -> Array:
+    top = {"f32": 0x7F800000, "f16": 0x7C00, "bf16": 0x7F80}.get(kind)
+    return np.zeros(len(bits), np.bool_) if top is None else (bits & _body(bits)) > top
+
+
+def _body(bits: Array) -> Any:
+    return bits.dtype.type((1 << (8 * bits.dtype.itemsize - 1)) - 1)
+
+
+def _ordered(kind: str, bits: Array) -> Array:
+    magnitude = (bits & _body(bits)).astype(np.int64)
+    return np.where(bits >> bits.dtype.type(8 * bits.dtype.itemsize - 1), -magnitude, magnitude)
+
+
+def table(rows: list[dict[str, Any]], record: dict[str, Any]) -> str:
+    """The rows for people: exact cases that differ, approximations, and how many agree."""
+    exact = [row for row in rows if row["exact"] and "refused" not in row]
+    same = [row for row in exact if not row["different"]]
+    lines = [
+        "# Instructions: emulator against GPU",
+        "",
+        f"{record['gpu']}. {len(exact)} cases that the PTX ISA defines to the bit, {len(same)} of them equal in all of "
+        f"{sum(row['count'] for row in exact)} results; {sum(row['nan'] for row in exact)} NaN have other bits.",
+        "",
+        "| exact case that differs | results | different | NaN bits | examples |",
+        "|---|--:|--:|--:|---|",
+    ]
+    for row in exact:
+        if row["different"] or row["nan"]:
+            cells = [f"`{row['case']}`", row["count"], row["different"], row["nan"], "; ".join(row["shown"])]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += [
+        "",
+        "| approximation | results | equal | worst ulp | mean ulp | NaN against a number |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        if not row["exact"] and "refused" not in row:
+            equal = row["count"] - row["different"]
+            cells = [f"`{row['case']}`", row["count"], equal, row["ulps"], f"{row['mean_ulps']:.3f}", row["nan_against_number"]]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
+    refused = [f"- `{row['case']}`: {row['refused']}" for row in rows if "refused" in row]
+    return "\n".join([*lines, "", f"Not emulated: {len(refused)}.", "", *refused]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
