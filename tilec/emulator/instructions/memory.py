@@ -115,9 +115,7 @@ def _loader(
             values, poisons = _halves(frame, found, width, count, instruction, nc)
         else:
             used = instruction.used_bytes
-            values, poisons = access.load(
-                frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used
-            )
+            values, poisons = access.load(frame, found, width, count, instruction, atomic=strong, nc=nc, scope=scope, used=used)
         for target, value, poison in zip(targets, values, poisons, strict=True):
             target(frame, value.view(dtype), poison)
         if synchronise is not None:
