@@ -29,7 +29,7 @@ def report(machine: Machine, seconds: float) -> Report:
 
 def _check_output(machine: Machine, found: Allocation) -> None:
     poison = machine.memory.poison[found.start : found.end]
-    if not poison.any():
+    if not poison.any() and found.required is None:
         return
     for index, width, instruction in machine.extensions.get("poison stores", ()):
         mine = index[(index >= found.start) & (index < found.end)]
@@ -40,16 +40,19 @@ def _check_output(machine: Machine, found: Allocation) -> None:
             bits = int(machine.memory.poison[at])
             machine.faults.add(kind_of(bits), f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
     if found.checked:
-        missing = np.flatnonzero(poison == UNINITIALISED)
-        if len(missing):
-            machine.faults.add(
-                "unwritten",
-                f"{len(missing)} bytes of `{found.name}` are never written",
-                None,
-                index=found.start + int(missing[0]),
-                count=len(missing),
-                distinct=found.name,
-            )
+        missing = poison == UNINITIALISED
+        if found.required is not None:
+            beside = np.flatnonzero(~missing & ~found.required)
+            _gaps(machine, found, beside, "bounds", "bytes between the elements of `{}` are written")
+            missing &= found.required
+        _gaps(machine, found, np.flatnonzero(missing), "unwritten", "bytes of `{}` are never written")
+
+
+def _gaps(machine: Machine, found: Allocation, where: Any, kind: str, message: str) -> None:
+    if len(where):
+        text = f"{len(where)} {message.format(found.name)}"
+        first = found.start + int(where[0])
+        machine.faults.add(kind, text, None, index=first, count=len(where), distinct=found.name)
 
 
 def _noncoherent(machine: Machine) -> None:
