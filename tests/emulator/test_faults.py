@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.emulator.tiny import launch, program
-from tilec.emulator import Limits, Report, UnsupportedPtx, parse
+from tilec.emulator import Limits, Memory, Report, UnsupportedPtx, parse, run
 
 OUT = np.zeros(32, np.uint32)
 IN = np.arange(32, dtype=np.uint32) + 1
@@ -60,6 +60,19 @@ def test_every_other_byte_of_an_output_must_be_written() -> None:
     report = go(f"{AT} setp.lt.u32 %p0, %t, 31; @%p0 st.global.u32 [%d1], %t;")
     assert kinds(report) == {"unwritten"}
     assert report.faults[0].element == (31, 0)
+
+
+@pytest.mark.parametrize(
+    ("step", "count", "kinds_found"), [(8, 16, set()), (8, 15, {"unwritten"}), (4, 17, {"bounds", "unwritten"})]
+)
+def test_a_strided_output_is_checked_element_by_element(step: int, count: int, kinds_found: set[str]) -> None:
+    """16 elements, every other word of 31: all written, one missing, or one word between two of them written."""
+    text = program(f"mad.wide.u32 %d1, %t, {step}, %a0; setp.lt.u32 %p0, %t, {count}; @%p0 st.global.u32 [%d1], %t;", ["out"])
+    memory = Memory()
+    required = np.repeat(np.arange(31) % 2 == 0, 4)
+    place = memory.allocate("out", np.zeros(31, np.uint32), initialised=False, checked=True, required=required)
+    report = run(parse(text), "k", (1,), (32,), [place], memory)
+    assert kinds(report) == kinds_found
 
 
 # --- poison
@@ -171,6 +184,54 @@ def test_atomics_do_not_race_with_each_other() -> None:
     assert "race" in kinds(launch(text, tensors, threads=2))
 
 
+def test_a_plain_write_is_held_against_every_strong_access_before_it() -> None:
+    """Thread 1 reads (strongly) after thread 0 read plainly; thread 0's write is ordered after its own read only."""
+    for strong in (
+        "ld.relaxed.gpu.global.u32 %r1, [%a0];",
+        "red.global.add.u32 [%a0], 1;",
+        "ld.volatile.global.u32 %r1, [%a0];",
+    ):
+        body = f"setp.eq.u32 %p0, %t, 0; @%p0 ld.global.u32 %r2, [%a0]; @!%p0 {strong} @%p0 st.global.u32 [%a0], %t;"
+        report = launch(program(body, ["data"]), {"data": np.zeros(1, np.uint32)}, threads=2)
+        assert "race" in kinds(report), strong
+
+
+def test_the_first_of_several_atomics_is_not_forgotten() -> None:
+    """Warp 0 adds, then warp 1; thread 32 reads plainly, ordered after its own warp only."""
+    body = "red.shared.add.u32 [smem], 1; bar.warp.sync -1; setp.eq.u32 %p0, %t, 32; @%p0 ld.shared.u32 %r1, [smem];"
+    text = program(f"setp.eq.u32 %p1, %t, 0; @%p1 st.shared.u32 [smem], 0; bar.sync 0; {body}", ["data"], shared=16)
+    tensors = {"data": np.zeros(1, np.uint32)}
+    assert kinds(launch(text, tensors, threads=64, shared=16)) == {"race"}
+    ordered = text.replace("bar.warp.sync -1;", "bar.sync 0;")
+    assert launch(ordered, tensors, threads=64, shared=16).faults == []
+
+
+@pytest.mark.parametrize(
+    ("scope", "grid", "races"), [("cta", 1, False), ("cta", 2, True), ("gpu", 2, False), ("sys", 2, False)]
+)
+def test_atomics_of_the_block_s_scope_race_between_blocks(scope: str, grid: int, races: bool) -> None:
+    text = program(f"atom.relaxed.{scope}.global.add.u32 %r1, [%a0], 1;", ["count"])
+    report = launch(text, {"count": np.zeros(1, np.uint32)}, threads=32, grid=(grid,))
+    assert kinds(report) == ({"race"} if races else set())
+
+
+@pytest.mark.parametrize("barrier", ["bar.warp.sync -1;", ""])
+def test_a_read_ordered_after_one_of_two_equal_writes_is_a_race(barrier: str) -> None:
+    """Threads 0 and 32 write 7; thread 33 reads, after thread 32 or after none."""
+    body = f"""mov.u32 %r3, smem; and.b32 %r1, %t, 31; setp.eq.u32 %p0, %r1, 0; @%p0 st.shared.u32 [%r3], 7; {barrier}
+    setp.eq.u32 %p1, %t, 33; @%p1 ld.shared.u32 %r4, [%r3];"""
+    report = launch(program(body, ["data"], shared=16), {"data": np.zeros(1, np.uint32)}, threads=64, shared=16)
+    assert kinds(report) == {"race-same-value", "race"}
+
+
+def test_equal_writes_after_different_ones_are_no_equal_writes() -> None:
+    """Threads 0 and 1 write 7 together, over a 5 that thread 32 wrote unordered with them."""
+    body = """mov.u32 %r3, smem; setp.eq.u32 %p0, %t, 32; @%p0 st.shared.u32 [%r3], 5; setp.lt.u32 %p1, %t, 2;
+    @%p1 st.shared.u32 [%r3], 7;"""
+    report = launch(program(body, ["data"], shared=16), {"data": np.zeros(1, np.uint32)}, threads=64, shared=16)
+    assert kinds(report) == {"race"}
+
+
 MESSAGE = """
 mov.u32 %r0, %ctaid.x; setp.ne.u32 %p0, %r0, 0; @%p0 bra READ;
 st.global.u32 [%a0], 42; {before} st.{release}.gpu.global.u32 [%a0+4], 1; ret;
@@ -200,6 +261,20 @@ def test_messages_between_blocks(release: str, acquire: str, before: str, after:
         seen.add(int(report.tensors["data"][2]))
     assert 42 in seen, "no schedule delivers the message"
     assert ("race" in found) == races
+
+
+@pytest.mark.parametrize("narrow", ["st.release.cta", "ld.acquire.cta", "both fences", "first fence"])
+def test_messages_in_the_block_s_scope_do_not_reach_other_blocks(narrow: str) -> None:
+    body = MESSAGE.format(release="release", acquire="acquire", before="", after="")
+    if "fence" in narrow:
+        fences = ("fence.acq_rel.cta;", "fence.acq_rel.cta;" if narrow == "both fences" else "fence.acq_rel.gpu;")
+        body = MESSAGE.format(release="relaxed", acquire="relaxed", before=fences[0], after=fences[1])
+    else:
+        body = body.replace(narrow.replace("cta", "gpu"), narrow)
+    found = set()
+    for seed in range(6):
+        found |= kinds(launch(program(body, ["data"]), {"data": np.zeros(3, np.uint32)}, threads=1, grid=(2,), seed=seed))
+    assert "race" in found
 
 
 def test_noncoherent_reads_of_what_the_launch_writes() -> None:
