@@ -30,8 +30,8 @@ Bytes = NDArray[np.uint8]
 @dataclass(eq=False, slots=True)
 class Allocation:
     """Bytes `start` to `end` of the array. `tracked`: races are watched; `poisonous`: some byte may be poison; `item` bytes an
-    element; `checked` says that an unwritten byte at the end is a fault; where `required` marks the bytes of elements (a strided
-    tensor), it is so for those, and a written byte between them is one too."""
+    element; `checked` says that an unwritten byte at the end is a fault; where `required` marks the bytes of elements (a
+    strided tensor), it is so for those, and a written byte between them is one too."""
 
     name: str
     space: str
