@@ -22,7 +22,8 @@ def built(name: str, size: dict[str, Any], arch: str) -> tuple[str, Any]:
     entry, constants = shipped.specialisation(name, size)
     build = read_build_file(shipped.ROOT / "build.toml")
     given = tuple(f"{key}={value}" for key, value in constants.items())
-    return _built(build, entry, given, Target.parse(arch))
+    ptx, manifest, _ = _built(build, entry, given, Target.parse(arch))
+    return ptx, manifest
 
 
 @pytest.mark.parametrize("seed", [0, 1])

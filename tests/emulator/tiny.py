@@ -142,3 +142,22 @@ def edges(kind: str, extra: int = 24, seed: int = 0) -> Array:
     random = np.random.default_rng(seed)
     found |= {int(x) for x in random.integers(low, high, extra, dtype=np.int64 if signed else np.uint64)}
     return np.array(sorted(found), f"{'i' if signed else 'u'}{bits // 8}")
+
+
+OUT = np.zeros(32, np.uint32)
+IN = np.arange(32, dtype=np.uint32) + 1
+AT = "mad.wide.u32 %d0, %t, 4, %a0; mad.wide.u32 %d1, %t, 4, %a1;"
+TENSORS = {"source": IN, "out": OUT}
+
+
+def kinds(report: Report) -> set[str]:
+    """What went wrong."""
+    return {fault.kind for fault in report.faults}
+
+
+def go(body: str, **more: object) -> Report:
+    """A launch of one block with `source` (read only) and `out`; after AT thread t's elements are at %d0 and %d1."""
+    options = {"out": ("out",), "read_only": ("source",)} | more
+    tensors = options.pop("tensors", TENSORS)
+    shared = int(options.get("shared", 0))  # pyright: ignore
+    return launch(program(body, list(tensors), shared=shared), tensors, **options)  # pyright: ignore

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from tilec.cli.inspect_commands import specialisation
@@ -12,6 +11,8 @@ from tilec.cli.project import UsageError, chosen_entries, chosen_targets, open_p
 from tilec.diagnostics import CompileError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _SIZES = (1, 2, 3, 5, 7, 8, 16, 17, 32, 33, 40, 64, 100, 128, 136, 256)
 _TRIALS = 5000
+_ENOUGH = 300
+_MOST_ELEMENTS = 1 << 18
+_LEAST_TILE = 16
 
 
 def emulate_command(
@@ -36,7 +40,7 @@ def emulate_command(
     results: list[dict[str, Any]] = []
     for target in chosen_targets(arch) or entry.targets[:1]:
         try:
-            ptx, manifest = _built(build, entry, constants, target)
+            ptx, manifest, spans = _built(build, entry, constants, target)
         except CompileError as error:
             print_diagnostics(error.diagnostics, build.root)
             return 1
@@ -46,16 +50,16 @@ def emulate_command(
         except UnsupportedPtx as error:
             raise UsageError(f"the emulator does not know this PTX: {error}") from None
         found += not report.clean
-        results.append(_as_json(manifest, values, seed, report))
+        results.append(_as_json(manifest, values, seed, report, spans))
         if not as_json:
-            _print(manifest, values, seed, report)
+            _print(manifest, values, seed, report, Sources(build.root, spans))
     if as_json:
         print(json.dumps(results, indent=1))
     return int(found > 0)
 
 
-def _built(build: Any, entry: KernelEntry, constants: tuple[str, ...], target: Target) -> tuple[str, Manifest]:
-    """PTX and manifest of a specialisation, through the store; CompileError where the kernel is refused."""
+def _built(build: Any, entry: KernelEntry, constants: tuple[str, ...], target: Target) -> tuple[str, Manifest, bytes]:
+    """PTX, manifest and the table of lines of a specialisation, through the store; CompileError where the kernel is refused."""
     from dataclasses import replace
 
     from tilec import pipeline
@@ -72,7 +76,7 @@ def _built(build: Any, entry: KernelEntry, constants: tuple[str, ...], target: T
         for stage in pipeline.STAGES:
             pipeline.run_stage(stage, work, store)
         pipeline.link(work)
-    return work.products["ptx"].decode(), manifest_from_json(json.loads(work.products["json"]))
+    return work.products["ptx"].decode(), manifest_from_json(json.loads(work.products["json"])), work.products["spans"]
 
 
 def _given(text: str | None) -> dict[str, float]:
@@ -101,15 +105,33 @@ def launch_values(manifest: Manifest, given: dict[str, float]) -> dict[str, floa
     for name in given:
         if name not in names:
             raise UsageError(f"no launch value `{name}`; they are {', '.join(sorted(names))}")
+    tiles = sorted({int(c) for c in manifest.constants.values() if isinstance(c, int) and c >= _LEAST_TILE})
+    sizes = (*_SIZES, *(tile + more for tile in tiles for more in (-1, 1, 8) if tile + more not in _SIZES))
     random = np.random.default_rng(0)
+    allowed: list[dict[str, int]] = []
     for _ in range(_TRIALS):
-        env = {name: int(random.choice(_SIZES)) for name in sorted(names - floats)}
+        env = {name: int(random.choice(sizes)) for name in sorted(names - floats)}
         env |= {name: int(value) for name, value in given.items() if name not in floats}
         _contiguous(manifest, env, given)
         _solve(manifest, env, given)
         if all(check.condition.evaluate(env) for check in manifest.launch_checks):
-            return {**env, **{name: given.get(name, 0.5) for name in floats}}
-    raise UsageError("found no small sizes that the launch checks allow; give them with --dims")
+            allowed.append(env)
+            if len(allowed) == _ENOUGH:
+                break
+    if not allowed:
+        raise UsageError("found no small sizes that the launch checks allow; give them with --dims")
+    chosen = min(allowed, key=lambda env: _rank(manifest, env, tiles))
+    return {**chosen, **{name: given.get(name, 0.5) for name in floats}}
+
+
+def _rank(manifest: Manifest, env: dict[str, int], tiles: list[int]) -> tuple[bool, bool, int, int]:
+    """How little a launch is worth: too large, of one block only, few sizes just past a tile's edge, and its elements."""
+    elements = sum(_span(spec, env) for spec in manifest.tensors)
+    blocks = 1
+    for axis in manifest.grid:
+        blocks *= axis.evaluate(env)
+    past = sum(any(0 < value - tile <= 8 for tile in tiles) and all(value % tile for tile in tiles) for value in env.values())
+    return elements + blocks * manifest.block > _MOST_ELEMENTS, blocks < 2, -past, elements + blocks * manifest.block
 
 
 def _contiguous(manifest: Manifest, env: dict[str, int], given: dict[str, float]) -> None:
@@ -177,22 +199,48 @@ def _random(random: np.random.Generator, spec: TensorSpec, count: int, bounds: t
     return random.integers(low, min(high, low + 127), count).astype(dtype)
 
 
-def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Report) -> dict[str, Any]:
+class Sources:
+    """Where a kernel's tile IR came from: `at` gives the place of one of its lines, and what stands there."""
+
+    def __init__(self, root: Path, spans: bytes) -> None:
+        self.root, self.spans = root, spans
+
+    def at(self, tir_line: int) -> str:
+        """`file:line:column` and the source line; nothing where the line of the tile IR stands for no place."""
+        from tilec.ir.lines import source_of
+
+        span = source_of(self.spans, tir_line)
+        if span is None:
+            return ""
+        try:
+            text = (self.root / span.file).read_text(encoding="utf-8").split("\n")[span.line - 1].strip()
+        except (OSError, IndexError):
+            return str(span)
+        return f"{span}: {text}"
+
+
+def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Report, spans: bytes) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from tilec.ir.lines import source_of
+
     statistics = {key: report.statistics[key] for key in ("steps", "instruction_lanes", "seconds", "coverage")}
+    places = [source_of(spans, fault.tir_line) for fault in report.faults]
     return {
         "kernel": manifest.kernel,
         "arch": manifest.arch,
         "constants": manifest.constants,
         "values": values,
         "seed": seed,
-        "faults": [asdict(fault) for fault in report.faults],
+        "faults": [
+            {**asdict(fault), "source": None if place is None else str(place)}
+            for fault, place in zip(report.faults, places, strict=True)
+        ],
         "statistics": statistics,
     }
 
 
-def _print(manifest: Manifest, values: dict[str, float], seed: int, report: Report) -> None:
+def _print(manifest: Manifest, values: dict[str, float], seed: int, report: Report, sources: Sources) -> None:
     named = ", ".join(f"{name}={value}" for name, value in values.items())
     s = report.statistics
     print(f"{manifest.kernel} on {manifest.arch}, {named}, schedule {seed}")
@@ -200,5 +248,8 @@ def _print(manifest: Manifest, values: dict[str, float], seed: int, report: Repo
         f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed"
     )
     for fault in report.faults:
-        print(f"  {fault}, {fault.count} times" + (f", tile IR line {fault.tir_line}" if fault.tir_line else ""))
-    print("  nothing found" if report.clean else "  FAULTS", file=sys.stdout)
+        print(f"  {fault}, {fault.count} times")
+        place = sources.at(fault.tir_line)
+        if place:
+            print(f"    {place}")
+    print("  nothing found" if report.clean else "  FAULTS")

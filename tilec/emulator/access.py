@@ -311,9 +311,10 @@ def note_poison(machine: Machine, access: Access, flags: NDArray[np.uint8], inst
     """Marks poison that goes to memory as stored, and remembers who stored it, so that an output can name the store."""
     if not flags.any():
         return
-    bad = int(np.flatnonzero(flags.any(axis=1))[0])
-    machine.faults.origins.setdefault(instruction.line, (instruction, int(access.lanes[bad]), int(access.index[bad])))
-    machine.extensions.setdefault("poison stores", []).append((access.index[flags.any(axis=1)], access.width, instruction))
+    spoilt = flags.any(axis=1)
+    lanes = access.lanes[spoilt]
+    who = machine.block_ids[machine.block[lanes]], machine.thread[lanes]
+    machine.extensions.setdefault("poison stores", []).append((access.index[spoilt], access.width, instruction, who))
 
 
 def watch_read(

@@ -22,7 +22,6 @@ class Recorder:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.found: dict[tuple[str, int, str], Fault] = {}
-        self.origins: dict[int, tuple[Instruction, int, int]] = {}
 
     def add(
         self,
@@ -35,16 +34,16 @@ class Recorder:
         address: int | None = None,
         count: int = 1,
         distinct: str = "",
-    ) -> None:
+    ) -> Fault | None:
         """Records a fault of `lane` (of the wave) at an instruction; `index` is a position in memory, or `address` the bare
-        address; faults of one kind at one instruction are one unless `distinct` differs."""
+        address; faults of one kind at one instruction are one unless `distinct` differs. The fault, where it is new."""
         line = instruction.line if instruction else 0
         known = self.found.get((kind, line, distinct))
         if known is not None:
             known.count += count
-            return
+            return None
         if len(self.found) >= self.machine.limits.faults:
-            return
+            return None
         fault = Fault(kind, message, line, instruction.text if instruction else "", seed=self.machine.seed, count=count)
         if instruction is not None:
             fault.tir_line = instruction.location[1]
@@ -56,6 +55,7 @@ class Recorder:
         if address is not None:
             fault.address = address
         self.found[kind, line, distinct] = fault
+        return fault
 
     def _place(self, fault: Fault, index: int) -> None:
         allocation = self.machine.memory.allocation_at(index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilec.emulator.errors import STORED, UNINITIALISED, Report
 from tilec.emulator.faults import kind_of
@@ -29,27 +30,38 @@ def report(machine: Machine, seconds: float) -> Report:
 
 def _check_output(machine: Machine, found: Allocation) -> None:
     poison = machine.memory.poison[found.start : found.end]
-    if not poison.any():
+    if not poison.any() and found.required is None:
         return
-    for index, width, instruction in machine.extensions.get("poison stores", ()):
-        mine = index[(index >= found.start) & (index < found.end)]
-        bad = mine[(machine.memory.poison[mine[:, None] + np.arange(width)] & STORED).any(axis=1)] if len(mine) else mine
+    for index, width, instruction, (blocks, threads) in machine.extensions.get("poison stores", ()):
+        mine = np.flatnonzero((index >= found.start) & (index < found.end))
+        bytes_: NDArray[np.int64] = np.add(index[mine][:, None], np.arange(int(width)))
+        bad = np.flatnonzero((machine.memory.poison[bytes_] & STORED).any(axis=1))
         if len(bad):
-            at = int(bad[0])
-            at += int(np.flatnonzero(machine.memory.poison[at : at + width] & STORED)[0])
-            bits = int(machine.memory.poison[at])
-            machine.faults.add(kind_of(bits), f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
-    if found.checked:
-        missing = np.flatnonzero(poison == UNINITIALISED)
-        if len(missing):
-            machine.faults.add(
-                "unwritten",
-                f"{len(missing)} bytes of `{found.name}` are never written",
-                None,
-                index=found.start + int(missing[0]),
-                count=len(missing),
-                distinct=found.name,
+            at = int(bytes_[bad[0]][(machine.memory.poison[bytes_[bad[0]]] & STORED) != 0][0])
+            kind, who = kind_of(int(machine.memory.poison[at])), int(mine[bad[0]])
+            fault = machine.faults.add(
+                kind, f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad)
             )
+            if fault is not None:
+                fault.block, fault.thread = _three(blocks[who]), int(threads[who])
+    if found.checked:
+        missing = poison == UNINITIALISED
+        if found.required is not None:
+            beside = np.flatnonzero(~missing & ~found.required)
+            _gaps(machine, found, beside, "bounds", "bytes between the elements of `{}` are written")
+            missing &= found.required
+        _gaps(machine, found, np.flatnonzero(missing), "unwritten", "bytes of `{}` are never written")
+
+
+def _three(block: Any) -> tuple[int, int, int]:
+    return int(block[0]), int(block[1]), int(block[2])
+
+
+def _gaps(machine: Machine, found: Allocation, where: Any, kind: str, message: str) -> None:
+    if len(where):
+        text = f"{len(where)} {message.format(found.name)}"
+        first = found.start + int(where[0])
+        machine.faults.add(kind, text, None, index=first, count=len(where), distinct=found.name)
 
 
 def _noncoherent(machine: Machine) -> None:

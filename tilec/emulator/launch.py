@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import AbiSlot, Manifest
+from tilec.artifact import AbiSlot, Manifest, TensorSpec
 from tilec.emulator import finish, instructions
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
 from tilec.emulator.machine import Machine
@@ -143,6 +143,7 @@ def emulate(
     module = parse(ptx) if isinstance(ptx, str) else ptx
     memory = Memory((limits or Limits()).memory_bytes)
     pointers: dict[str, Allocation] = {}
+    env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
     for spec in manifest.tensors:
         if spec.name not in tensors:
             raise ValueError(f"no array for tensor `{spec.name}`")
@@ -152,11 +153,11 @@ def emulate(
             writable=spec.access != "in",
             initialised=spec.access not in ("out", "scratch"),
             align=spec.align,
-            checked=spec.access == "out" and spec.strides is None,
+            checked=spec.access == "out",
+            required=_elements(spec, tensors[spec.name], env) if spec.access == "out" else None,
         )
     dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
     arguments = [_argument(slot, pointers, values, dtypes) for slot in manifest.abi]
-    env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
     grid = [axis.evaluate(env) for axis in manifest.grid]
     return run(
         module,
@@ -171,6 +172,18 @@ def emulate(
         limits=limits,
         blocks=blocks,
     )
+
+
+def _elements(spec: TensorSpec, array: NDArray[Any], env: Mapping[str, int]) -> NDArray[np.bool_] | None:
+    """Which bytes belong to elements of a strided tensor; None where all do."""
+    if spec.strides is None:
+        return None
+    where = np.zeros((), np.int64)
+    for dim, stride in zip(spec.dims, spec.strides, strict=True):
+        where = where[..., None] + np.arange(dim.evaluate(env)) * stride.evaluate(env)
+    marked = np.zeros(array.size, np.bool_)
+    marked[where.reshape(-1)] = True
+    return np.repeat(marked, array.dtype.itemsize)
 
 
 def _argument(

@@ -30,7 +30,8 @@ Bytes = NDArray[np.uint8]
 @dataclass(eq=False, slots=True)
 class Allocation:
     """Bytes `start` to `end` of the array. `tracked`: races are watched; `poisonous`: some byte may be poison; `item` bytes an
-    element; `checked` says that an unwritten byte at the end is a fault."""
+    element; `checked` says that an unwritten byte at the end is a fault; where `required` marks the bytes of elements (a
+    strided tensor), it is so for those, and a written byte between them is one too."""
 
     name: str
     space: str
@@ -42,6 +43,7 @@ class Allocation:
     item: int = 1
     is_tensor: bool = False
     checked: bool = False
+    required: NDArray[np.bool_] | None = None
     array: NDArray[Any] | None = None
     noncoherent: NDArray[np.bool_] | None = None
 
@@ -111,12 +113,15 @@ class Memory:
         initialised: bool = True,
         align: int = 16,
         checked: bool = False,
+        required: NDArray[np.bool_] | None = None,
     ) -> Allocation:
         """A tensor in global memory with the contents of `array` (any dtype; read through `contents` afterwards). Contents
-        that are not `initialised` are poison; `checked`: every byte must have been written at the end."""
+        that are not `initialised` are poison; `checked`: every byte must have been written at the end (of
+        those that `required` marks, and no other)."""
         flat = np.ascontiguousarray(array).reshape(-1)
         found = self.reserve(name, "global", flat.nbytes, align=align, writable=writable, tracked=writable)
         found.item, found.array, found.is_tensor, found.checked = array.dtype.itemsize, array, True, checked
+        found.required = required
         self.data[found.start : found.end] = flat.view(np.uint8)
         if initialised:
             self.poison[found.start : found.end] = 0

@@ -1,0 +1,96 @@
+"""`tilec emulate` as its users see it: exit status, text, JSON, and where a planted fault is said to be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import shipped
+from tilec.cli import commands, emulate_command
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.chdir(shipped.ROOT)
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, pattern: str) -> list[int]:
+    """Takes the first instruction that matches out of the PTX; its line comes back once the command ran."""
+    lines: list[int] = []
+    real: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
+
+    def built(*arguments: Any) -> Any:
+        ptx, manifest, spans = real(*arguments)
+        found = re.search(pattern, ptx, re.MULTILINE)
+        assert found
+        lines.append(ptx.count("\n", 0, found.start()) + 1)
+        return ptx[: found.start()] + "//" + ptx[found.start() :], manifest, spans
+
+    monkeypatch.setattr(emulate_command, "_built", built)
+    return lines
+
+
+def test_a_right_kernel_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["emulate", "add", "--arch", "sm_90", "--dims", "N=1000", "--schedule-seed", "2"]) == 0
+    out, _ = capsys.readouterr()
+    assert "add on sm_90a, N=1000, schedule 2" in out and "nothing found" in out
+
+
+def test_sizes_that_nobody_gave_make_a_short_launch_of_several_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["emulate", "rms_norm", "--arch", "sm_120", "--json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert result["kernel"] == "rms_norm" and result["arch"] == "sm_120a" and result["faults"] == []
+    assert 2 <= result["values"]["T"] <= 8 and result["statistics"]["seconds"] < 2
+
+
+def test_a_planted_fault_is_status_1_and_named_down_to_the_source_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dropped = plant(monkeypatch, r"^\s*(@%p\d+ )?ld\.global")
+    assert commands.run(["emulate", "add", "--arch", "sm_90", "--dims", "N=5000", "--json"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)
+    fault = next(fault for fault in result["faults"] if fault["tensor"] == "out")
+    assert fault["kind"] == "poison" and fault["ptx_line"] > dropped[0] and "st.global" in fault["instruction"]
+    assert fault["block"] == [0, 0, 0] and fault["thread"] is not None and fault["element"][0] < 5000
+    file, line, _ = fault["source"].split(":")
+    source = (shipped.ROOT / file).read_text(encoding="utf-8").split("\n")[int(line) - 1]
+    assert Path(file).name == "add.py" and "store(" in source
+
+
+def test_the_text_names_what_the_json_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(monkeypatch, r"^\s*bar\.sync")
+    assert commands.run(["emulate", "rms_norm", "--arch", "sm_90", "--dims", "T=2"]) == 1
+    out, _ = capsys.readouterr()
+    race = next(text for text in out.split("\n") if text.startswith("  race:"))
+    assert re.search(r"PTX line \d+: ld\.shared.* block \(0, 0, 0\), thread \d+, address 0x[0-9a-f]+", race)
+    assert re.search(r"kernels_src/rms_norm\.py:\d+:\d+: \S", out) and out.rstrip().endswith("FAULTS")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["add", "--dims", "Q=1"], "no launch value `Q`"),
+        (["add", "--dims", "N"], "is not NAME=NUMBER"),
+        (["rms_norm", "--dims", "T=-1"], "give them with --dims"),
+        (["nobody"], "nobody"),
+    ],
+)
+def test_what_cannot_be_launched_is_status_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["emulate", "--arch", "sm_90", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_unknown_ptx_is_status_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
+
+    def built(*arguments: Any) -> Any:
+        ptx, manifest, spans = real(*arguments)
+        return ptx.replace("ret;", "frobnicate.u32 %r1;\nret;", 1), manifest, spans
+
+    monkeypatch.setattr(emulate_command, "_built", built)
+    assert commands.run(["emulate", "add", "--arch", "sm_90"]) == 2
+    assert "unknown opcode: frobnicate" in capsys.readouterr().err
