@@ -48,7 +48,7 @@ def test_a_carried_scalar_stays_where_declared_data_lets_it(tmp_path: Path) -> N
     (loop,) = (op for op in function.body.walk() if isinstance(op, For))
     carried = next(a for a in loop.regions[0].arguments[1:] if a.tile.dtype == i32)
     assert (declared_ranges(function)[carried].low, declared_ranges(function)[carried].high) == (1, 8)
-    assert sources(carried, function) == {"ids", "x"}, "all that is read in the loop"
+    assert sources(carried, function) == {"ids", "x", "N"}, "all that is read in the loop; the block id"
 
 
 def test_marks_of_machine_code_do_not_rest_on_it(tmp_path: Path) -> None:
@@ -106,3 +106,40 @@ def test_ranges_decide_what_products_make_hard(extent: int, right: bool, tmp_pat
         return
     with pytest.raises(CompileError):
         prove(function)
+
+
+COUNTDOWN = """import tilec
+from tilec import Dim, In, Out, bid, f32, grid, i32, load, requires, store, where, zeros
+
+class N(Dim):
+    pass
+
+@tilec.kernel
+def k(start: i32, x: In[f32, 8], out: Out[f32, N, 1]):
+    grid(N)
+    requires({condition})
+    b = bid(0)
+    c = start
+    total = zeros((1,), f32)
+    for turn in range(N):
+        total = total + load(x, c, shape=(1,))
+        c = where(c > 0, c - 1, 4)
+    store(out, (b, 0), total.reshape((1, 1)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "right"),
+    [("start >= 0, start < 8", True), ("start >= 0, start <= 8", False), ("start >= -1, start < 8", False), ("N < 8", False)],
+)
+def test_a_carried_scalar_stays_where_preconditions_let_it(condition: str, right: bool, tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(COUNTDOWN.format(condition=condition))
+    function = load_kernel(path, {}, root=tmp_path)
+    if not right:
+        with pytest.raises(CompileError):
+            prove(function)
+        return
+    bounds = [o for o in prove(function).obligations if o.property == "bounds" and "x" in o.subject]
+    assert {o.rung for o in bounds} == {"launch"}
+    assert {text for o in bounds for text in o.facts} >= {"requires(start >= 0) and requires(start < 8)"}

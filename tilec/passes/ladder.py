@@ -21,7 +21,7 @@ from time import monotonic
 
 from tilec.ir.core import Access, Value, ValueFact
 from tilec.passes import terms
-from tilec.passes.declared_ranges import declared_ranges, sources
+from tilec.passes.declared_ranges import declared_ranges, required, sources
 from tilec.passes.index_terms import IndexTerms
 from tilec.passes.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.products import Undecided
@@ -111,6 +111,9 @@ class Ladder:
         base = [*violation, *self._consistency(violation)]
         base += self.grid_limits(base)
         requires, values = self._relevant(base), self._value_facts(base)
+        computed = self._opaque_facts(base)
+        requires += [fact for fact in computed if "values(" not in fact.text]
+        values += [fact for fact in computed if "values(" in fact.text]
         undecided = False
         ladder: list[tuple[str, list[_Fact]]] = [("set", [])]
         if requires:
@@ -118,6 +121,7 @@ class Ladder:
         if values:
             ladder.append(("value", values))
             bounds = self._relevant([*base, *(fact.formula for fact in values)])
+            bounds += [fact for fact in computed if fact not in values]
             if bounds:
                 ladder.append(("value", values + bounds))
         for rung, facts in ladder:
@@ -166,7 +170,7 @@ class Ladder:
     def _value_facts(self, base: list[Formula]) -> list[_Fact]:
         """What `values` says of the loaded elements in the system."""
         loaded = [atom for atom in terms.closure(base) if atom.kind is Kind.LOADED]
-        found = self._opaque_facts(base)
+        found: list[_Fact] = []
         for fact in self.index.function.values:
             elements = [atom for atom in loaded if atom.label == fact.tensor and self._nonempty(fact)]
             low, high = self.index.expression(fact.low), self.index.expression(fact.high)
@@ -183,7 +187,7 @@ class Ladder:
         return found
 
     def _opaque_facts(self, base: list[Formula]) -> list[_Fact]:
-        """What `values` says of unknowns that are computed from loaded elements."""
+        """What declarations say of unknowns that are computed from loaded elements and symbols."""
         function, ranges = self.index.function, self.index.ranges
         if self._declared is None:
             self._declared = declared_ranges(function)
@@ -196,8 +200,10 @@ class Ladder:
             rest = ranges[value].rest if divisor > 1 else 0
             low, high = -((rest - known.low) // divisor), (known.high - rest) // divisor
             if low > atom.low or high < atom.high:
-                tensors = sources(value, function)
-                text = " and ".join(_declaration(fact) for fact in function.values if fact.tensor in tensors)
+                read = sources(value, function)
+                texts = [_declaration(fact) for fact in function.values if fact.tensor in read]
+                texts += [bound.text for bound in required(function) if bound.symbol in read]
+                text = " and ".join(dict.fromkeys(texts))
                 bounds = terms.conjunction((terms.ge(terms.of(atom), low), terms.ge(terms.const(high), terms.of(atom))))
                 found.append(_Fact(text, bounds))
         return found
