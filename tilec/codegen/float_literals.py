@@ -2,7 +2,8 @@
 
 torch-mlir 20261001 prints `f0x` and the bits, `+inf`, `-inf`, `+qnan`, or the shortest decimal that rounds to the value;
 llvmlite's parser knows `0x` and a double's bits for `float`, `0xH` for `half`, `0xR` for `bfloat`, and only decimals that are
-exact. A line's constants have the first float type that the line names.
+exact. A line's constants have the first float type that the line names; a call of inline assembly names the type before each
+argument, and what stands in quotes is not LLVM's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 _TYPE: Final = re.compile(r"\b(float|bfloat|half|double)\b")
 _CONSTANT: Final = re.compile(r"(?<![\w.@%\"+-])(?:f0x([0-9A-Fa-f]+)|([+-]?)(inf|qnan|nan)\b|([+-]?\d+\.\d*e[+-]\d+))")
+_QUOTED_OR_TYPED: Final = re.compile(r"\"[^\"]*\"|\b(float|bfloat|half|double)( [^\s,)]+)")
 _SPECIAL_BITS: Final = {
     "float": (0x7F800000, 0x7FC00000, 32),
     "bfloat": (0x7F80, 0x7FC0, 16),
@@ -27,10 +29,14 @@ def older_spelling(llvm_ir: str) -> str:
 
 
 def _line(line: str) -> str:
+    if " asm " in line:
+        return _QUOTED_OR_TYPED.sub(lambda found: found[1] + _part(found[2], found[1]) if found[1] else found[0], line)
     found = _TYPE.search(line)
-    if found is None or " asm " in line:
-        return line
-    kind = found.group(1)
+    return line if found is None else _part(line, found[1])
+
+
+def _part(text: str, kind: str) -> str:
+    """Every constant in `text`, of type `kind`."""
     infinity, nan, width = _SPECIAL_BITS[kind]
 
     def spelled(match: re.Match[str]) -> str:
@@ -43,7 +49,7 @@ def _line(line: str) -> str:
             bits |= (match.group(2) == "-") << (width - 1)
         return _bits(bits, kind)
 
-    return _CONSTANT.sub(spelled, line)
+    return _CONSTANT.sub(spelled, text)
 
 
 def _rounded(value: float, kind: str) -> int:

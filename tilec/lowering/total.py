@@ -177,6 +177,8 @@ def _is_guarded(kind: str, text: str, made: dict[str, str], width: int) -> bool:
     if chosen is None:
         return False
     condition, on_true, on_false = chosen[2], chosen[3], chosen[4]
+    if _is_safe(kind, made.get(on_true, ""), width) and _is_safe(kind, made.get(on_false, ""), width):
+        return True
     test = made.get(condition, "")
     compared = _PAIR.match(test.removeprefix("llvm.icmp")) if test.startswith("llvm.icmp ") else None
     if compared is None:
