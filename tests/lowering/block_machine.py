@@ -178,7 +178,9 @@ class BlockMachine:
                 self.store(step, of[0], of[1], active)
                 return []
             case "atomicrmw":
-                return [self.atomic(step, of[0], of[1], active)]
+                return [self.atomic(step.text.split()[1], of[0], of[1], active)]
+            case "inline_asm" if ".cas.b32" in step.text:
+                return [self.atomic("fmin" if "min.f32" in step.text else "fmax", of[0], of[1], active)]
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []
@@ -307,8 +309,7 @@ class BlockMachine:
         if buffer == SHARED:
             self.unfenced[places] = True
 
-    def atomic(self, step: Step, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
-        kind = step.text.split()[1]
+    def atomic(self, kind: str, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
         buffer, places = self.place(pointer, value.dtype.itemsize, value.dtype.itemsize, active)
         for place, operand in zip(places, value[active], strict=True):
             old = self.memory[buffer][place].view(value.dtype)

@@ -10,7 +10,7 @@ from tests.programs.machines import examine
 from tilec.target import TARGETS
 
 IMPORTS = """import tilec
-from tilec import Atomic, Dim, In, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f32, f8e4m3, f8e5m2, full, grid, i64, load, max
+from tilec import Atomic, Dim, In, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f16, f32, f8e4m3, f8e5m2, full, grid, i64, load, max
 from tilec import maximum, mma, store, sum, where, zeros
 """
 
@@ -28,6 +28,12 @@ KERNELS = {
     grid(N)
     store(out, bid(0), maximum(load(x, bid(0)), 0.3))
 """,
+    # The emulator took the number of a 16-bit scalar for its bits.
+    "narrow_scalars": """
+    half: f16, brain: bf16, out: Out[f32, N]):
+    grid(N)
+    store(out, bid(0), half.astype(f32) * 256.0 + brain.astype(f32))
+""",
     # The interpreter went to infinity where the chip's conversion stays finite.
     "arithmetic_of_8_bits": """
     x: In[f8e5m2, N, 32], out: Out[f8e5m2, N, 32], largest: Out[f8e5m2, N], total: Out[f8e4m3, N]):
@@ -36,6 +42,14 @@ KERNELS = {
     store(out, (bid(0), 0), v * 1024.0)
     store(largest, bid(0), max(abs(v), 1))
     store(total, bid(0), sum((v.astype(f32) * 512.0).astype(f8e4m3), 1))
+""",
+    # LLVM's loop for an atomic of floats begins with a load that races; -0 is below +0 and a NaN loses.
+    "atomic_of_floats": """
+    x: In[f32, N, 32], low: Atomic[f32, 6], high: Atomic[f32, 6]):
+    grid(N)
+    for i in range(32):
+        atomic_max(high, 0, full((6,), load(x, (bid(0), i)), f32))
+        atomic_min(low, 0, full((6,), load(x, (bid(0), i)), f32))
 """,
     # A pipelined loop that begins at the variable of the loop around it was refused after all proofs.
     "pipeline_from_outer_variable": """
@@ -56,8 +70,9 @@ KERNELS = {
 def test_machines_agree(name: str) -> None:
     body = KERNELS[name]
     dims = {"N": 5, "K": 72} if "K" in body else {"N": 5}
+    scalars = {"half": 3, "brain": -7} if "half" in body else {}
     classes = "".join(f'class {dim}(Dim):\n    """extent {dim}"""\n\n\n' for dim in dims)
     text = f"{classes}@tilec.kernel\ndef k({body.strip()}\n"
-    program = Program(3, f"{IMPORTS}\n\n{text}", True, dims, {}, None, small=("a", "b"))
+    program = Program(3, f"{IMPORTS}\n\n{text}", True, dims, scalars, None, small=("a", "b"))
     outcome = examine(program, tuple(TARGETS), seeds=(0, 1), proven=True)
     assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}"

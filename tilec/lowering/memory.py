@@ -130,6 +130,17 @@ def lower_scatter(context: Context, op: Scatter) -> None:
         context.effect("}")
 
 
+def _exchange(kind: str) -> str:
+    """`min` or `max` of an f32 in memory as a loop of compare-and-swap (PTX ISA, `atom`), the rule of zeros and NaN that of
+    `min.f32` and `max.f32`. LLVM's own loop begins with a plain load, which races with the atomics of other threads; this one
+    begins with a guess."""
+    return (
+        "{ .reg .pred p; .reg .b32 o, n; .reg .f32 f; mov.b32 o, 0; AGAIN: mov.b32 f, o; "
+        f"{kind}.f32 f, f, $1; mov.b32 n, f; atom.relaxed.sys.global.cas.b32 n, [$0], o, n; "
+        "setp.ne.b32 p, n, o; mov.b32 o, n; @p bra AGAIN; }"
+    )
+
+
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     """One relaxed atomic per element."""
     dtype = op.tile.tile.dtype
@@ -144,7 +155,12 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     for register in range(layout.num_registers):
         if op.mask:
             context.effect(f"scf.if {box.element_inside(register)} {{")
-        context.value(f"llvm.atomicrmw {kind} {box.pointer(register)}, {held[register]} monotonic : {GLOBAL}, {storage(dtype)}")
+        pointer = box.pointer(register)
+        if kind in ("fmin", "fmax"):
+            context.effect(f'llvm.inline_asm has_side_effects "{_exchange(op.kind)}", "l,f,~{{memory}}" {pointer}, {held[register]} '
+                           f": ({GLOBAL}, f32) -> ()")  # fmt: skip
+        else:
+            context.value(f"llvm.atomicrmw {kind} {pointer}, {held[register]} monotonic : {GLOBAL}, {storage(dtype)}")
         if op.mask:
             context.effect("}")
     if owner:
