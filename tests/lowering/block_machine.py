@@ -180,7 +180,8 @@ class BlockMachine:
             case "atomicrmw":
                 return [self.atomic(step.text.split()[1], of[0], of[1], active)]
             case "inline_asm" if ".cas.b32" in step.text:
-                return [self.atomic("fmin" if "min.f32" in step.text else "fmax", of[0], of[1], active)]
+                self.atomic("fmin" if "min.f32" in step.text else "fmax", of[0], of[1], active)
+                return []
             case "inline_asm" if "griddepcontrol" in step.text:
                 self.waited |= "griddepcontrol.wait" in step.text
                 return []
