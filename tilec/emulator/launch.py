@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +25,8 @@ from tilec.emulator.syntax import Module, Parameter
 Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
 _ = instructions
+NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+"""Floats that a kernel takes as the 16 bits they are."""
 _SCALARS: Final[dict[str, str]] = {"bool": "u1", "index": "i4"}
 
 
@@ -196,4 +199,7 @@ def _argument(
     value = values[slot.name]
     if slot.kind == "scalar" and dtypes[slot.name] in ("f32", "f64"):
         return float(value)
+    if slot.kind == "scalar" and dtypes[slot.name] in NARROW_FLOATS:
+        with np.errstate(over="ignore"):
+            return int(np.asarray(value).astype(NARROW_FLOATS[dtypes[slot.name]]).view(np.uint16))
     return int(value)

@@ -24,7 +24,7 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.types import DType
+from tilec.ir.types import DType, f32
 
 
 def _sigmoid(x: Array) -> Array:
@@ -92,6 +92,8 @@ COMPARE: Final[dict[str, Callable[[Array, Array], Array]]] = {
 def constant(op: Constant) -> Array:
     """A filled tile."""
     tile = op.result.tile
+    if tile.dtype.is_float:
+        return convert(np.full(tile.shape, op.value, np.float32), f32, tile.dtype)
     return np.full(tile.shape, op.value).astype(numpy_dtype(tile.dtype))
 
 
@@ -162,8 +164,8 @@ def reduce(op: Reduce, x: Array) -> Array:
     if dtype.is_float:
         wide = x.astype(np.float32)
         if op.kind == "sum":
-            return np.asarray(wide.sum(op.axis, dtype=np.float32)).astype(x.dtype)
-        return _extreme(op.kind, wide, op.axis).astype(x.dtype)
+            return convert(np.asarray(wide.sum(op.axis, dtype=np.float32)), f32, dtype)
+        return convert(_extreme(op.kind, wide, op.axis), f32, dtype)
     if op.kind == "sum":
         return np.asarray(x.sum(op.axis, dtype=x.dtype))
     return np.asarray(x.max(op.axis) if op.kind == "max" else x.min(op.axis))
@@ -184,7 +186,7 @@ def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:
 
 def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> Array:
     wide = [operand.astype(np.float32) for operand in operands]
-    return np.asarray(function(*wide), dtype=np.float32).astype(numpy_dtype(dtype))
+    return convert(np.asarray(function(*wide), dtype=np.float32), f32, dtype)
 
 
 PURE: Final[dict[type[Op], Callable[..., Array]]] = {

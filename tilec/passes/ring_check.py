@@ -196,6 +196,8 @@ class _Run:
 
     def bind(self, names: list[Value], values: list[int | None]) -> None:
         for name, value in zip(names, values, strict=True):
+            if name in self.fixed:
+                continue  # a bound of a pipelined loop inside, which was chosen for all turns
             if value is None:
                 self.env.pop(name, None)
             else:
