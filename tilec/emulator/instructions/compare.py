@@ -9,7 +9,6 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.frame import Frame, union
-from tilec.emulator.instructions.half import flush_half
 from tilec.emulator.registry import TYPES, Decoder, Source, Step, lanewise
 from tilec.emulator.rounding import flush, widen
 from tilec.emulator.syntax import Pair
@@ -43,9 +42,7 @@ def comparison(d: Decoder, name: str, kind: str, ftz: bool) -> Callable[[Lanes, 
     def wide(value: Lanes) -> Lanes:
         if kind == "bf16":
             return widen(kind, value)
-        if ftz and kind == "f16":
-            return flush_half(kind, widen(kind, value))
-        return flush(value) if ftz and kind == "f32" else value
+        return flush(value) if ftz and kind in ("f32", "f16") else value
 
     if name in ("num", "nan"):
         return lambda a, b: (np.isnan(wide(a)) | np.isnan(wide(b))) ^ (name == "num")
