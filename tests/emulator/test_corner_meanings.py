@@ -160,6 +160,7 @@ ROWS: list[tuple[str, str, list[tuple[str, int]], int]] = [
     *[(f"setp.{n}.f32 {{d}}, {{a}}, {{b}};", "pred", [("f32", 0), ("f32", NAN)], 1) for n in ("equ", "neu", "ltu", "geu")],
     ("setp.eq.f32 {d}, {a}, {b};", "pred", [("f32", 0), ("f32", 0x80000000)], 1),
     ("setp.lt.ftz.f32 {d}, {a}, {b};", "pred", [("f32", 0), ("f32", 1)], 0),
+    ("setp.lt.ftz.f16 {d}, {a}, {b};", "pred", [("f16", 0x8001), ("f16", 0)], 0),
     ("setp.lt.f16 {d}, {a}, {b};", "pred", [("f16", 0x8001), ("f16", 0)], 1),
     ("setp.ne.bf16 {d}, {a}, {b};", "pred", [("bf16", 0x7FC0), ("bf16", 0x7FC0)], 0),
     ("setp.neu.bf16 {d}, {a}, {b};", "pred", [("bf16", 0x7FC0), ("bf16", 0x7FC0)], 1),

@@ -43,7 +43,7 @@ def comparison(d: Decoder, name: str, kind: str, ftz: bool) -> Callable[[Lanes, 
     def wide(value: Lanes) -> Lanes:
         if kind == "bf16":
             return widen(kind, value)
-        return flush(value) if ftz and kind == "f32" else value
+        return flush(value) if ftz and kind in ("f32", "f16") else value
 
     if name in ("num", "nan"):
         return lambda a, b: (np.isnan(wide(a)) | np.isnan(wide(b))) ^ (name == "num")
