@@ -64,8 +64,8 @@ def shift(out: Writer, kind: str, left: str, right: str, type: str, unsigned: bo
         return arith(out, word, left, select(out, inside, right, number(out, width - 1, type), type), type)
     zero = number(out, 0, type)
     if width == 64:
-        # A selection of the result would become the chip's clamping shift, for which LLVM cuts the amount to 32 bits: 2^32 would
-        # count as 0. In two steps, the last bit goes by the second.
+        # A selection of the result would become the chip's clamping shift, for which LLVM cuts the amount to 32 bits, so that
+        # 2^32 counts as 0. In two steps, the last bit goes by the second.
         shifted = arith(out, word, left, select(out, inside, right, number(out, width - 1, type), type), type)
         return arith(out, word, shifted, select(out, inside, zero, number(out, 1, type), type), type)
     shifted = arith(out, word, left, select(out, inside, right, zero, type), type)

@@ -15,6 +15,7 @@ from tilec.ir.layout import Layout
 from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
 from tilec.lowering import positions
+from tilec.lowering.atomics import float_extreme
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
 from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
@@ -130,17 +131,6 @@ def lower_scatter(context: Context, op: Scatter) -> None:
         context.effect("}")
 
 
-def _exchange(kind: str) -> str:
-    """`min` or `max` of an f32 in memory as a loop of compare-and-swap (PTX ISA, `atom`), the rule of zeros and NaN that of
-    `min.f32` and `max.f32`. LLVM's own loop begins with a plain load, which races with the atomics of other threads; this one
-    begins with a guess."""
-    return (
-        "{ .reg .pred p; .reg .b32 o, n; .reg .f32 f; mov.b32 o, 0; AGAIN: mov.b32 f, o; "
-        f"{kind}.f32 f, f, $1; mov.b32 n, f; atom.relaxed.sys.global.cas.b32 n, [$0], o, n; "
-        "setp.ne.b32 p, n, o; mov.b32 o, n; @p bra AGAIN; }"
-    )
-
-
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     """One relaxed atomic per element."""
     dtype = op.tile.tile.dtype
@@ -157,8 +147,7 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
             context.effect(f"scf.if {box.element_inside(register)} {{")
         pointer = box.pointer(register)
         if kind in ("fmin", "fmax"):
-            context.effect(f'llvm.inline_asm has_side_effects "{_exchange(op.kind)}", "l,f,~{{memory}}" {pointer}, {held[register]} '
-                           f": ({GLOBAL}, f32) -> ()")  # fmt: skip
+            float_extreme(context, op.kind, pointer, held[register])
         else:
             context.value(f"llvm.atomicrmw {kind} {pointer}, {held[register]} monotonic : {GLOBAL}, {storage(dtype)}")
         if op.mask:

@@ -16,6 +16,7 @@ import re
 from typing import Final
 
 from tilec.ir.core import VerifyError
+from tilec.lowering.atomics import EXCHANGE
 from tilec.lowering.integers import PROVEN
 
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
@@ -70,8 +71,7 @@ INLINE: Final = tuple(
         r"griddepcontrol\.(?:wait|launch_dependents);",
         r"fence\.proxy\.async\.shared::cta;",
         r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",
-        r"\{ \.reg \.pred p; \.reg \.b32 o, n; \.reg \.f32 f; mov\.b32 o, 0; AGAIN: mov\.b32 f, o; m(?:in|ax)\.f32 f, f, \$1; "
-        r"mov\.b32 n, f; atom\.relaxed\.sys\.global\.cas\.b32 n, \[\$0\], o, n; setp\.ne\.b32 p, n, o; mov\.b32 o, n; @p bra AGAIN; \}",
+        *map(re.escape, EXCHANGE.values()),
         r"wgmma\.wait_group\.sync\.aligned \d+;",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
