@@ -90,7 +90,13 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         return
     if left_out and (example is None or not _never_written(findings, writes, elements, example)):
         example = _at_small_sizes(findings, universe, writes, elements)
+    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
+        example = None  # a quotient on the host by what may be no divisor: its value in the example need not be its own
     _complain(findings, parameter, writes, elements, example)
+
+
+def _is_host_unknown(findings: Findings, atom: Atom) -> bool:
+    return atom.kind is Kind.OPAQUE and not atom.varies and atom not in findings.index.sources
 
 
 def climb(
