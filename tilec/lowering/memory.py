@@ -15,6 +15,7 @@ from tilec.ir.layout import Layout
 from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
 from tilec.lowering import positions
+from tilec.lowering.atomics import float_extremum
 from tilec.lowering.context import Context, literal, storage
 from tilec.lowering.convert import registers_in
 from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
@@ -145,7 +146,7 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
         if op.mask:
             context.effect(f"scf.if {box.element_inside(register)} {{")
         if kind in ("fmax", "fmin"):
-            _float_extremum(context, op.kind, box.pointer(register), held[register])
+            float_extremum(context, op.kind, box.pointer(register), held[register])
         else:
             target, value = box.pointer(register), held[register]
             context.value(f"llvm.atomicrmw {kind} {target}, {value} monotonic : {GLOBAL}, {storage(dtype)}")
@@ -153,21 +154,6 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
             context.effect("}")
     if owner:
         context.effect("}")
-
-
-def _float_extremum(context: Context, kind: str, pointer: str, value: str) -> None:
-    """An f32 maximum or minimum, for which PTX has no `atom`: a compare-and-swap until nobody else came in between.
-
-    LLVM's own loop begins with a weak load, which races with the atomics of other blocks (PTX ISA, memory consistency
-    model); here every access is relaxed at the scope of the chip. Nothing is written where memory holds the result already."""
-    text = (
-        "{ .reg .pred same; .reg .b32 old, seen, new; ld.relaxed.gpu.global.b32 old, [$0]; "
-        f"again: {kind}.f32 new, old, $1; setp.eq.b32 same, new, old; @same bra done; "
-        "atom.relaxed.gpu.global.cas.b32 seen, [$0], old, new; setp.eq.b32 same, seen, old; mov.b32 old, seen; "
-        "@!same bra again; done: }"
-    )
-    types = f"({GLOBAL}, f32) -> ()"
-    context.effect(f'llvm.inline_asm has_side_effects "{text}", "l,f,~{{memory}}" {pointer}, {value} : {types}')
 
 
 class _Box:

@@ -15,8 +15,8 @@ from itertools import product
 from math import gcd
 
 from tilec.diagnostics import Label
-from tilec.ir.core import Access, Op, Parameter
-from tilec.ir.ops import For
+from tilec.ir.core import Access, Op, Parameter, Value
+from tilec.ir.ops import For, Gather, Load
 from tilec.passes import terms
 from tilec.passes.accesses import AccessSite, Axis, Instance
 from tilec.passes.branches import either_arm
@@ -90,7 +90,13 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         return
     if left_out and (example is None or not _never_written(findings, writes, elements, example)):
         example = _at_small_sizes(findings, universe, writes, elements)
+    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
+        example = None  # a quotient on the host by what may be no divisor: its value in the example need not be its own
     _complain(findings, parameter, writes, elements, example)
+
+
+def _is_host_unknown(findings: Findings, atom: Atom) -> bool:
+    return atom.kind is Kind.OPAQUE and not atom.varies and atom not in findings.index.sources
 
 
 def climb(
@@ -195,10 +201,32 @@ def _never_written(findings: Findings, writes: list[AccessSite], elements: list[
     """True if no write can reach the element of the example, whatever memory holds: decided at the example's sizes."""
     fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
-        result = findings.ladder.discharge([*fixed, *cover_of(findings, site.instance, elements)])
-        if isinstance(result, Refusal) and not loaded_or_opaque(cover_of(findings, site.instance, elements), set()):
+        cover = cover_of(findings, site.instance, elements)
+        result = findings.ladder.discharge([*fixed, *cover])
+        if isinstance(result, Refusal) and (not loaded_or_opaque(cover, set()) or _computed(findings, cover)):
             return False
     return True
+
+
+def _computed(findings: Findings, cover: Cover) -> bool:
+    """Whether a cover has unknowns that no memory decides: they have one value each, which we do not know."""
+    sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
+    return any(value is not None and not _from_memory(value) for value in sources)
+
+
+def _from_memory(value: Value) -> bool:
+    """Whether a load may decide the value; what loops carry is taken to be so."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        value = pending.pop()
+        owner = value.owner
+        if value in seen or owner is None:
+            continue
+        seen.add(value)
+        if not isinstance(owner, Op) or owner.regions or isinstance(owner, Load | Gather):
+            return True
+        pending += owner.operands
+    return False
 
 
 def _complain(

@@ -24,6 +24,9 @@ GRID_LIMITS: Final = (2**31 - 1, 65535, 65535)
 MAX_SPAN: Final = 2**63 - 1
 """Most bytes from a tensor's first to its last, so that offsets of its elements fit i64 in the kernel."""
 
+ADDRESSES: Final = 2**64
+"""Addresses that a kernel's pointers can hold."""
+
 CHECKED_LIMIT: Final = 1024
 """Combinations of shapes that are remembered for a kernel."""
 
@@ -159,6 +162,9 @@ def _view(spec: TensorSpec, value: Any, kernel: str, device: int) -> TensorView:
         required = f"rank {len(spec.dims)}, [{', '.join(map(str, spec.dims))}]"
         given = f"rank {len(view.shape)}, {list(view.shape)}"
         raise LaunchError("E0905", "wrong rank", kernel=kernel, argument=spec.name, given=given, required=required)
+    if not 0 < view.pointer < ADDRESSES and 0 not in view.shape:
+        given = f"address {view.pointer:#x}"
+        raise LaunchError("E0914", "the tensor has no memory", kernel=kernel, argument=spec.name, given=given)
     if view.read_only and spec.access != "in":
         raise LaunchError(
             "E0914", "the tensor is read-only", kernel=kernel, argument=spec.name, required=f"writable, it is `{spec.access}`"

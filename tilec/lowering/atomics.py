@@ -1,0 +1,21 @@
+"""Atomic updates for which PTX has no instruction, written out as loops of compare-and-swap."""
+
+from __future__ import annotations
+
+from tilec.lowering.context import Context
+from tilec.lowering.tensor_core import GLOBAL
+
+
+def float_extremum(context: Context, kind: str, pointer: str, value: str) -> None:
+    """An f32 maximum or minimum, for which PTX has no `atom`: a compare-and-swap until nobody else came in between.
+
+    LLVM's own loop begins with a weak load, which races with the atomics of other blocks (PTX ISA, memory consistency
+    model); here every access is relaxed at the scope of the chip. Nothing is written where memory holds the result already."""
+    text = (
+        "{ .reg .pred same; .reg .b32 old, seen, new; ld.relaxed.gpu.global.b32 old, [$0]; "
+        f"again: {kind}.f32 new, old, $1; setp.eq.b32 same, new, old; @same bra done; "
+        "atom.relaxed.gpu.global.cas.b32 seen, [$0], old, new; setp.eq.b32 same, seen, old; mov.b32 old, seen; "
+        "@!same bra again; done: }"
+    )
+    types = f"({GLOBAL}, f32) -> ()"
+    context.effect(f'llvm.inline_asm has_side_effects "{text}", "l,f,~{{memory}}" {pointer}, {value} : {types}')
