@@ -39,9 +39,7 @@ def _check_output(machine: Machine, found: Allocation) -> None:
         if len(bad):
             at = int(bytes_[bad[0]][(machine.memory.poison[bytes_[bad[0]]] & STORED) != 0][0])
             kind, who = kind_of(int(machine.memory.poison[at])), int(mine[bad[0]])
-            fault = machine.faults.add(
-                kind, f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad)
-            )
+            fault = machine.faults.add(kind, f"a byte of `{found.name}` is not defined", instruction, index=at, count=len(bad))
             if fault is not None:
                 fault.block, fault.thread = _three(blocks[who]), int(threads[who])
     if found.checked:
