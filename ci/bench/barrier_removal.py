@@ -1,6 +1,6 @@
 """Takes every executed barrier out of every shipped kernel's PTX and asks the race detector.
 
-In: an architecture (default sm_90a) and kernels (default all), at the sizes of `tests/shipped_launches.py`. Out: a line a barrier;
+In: an architecture (default sm_90a) and kernels (default all), at the sizes of `tests/shipped_launches.py`. Out: a line each;
 1 where the detector and the definition (`tests/emulator/barrier_oracle.py`) disagree. A barrier that orders nothing at one size
 may be needed at another: one turn of a loop needs no barrier before the next turn.
 """
