@@ -67,13 +67,19 @@ def launch(
     seed: int = 0,
     shared: int = 0,
     checked: bool = True,
+    align: int = 16,
     **more: Any,
 ) -> Report:
     """Runs `k`; tensors in `out` count as never written."""
     memory = Memory()
     places = [
         memory.allocate(
-            name, array, writable=name not in read_only, initialised=name not in out, checked=checked and name in out
+            name,
+            array,
+            writable=name not in read_only,
+            initialised=name not in out,
+            checked=checked and name in out,
+            align=align,
         )
         for name, array in tensors.items()
     ]

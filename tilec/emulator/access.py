@@ -140,6 +140,11 @@ def _check(
             return _drop(access, np.zeros(len(index), np.bool_))
         access.allocation = allocation
         return access
+    if space == "shared" and allocation is not None and not int(np.bitwise_or.reduce(index)) & (align - 1):
+        # the windows of several blocks: they are alike, so that the offsets decide
+        first, last = int(address.min()) - SHARED_START, int(address.max()) + width - SHARED_START
+        if first >= 0 and last <= frame.machine.shared_size:
+            return access
     return _check_each(frame, access, address, space, instruction, write, align)
 
 
