@@ -145,7 +145,7 @@ def _write(outputs: dict[str, Array], out: Path) -> int:
         batch[name] = value
         size += value.nbytes
         if size > MOST_BYTES or position == len(outputs) - 1:
-            np.savez_compressed(out / f"outputs-{files}.npz", **batch)
+            np.savez_compressed(out / f"outputs-{files}.npz", allow_pickle=False, **batch)
             batch, size, files = {}, 0, files + 1
     return files
 

@@ -21,11 +21,11 @@ from tilec.emulator.syntax import Module
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 NUMPY: Final = {"bf16": ml_dtypes.bfloat16}
-EXTRA: Final = {
-    "argmax_blocks": lambda env: (env["BLOCK"],),
-    "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
-    "decode_attention": lambda env: (env["P"], env["BN"]),
-    "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
+EXTRA: Final[dict[str, tuple[str, ...]]] = {
+    "argmax_blocks": ("BLOCK",),
+    "topk_blocks": ("BLOCK", "K"),
+    "decode_attention": ("P", "BN"),
+    "matvec_argmax": ("P", "ROWS"),
 }
 """What a reference takes beside the kernel's inputs and scalars."""
 
@@ -51,9 +51,10 @@ def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     function: Any = next(getattr(module, kernel) for module in modules if hasattr(module, kernel))
     inputs = [typed(arrays[s.name], s.dtype) for s in case.manifest.tensors if s.access in ("in", "inout")]
     scalars = [case.scalars[s.name] for s in case.manifest.scalars]
-    found = function(*inputs, *scalars, *EXTRA.get(kernel, lambda _: ())(case.env))
+    found: Any = function(*inputs, *scalars, *(case.env[name] for name in EXTRA.get(kernel, ())))
     written = [s.name for s in case.manifest.tensors if s.access in ("out", "inout")]
-    return dict(zip(written, found if isinstance(found, tuple) else (found,), strict=True))
+    results: list[Any] = list(found) if isinstance(found, tuple) else [found]  # pyright: ignore[reportUnknownArgumentType]
+    return dict(zip(written, results, strict=True))
 
 
 @dataclass(frozen=True)

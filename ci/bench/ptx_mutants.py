@@ -46,7 +46,7 @@ def _offset(bytes_: int) -> Edit:
     return edit
 
 
-def _access_offset(match: re.Match[str]) -> str:
+def _access_offset(match: re.Match[str]) -> str | None:
     """The width of one element on: the access stays aligned."""
     width = int(match["width"]) // 8 * int((match["vector"] or "v1")[-1:])
     return _offset(width)(match)
@@ -62,10 +62,6 @@ def _unguard(match: re.Match[str]) -> str:
 
 def _looser(match: re.Match[str]) -> str:
     return match[0].replace(match["test"], {"lt": "le", "ge": "gt", "gt": "ge", "le": "lt"}[match["test"]], 1)
-
-
-def _unsigned(match: re.Match[str]) -> str:
-    return match[0].replace(match["sign"], match["sign"].replace("s", "u"))
 
 
 def _swap_registers(match: re.Match[str]) -> str | None:

@@ -92,7 +92,7 @@ class Gpu:
         driver = self.driver
         module = self.call(driver.cuModuleLoadData(cubin))
         function = self.call(driver.cuModuleGetFunction(module, b"k"))
-        pointers = []
+        pointers: list[Any] = []
         for array in (*inputs, result):
             pointer = self.call(driver.cuMemAlloc(array.nbytes))
             self.call(driver.cuMemcpyHtoD(pointer, np.ascontiguousarray(array).ctypes.data, array.nbytes))
@@ -229,7 +229,7 @@ def _body(bits: Array) -> Any:
 
 
 def _ordered(kind: str, bits: Array) -> Array:
-    magnitude = (bits & _body(bits)).astype(np.int64)
+    magnitude: Array = (bits & _body(bits)).astype(np.int64)
     return np.where(bits >> bits.dtype.type(8 * bits.dtype.itemsize - 1), -magnitude, magnitude)
 
 

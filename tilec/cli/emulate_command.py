@@ -114,7 +114,7 @@ def launch_values(manifest: Manifest, given: dict[str, float]) -> dict[str, floa
         env |= {name: int(value) for name, value in given.items() if name not in floats}
         _contiguous(manifest, env, given)
         _solve(manifest, env, given)
-        if all(check.condition.evaluate(env) for check in manifest.launch_checks):
+        if _is_allowed(manifest, env):
             allowed.append(env)
             if len(allowed) == _ENOUGH:
                 break
@@ -122,6 +122,16 @@ def launch_values(manifest: Manifest, given: dict[str, float]) -> dict[str, floa
         raise UsageError("found no small sizes that the launch checks allow; give them with --dims")
     chosen = min(allowed, key=lambda env: _rank(manifest, env, tiles))
     return {**chosen, **{name: given.get(name, 0.5) for name in floats}}
+
+
+def _is_allowed(manifest: Manifest, env: dict[str, int]) -> bool:
+    """Whether the launcher would take these values: its checks hold, and no extent and no grid axis is empty or too long."""
+    from tilec.ir.types import MAX_DIM
+
+    if not all(check.condition.evaluate(env) for check in manifest.launch_checks):
+        return False
+    extents = [dim.evaluate(env) for spec in manifest.tensors for dim in spec.dims]
+    return all(1 <= extent <= MAX_DIM for extent in (*extents, *(axis.evaluate(env) for axis in manifest.grid)))
 
 
 def _rank(manifest: Manifest, env: dict[str, int], tiles: list[int]) -> tuple[bool, bool, int, int]:
