@@ -63,7 +63,7 @@ class Tree:
     def run(self, step: Step, limit: float) -> tuple[int, str]:
         """Exit status and output of pytest on a step; status 124 past the limit."""
         environment = os.environ | {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", *step]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", "-n", "0", *step]
         process = subprocess.Popen(
             command, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             start_new_session=True,
@@ -170,7 +170,7 @@ def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str
     lines = ["# Mistakes in tilec's own source", ""]
     how = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
     took = sum(result.seconds for result in results.values())
-    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {counts['survived']} survived. Sum of run times: {took:.0f} s.", ""]
+    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {len(wanted) - seen} survived. Sum of run times: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
     for operator, count in operators.most_common():
