@@ -58,7 +58,8 @@ RIGHT: dict[str, dict[str, Any]] = {
 WRONG: dict[str, tuple[dict[str, Any], set[str]]] = {
     "the producer does not wait": (STORES | {"wait_empty": ""}, {"race", "deadlock"}),
     "the producer waits for the phase before": (STORES | {"wait_empty": FLIPPED}, {"deadlock"}),
-    "the producer is one turn ahead": (STORES | {"wait_empty": "sub.u32 %r8, %r6, 1; and.b32 %r8, %r8, 1; setp.eq.u32 %p5, %r6, 0;"
+    "the producer is one turn ahead": (STORES | {
+        "wait_empty": "sub.u32 %r8, %r6, 1; and.b32 %r8, %r8, 1; setp.eq.u32 %p5, %r6, 0;"
         "@%p5 bra S; xor.b32 %r8, %r8, 1;" + EMPTY + "S:"}, {"race", "deadlock"}),
     "one warp of two hands back": (STORES | {"empty": 32, "done": "setp.lt.u32 %p5, %t, 64; @%p5 " + ARRIVE_EMPTY}, {"race"}),
     "they hand back before they read": (STORES | {"wait_full": FULL + ARRIVE_EMPTY, "done": ""}, {"race"}),

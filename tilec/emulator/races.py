@@ -159,8 +159,8 @@ class Shadow:
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
 
     def unordered(self, stamps: Stamps, lanes: Index, atomic: bool = False, read: Index | None = None) -> NDArray[np.bool_]:
-        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics. `read`: the granules,
-        where these are stamps of reads."""
+        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics. `read`: the granules
+        of stamps that are of reads."""
         clocks = self.clocks
         blocks = clocks.machine.block[lanes]
         plain = stamps & ~ATOMIC
