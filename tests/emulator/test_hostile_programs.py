@@ -129,6 +129,11 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "overwritten in flight": (
         "mad.lo.u32 %r1, %t, 16, %r30; cp.async.cg.shared.global [%r1], [%a0], 16; cp.async.commit_group;"
         "st.shared.u32 [%r1], %t; cp.async.wait_group 0; mov.u32 %r5, 1;" + END, {"async"}, {}),
+    "a thread leaves under its copy, another looks": (
+        "mov.u32 %r5, 1;" + END + "st.shared.u32 [%r31], %t; setp.ge.u32 %p1, %t, 32; @%p1 bra L;"
+        "cp.async.ca.shared.global [%r31], [%d0], 4; ret; L: nanosleep.u32 9; sub.u32 %r6, %r31, 128;"
+        "ld.shared.u32 %r7, [%r6];",
+        {"async"}, {"threads": 64}),
     "two copies to one place": (
         "cp.async.ca.shared.global [%r30], [%d0], 4; cp.async.wait_all; mov.u32 %r5, 1;" + END, {"race"}, {}),
 }  # fmt: skip
