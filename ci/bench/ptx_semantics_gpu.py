@@ -3,16 +3,19 @@
     python ci/bench/ptx_semantics_gpu.py prepare --work artifacts/ptx_semantics                    # no GPU; needs nvJitLink
     python3 ci/bench/ptx_semantics_gpu.py device --work artifacts/ptx_semantics --out $OUT         # numpy and cuda-bindings
     python ci/bench/ptx_semantics_gpu.py compare --work artifacts/ptx_semantics --gpu FOLDER       # no GPU
+    python ci/bench/ptx_semantics_gpu.py keep --gpu FOLDER                                         # no GPU
 
 `prepare` assembles the PTX of every case (`ptx_semantics_cases`) to `cubins.npz`. `device` launches them and writes
 `outputs.npz`. `compare` emulates the same PTX on the same operands and writes `ptx_semantics_gpu.{md,json}`: bits must be equal
 where the PTX ISA leaves no choice; for approximations it gives the distance in units of the last place. Two NaN with different
-bits are counted apart.
+bits are counted apart. `keep` writes what `tests/emulator/test_chip_answers.py` holds every test run against: of each exact
+case a digest of all results, and some of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import sys
@@ -29,6 +32,8 @@ from ptx_semantics_cases import Array, Case  # noqa: E402
 
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 ARCHITECTURE: Final = "sm_90a"
+KEPT: Final = 31
+"""One result of so many of a case is kept for the tests."""
 SHOWN: Final = 3
 """Operand combinations that are shown of a case that differs."""
 
@@ -36,7 +41,7 @@ SHOWN: Final = 3
 def main() -> int:
     """Run one phase."""
     parser = argparse.ArgumentParser(description="hold the PTX emulator against a GPU by instruction")
-    parser.add_argument("phase", choices=("prepare", "device", "compare"))
+    parser.add_argument("phase", choices=("prepare", "device", "compare", "keep"))
     parser.add_argument("--work", type=Path, default=ROOT / "artifacts" / "ptx_semantics")
     parser.add_argument("--out", type=Path, default=None, help="where `device` writes its outputs")
     parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds them")
@@ -46,6 +51,8 @@ def main() -> int:
         return prepare(options.work)
     if options.phase == "device":
         return device(options.work, options.out or options.work)
+    if options.phase == "keep":
+        return keep(options.gpu or options.work, ROOT / "tests" / "emulator" / "chip_answers.npz")
     return compare(options.gpu or options.work, options.results)
 
 
@@ -122,7 +129,7 @@ def device(work: Path, out: Path) -> int:
             continue
         try:
             outputs[case.name] = gpu.run(
-                cubins[case.name], case.inputs(), _result(case), listed.COUNT // listed.THREADS, listed.THREADS
+                cubins[case.name], case.inputs(), empty(case), listed.COUNT // listed.THREADS, listed.THREADS
             )
         except RuntimeError as error:
             problems.append(f"{case.name}: {error}")
@@ -141,7 +148,8 @@ def device(work: Path, out: Path) -> int:
     return int(bool(problems))
 
 
-def _result(case: Case) -> Array:
+def empty(case: Case) -> Array:
+    """Zeros where the results of a case go."""
     return np.zeros(listed.COUNT, np.uint32 if case.result == 1 else f"u{case.result // 8}")
 
 
@@ -185,8 +193,28 @@ def compare(gpu: Path, results: Path) -> int:
     return int(bool(wrong))
 
 
+def digest(results: Array) -> Array:
+    """The first 8 bytes of the SHA-256 of an array's bytes."""
+    return np.frombuffer(hashlib.sha256(np.ascontiguousarray(results).tobytes()).digest()[:8], np.uint8)
+
+
+def keep(gpu: Path, path: Path) -> int:
+    """Write `names` of the exact cases, their `digests` [cases, 8] and every KEPT-th result of each as `kept` [cases, n]."""
+    with np.load(gpu / "outputs.npz") as data:
+        known = [case for case in listed.cases() if case.exact and case.name in data.files]
+        answers = [(case.name, data[case.name].astype(empty(case).dtype)) for case in known]
+    np.savez_compressed(
+        path,
+        names=np.array([name for name, _ in answers]),
+        digests=np.stack([digest(results) for _, results in answers]),
+        kept=np.stack([results[::KEPT].astype(np.uint64) for _, results in answers]),
+    )
+    print(f"{len(answers)} cases, {path.stat().st_size} bytes")
+    return 0
+
+
 def _row(case: Case, theirs: Array) -> dict[str, Any]:
-    result = _result(case)
+    result = empty(case)
     try:
         mine = emulated(listed.ptx(case), case.inputs(), result, listed.COUNT // listed.THREADS, listed.THREADS)
     except Exception as error:

@@ -147,8 +147,11 @@ def test_a_launch_that_may_overlap_must_wait_before_it_touches_memory():
         assert kinds(report) == found
 
 
-def test_tensor_memory_is_refused_by_name():
+def test_what_is_not_modelled_is_refused_by_name():
     from tilec.emulator.errors import UnsupportedPtx
+
+    with pytest.raises(UnsupportedPtx, match="relaxed"):
+        waited(STORE.replace("mbarrier.arrive", "mbarrier.arrive.relaxed.cta"))
 
     with pytest.raises(UnsupportedPtx, match="tcgen05"):
         launch(program("tcgen05.wait::ld.sync.aligned;", ["out"]), {"out": np.zeros(32, np.uint32)})

@@ -111,6 +111,12 @@ def test_the_right_copy() -> None:
     assert (report.tensors["out"] == 9).all()
 
 
+def test_a_copy_that_another_thread_waits_for_may_outlive_its_own() -> None:
+    """The thread that starts it exits; the others wait."""
+    found, _ = copied(start=start() + "@%p1 ret;")
+    assert found == {"unwritten"}, "thread 0 stores nothing"
+
+
 AGAIN = "V: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r20], 1; @!%p3 bra V;"
 COPIES: dict[str, tuple[dict[str, Any], str]] = {
     "fewer bytes than expected": ({"start": start(bytes=144)}, "deadlock"),
@@ -123,6 +129,7 @@ COPIES: dict[str, tuple[dict[str, Any], str]] = {
     "a barrier that is gone": ({"start": "@%p1 mbarrier.inval.shared::cta.b64 [%r20];" + start()}, "mbarrier"),
     "half of it": ({"start": EXPECT.format(bytes=128) + BULK.format(size=64, offset="")}, "deadlock"),
     "a second copy that nobody waits for": ({"then": "bar.sync 0;" + start() + "ld.shared.b32 %r5, [%r0];"}, "async"),
+    "a block that ends under a copy": ({"then": "bar.sync 0;" + start()}, "async"),
     "a second copy over what others read": ({"then": start() + AGAIN}, "race"),
 }  # fmt: skip
 

@@ -96,13 +96,16 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "half of a warp waits": (
         "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 16; @%p1 bra L; bar.sync 0; L:", {"deadlock"}, {}),
     "count too large": ("mov.u32 %r5, 1;" + END + "bar.sync 1, 96;", {"deadlock"}, {"threads": 64}),
-    "count too small": (
+    "count too small": (  # two turns of one barrier, so no order between the warps
         "mov.u32 %r5, 1;" + END + "bar.sync 1, 32; bar.sync 0;"
-        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 128; ld.shared.u32 %r7, [%r6];", {"barrier"},
+        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 128; ld.shared.u32 %r7, [%r6];", {"race"},
         {"threads": 64}),
     "counts that differ": (
         "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.sync 1, 64; bra E;"
         "A: bar.sync 1, 96; E:", {"barrier", "deadlock"}, {"threads": 64}),
+    "counts that differ in one step": (
+        "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 32; selp.u32 %r6, 32, 64, %p1; bar.sync 1, %r6;",
+        {"barrier", "deadlock"}, {"threads": 64}),
     "different barriers": (
         "mov.u32 %r5, 1;" + END + "setp.lt.u32 %p1, %t, 32; @%p1 bra A; bar.sync 1; bra E; A: bar.sync 2; E:",
         {"deadlock"}, {"threads": 64}),
@@ -126,6 +129,11 @@ WRONG: dict[str, tuple[str, set[str], dict[str, Any]]] = {
     "overwritten in flight": (
         "mad.lo.u32 %r1, %t, 16, %r30; cp.async.cg.shared.global [%r1], [%a0], 16; cp.async.commit_group;"
         "st.shared.u32 [%r1], %t; cp.async.wait_group 0; mov.u32 %r5, 1;" + END, {"async"}, {}),
+    "a thread leaves under its copy, another looks": (
+        "mov.u32 %r5, 1;" + END + "st.shared.u32 [%r31], %t; setp.ge.u32 %p1, %t, 32; @%p1 bra L;"
+        "cp.async.ca.shared.global [%r31], [%d0], 4; ret; L: nanosleep.u32 9; sub.u32 %r6, %r31, 128;"
+        "ld.shared.u32 %r7, [%r6];",
+        {"async"}, {"threads": 64}),
     "two copies to one place": (
         "cp.async.ca.shared.global [%r30], [%d0], 4; cp.async.wait_all; mov.u32 %r5, 1;" + END, {"race"}, {}),
 }  # fmt: skip
@@ -175,6 +183,11 @@ RIGHT: dict[str, tuple[str, Any, dict[str, Any]]] = {
         "mov.u32 %r5, 5; setp.lt.u32 %p1, %t, 32; @!%p1 bra C; st.shared.u32 [%r31], %t; bar.arrive 1, 64; bra E;"
         "C: bar.sync 1, 64; sub.u32 %r6, %r31, 128; ld.shared.u32 %r5, [%r6]; E:" + END,
         [5] * 32 + list(range(32)), {"threads": 64}),
+    "a barrier of each warp, by turns": (
+        "st.shared.u32 [%r31], %t; bar.sync 1, 32; xor.b32 %r6, %r31, 64; ld.shared.u32 %r5, [%r6]; bar.sync 1, 32;" + END,
+        [t ^ 16 for t in range(96)], {"threads": 96}),
+    "a barrier of two warps of four, by turns": (
+        "st.shared.u32 [%r31], %t; bar.sync 1, 64; mov.u32 %r5, 3;" + END, [3] * 128, {"threads": 128}),
     "bar.red": (
         "setp.lt.u32 %p1, %t, 40; bar.red.popc.u32 %r5, 0, !%p1;" + END, [24] * 64, {"threads": 64}),
     "a guard that all share": (

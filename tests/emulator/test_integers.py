@@ -109,8 +109,10 @@ def test_shifts_clamp_their_amount(kind: str) -> None:
 
 
 def bfe(a: int, position: int, length: int, bits: int, is_signed: bool) -> int:
-    """The pseudocode of bfe, bit by bit."""
-    position, length, top = position & 255, length & 255, bits - 1
+    """The pseudocode of bfe, bit by bit; of 64 bits as chips have it, which do not cut position and length to 8 bits there."""
+    top = bits - 1
+    if bits == 32:
+        position, length = position & 255, length & 255
     sign = 0 if not is_signed or length == 0 else a >> min(position + length - 1, top) & 1
     found = 0
     for k in range(bits):
@@ -133,7 +135,7 @@ def test_field_extract(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["b32", "b64"])
 def test_field_insert(kind: str) -> None:
     bits = bits_of(kind)
-    numbers = np.array([0, 1, 8, 31, 32, 63, 64, 255], np.uint32)
+    numbers = np.array([0, 1, 8, 31, 32, 63, 64, 255, 257, 0xFFFFFFFF], np.uint32)
     a, b, position, length = (
         np.ascontiguousarray(x.reshape(-1))
         for x in np.meshgrid(edges("u" + kind[1:], 2)[::3], edges("u" + kind[1:], 2)[::3], numbers, numbers, indexing="ij")
@@ -142,7 +144,8 @@ def test_field_insert(kind: str) -> None:
     got = evaluate(f"bfi.{kind} {{d}}, {{a}}, {{b}}, {{c}}, {{e}};", kind, operands)
     wanted = []
     for x, y, p, n in zip(a.tolist(), b.tolist(), position.tolist(), length.tolist(), strict=True):
-        for k in range(n):
+        p, n = (p & 255, n & 255) if bits == 32 else (p, n)
+        for k in range(min(n, bits)):
             if p + k < bits:
                 y = y & ~(1 << p + k) | (x >> k & 1 if k < bits else 0) << p + k
         wanted.append(y)

@@ -17,10 +17,16 @@ step, other seeds interleave warps and blocks at random, each the same way every
 | `launch`, `finish`, `faults`, `errors` | launches and reports |
 
 Values: integer and float arithmetic is exact as the PTX ISA defines it; the approximate ones (`.approx`) are computed in f64
-and rounded once, where a chip may differ by the error that the PTX ISA states. Subnormals are kept unless `.ftz` is there.
+and rounded once, where a chip may differ by the error that the PTX ISA states. Subnormals are kept unless `.ftz` is there. What
+the PTX ISA leaves open (bits of a NaN, tininess before or after rounding) and where a chip departs from its text (bit fields of
+64 bits) is as an sm_90 chip has it: 594 instructions over 2048 operands each, bit for bit (`ci/bench/ptx_semantics_gpu.py`).
+Not held against a chip: arithmetic of f64, `.ftz` with a directed rounding or `div`, other chips' choices.
 Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an address,
 a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is one bit for the whole
-register. Memory is sequentially consistent within one schedule; what weaker orders could do is found as a race instead.
+register. Memory is sequentially consistent within one schedule; what weaker orders could do is found as a race instead. Races
+are judged by what happens before what, so that no schedule has to show them. Blamed too much, never too little: what several
+blocks have read, or several lanes written, counts as one access of them all (`races`); lanes of one warp that read a word in
+turn and pass it on in turn share a time (`readers`).
 
 Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, `transaction_barrier`): what they do not show.
 - Products are summed in f64 and rounded once; a chip cuts terms off below the largest and may differ by 2^-22 of the sum of
@@ -33,8 +39,13 @@ Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, 
   generic proxy read or wrote, and global memory through the async proxy, need none here. A fence by a third thread that learnt
   of the write through an mbarrier only is not followed (`proxies`): such a program would be blamed.
 - A wait on an mbarrier sleeps until the phase is complete: time limits and spurious returns of `try_wait` do not happen.
-- Refused by name: clusters of several blocks, multicast, im2col, bulk reductions, tensor maps changed on the device, sparse
-  products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register pressure (`setmaxnreg`) are not modelled.
+- A block that ends under a bulk load into its shared memory, or a thread that ends under its bulk store, is a fault; a thread
+  that ends under a `cp.async` of its own is not, but its bytes stay in flight for whoever touches them.
+- A barrier with a count asks for that many threads, whichever they are (`instructions.barriers`): warps that meet at a count
+  that is too small take turns, which shows as a race of what the barrier was to order.
+- Refused by name: `.relaxed` on an mbarrier, clusters of several blocks, multicast, im2col, bulk reductions, tensor maps
+  changed on the device, sparse products, `wmma`, `tcgen05`. Timing, occupancy, bank conflicts and register pressure
+  (`setmaxnreg`) are not modelled.
 """
 
 from tilec.emulator.errors import KINDS, Fault, Limits, Report, UnsupportedPtx

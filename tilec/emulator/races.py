@@ -6,7 +6,9 @@ what lane u does now if u is the same lane, or u has learnt of that lane up to t
 the first such operation comes). The shadow holds for each granule of memory the last write and the last read (or that several
 unordered lanes did, of one block or of several); strong accesses are in `strong`, one by one. Nothing is forgotten before an
 access that is ordered after it (or was reported to race with it) takes its place: who is ordered after the last is ordered
-after all. "Several" counts as ordered once the whole block is, which may report a race too many and never one too few.
+after all. Readers of one block are told apart where something orders parts of a block (`readers`); else, and for writers and
+for lanes of several blocks, "several" counts as ordered once the whole block is: that may report a race too many, never one too
+few.
 Memory consistency: PTX ISA, section 8. Lanes of one warp are ordered by nothing but that.
 """
 
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import UnsupportedPtx
+from tilec.emulator.readers import Readers, needed
 from tilec.emulator.strong import StrongAccesses
 
 if TYPE_CHECKING:
@@ -131,6 +134,7 @@ class Shadow:
         self.strong = StrongAccesses(clocks)
         self.writes: Stamps = np.zeros(0, np.int64)
         self.reads: Stamps = np.zeros(0, np.int64)
+        self.readers = Readers(clocks) if needed(clocks.machine.function.instructions) else None
         self.grow(size)
 
     def grow(self, size: int) -> None:
@@ -139,6 +143,8 @@ class Shadow:
         if more > 0:
             self.writes = np.concatenate([self.writes, np.zeros(more, np.int64)])
             self.reads = np.concatenate([self.reads, np.zeros(more, np.int64)])
+        if self.readers is not None:
+            self.readers.grow(len(self.writes))
 
     def forget(self, start: int, end: int) -> None:
         """Memory that gets a new owner."""
@@ -152,8 +158,9 @@ class Shadow:
         count = max(1, -(-width >> self.shift))
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
 
-    def unordered(self, stamps: Stamps, lanes: Index, atomic: bool = False) -> NDArray[np.bool_]:
-        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics."""
+    def unordered(self, stamps: Stamps, lanes: Index, atomic: bool = False, read: Index | None = None) -> NDArray[np.bool_]:
+        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics. `read`: the granules
+        of stamps that are of reads."""
         clocks = self.clocks
         blocks = clocks.machine.block[lanes]
         plain = stamps & ~ATOMIC
@@ -175,7 +182,11 @@ class Shadow:
         ordered = clocks.knows(lanes[rows], who, times)
         group = (code >= SEVERAL_IN_BLOCK) & (code != SEVERAL)
         if group.any():
-            ordered[group] = clocks.knows_block(lanes[rows[group]], code[group] - SEVERAL_IN_BLOCK, times[group])
+            blocks = code[group] - SEVERAL_IN_BLOCK
+            if read is not None and self.readers is not None:
+                ordered[group] = self.readers.known(read[rows[group], columns[group]], lanes[rows[group]], blocks)
+            else:
+                ordered[group] = clocks.knows_block(lanes[rows[group]], blocks, times[group])
         suspects[rows, columns] = ~ordered
         return suspects
 
@@ -194,8 +205,31 @@ class Shadow:
             self.strong.note(where, lanes, False, narrow)
         else:
             before = self.reads[where]
-            self._record(self.reads, where, lanes, self.unordered(before, lanes) if before.any() else None, before)
+            if self.readers is None:
+                self._record(self.reads, where, lanes, self.unordered(before, lanes) if before.any() else None, before)
+            else:
+                self._record_each(self.readers, where, lanes, before)
         return racing if racing is not None and racing.any() else None
+
+    def _record_each(self, readers: Readers, where: Index, lanes: Index, before: Stamps) -> None:
+        """Stamps reads, and notes who they are where several lanes of a block have read a granule. `before`: its stamps."""
+        clocks, machine = self.clocks, self.clocks.machine
+        group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
+        kept = (before & LANE_MASK) == group
+        others = np.where(kept, 0, before)
+        alone = self.unordered(others, lanes, read=where) if others.any() else np.zeros(where.shape, np.bool_)
+        self._record(self.reads, where, lanes, kept | alone, before)
+        noted = (self.reads[where] & LANE_MASK) == group
+        if not noted.any():
+            return
+        fresh = noted & ~kept
+        if fresh.any():
+            readers.start(where[fresh])
+            single = fresh & alone
+            if single.any():
+                readers.add(where[single], (before[single] & LANE_MASK) - 1 - clocks.first_lane, before[single] >> LANE_BITS)
+        who: Index = np.broadcast_to(lanes[:, None], where.shape)
+        readers.add(where[noted], who[noted], np.full(int(noted.sum()), clocks.now))
 
     def _record(
         self, stamps: Stamps, where: Index, lanes: Index, kept: NDArray[np.bool_] | None, before: Stamps
@@ -245,7 +279,7 @@ class Shadow:
         where = self.granules(index, width)
         written, read = self.writes[where], self.reads[where]
         racing = self.unordered(written, lanes, atomic) if written.any() else None
-        beside = self.unordered(read, lanes) if read.any() else None
+        beside = self.unordered(read, lanes, read=where) if read.any() else None
         if self.strong.table:
             strong = [
                 self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, narrow=narrow) for wrote in (True, False)

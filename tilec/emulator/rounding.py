@@ -58,6 +58,21 @@ def canonical(value: Lanes) -> Lanes:
     return np.where(nan, _CANONICAL[value.dtype.itemsize], value)
 
 
+def canonical_bits(kind: str, raw: Lanes) -> Lanes:
+    """Raw bits of f32, f16, bf16 or a packed pair with every NaN canonical."""
+    found = np.ascontiguousarray(np.atleast_1d(raw))
+    if kind == "f32":
+        infinity, canon, lanes = np.uint32(0x7F800000), np.uint32(0x7FFFFFFF), found
+    else:
+        infinity, canon, lanes = (
+            np.uint16(0x7C00 if kind.startswith("f16") else 0x7F80),
+            np.uint16(0x7FFF),
+            found.view(np.uint16),
+        )
+    nan = (lanes & canon) > infinity
+    return np.where(nan, canon, lanes).view(found.dtype) if nan.any() else found
+
+
 def _quantise(kind: str, value: Lanes, mode: str) -> Lanes:
     """The neighbour of each value in `kind` that `mode` chooses, as f64."""
     magnitude = np.abs(value)
@@ -98,6 +113,16 @@ def flush(value: Lanes) -> Lanes:
     kind = value.dtype.type
     small = np.abs(value) < (kind(2.0**-14) if kind is np.float16 else kind(2.0**-126))
     return np.where(small, np.copysign(kind(0), value), value) if small.any() else value
+
+
+def flush_before_rounding(found: Lanes, s: Lanes, e: Lanes) -> Lanes:
+    """`found`, which is s + e rounded to f32 or f16, with zeros where the exact value is subnormal: chips decide on .ftz before
+    they round, so that what lies below the smallest normal number and would round up to it is zero too (seen on sm_90)."""
+    kind = found.dtype.type
+    least = 2.0**-14 if kind is np.float16 else 2.0**-126
+    size = np.abs(s)
+    tiny = (size < least) | ((size == least) & (e * np.sign(s) < 0))
+    return np.where(tiny, np.copysign(kind(0), found), found) if tiny.any() else found
 
 
 def fused(a: Lanes, b: Lanes, c: Lanes) -> Lanes:

@@ -1,7 +1,9 @@
 """bar and barrier: sync, arrive and red, with ids and counts; bar.warp.sync (PTX ISA, section 9.7.13.1 and 9.7.13.2).
 
-A barrier is done when the expected number of threads has arrived: all of the block, or the count given. Threads that left the
-block do not arrive: a whole-block barrier that only ends because of them is a fault.
+A barrier is done when the expected number of threads has arrived: all of the block, or the count given; whose threads they
+are is open, and the next ones to arrive begin anew (PTX ISA, bar: the barrier is reinitialised and can be reused at once). So
+warps that come together, but for more than one turn of the barrier, take turns in the order of their numbers or, under a seed,
+in any. Threads that left the block do not arrive: a whole-block barrier that only ends because of them is a fault.
 """
 
 from __future__ import annotations
@@ -44,10 +46,22 @@ class Barriers:
         self.expected: dict[tuple[int, int], int] = {}
         self.votes: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
 
-    def arrive(self, d: Decoder, block: int, number: int, count: int | None, lanes: Index, waits: bool) -> bool:
+    def come(self, d: Decoder, key: tuple[int, int], expected: int, lanes: Index, waits: bool) -> list[tuple[int, int]]:
+        """Adds lanes that come in one step: all at once, or warp by warp where they are more than the barrier waits for.
+        Returns it where it is done now; turns before the last are over already."""
+        turns, done, machine = [lanes], False, self.machine
+        if sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ())) + len(lanes) > expected:
+            warps = np.unique(machine.warp[lanes])
+            turns = [lanes[machine.warp[lanes] == w] for w in (machine.random.permutation(warps) if machine.seed else warps)]
+        for turn in turns:
+            if done:
+                machine.wake(self.release([key]))
+            done = self.arrive(d, *key, expected, turn, waits)
+        return [key] if done else []
+
+    def arrive(self, d: Decoder, block: int, number: int, expected: int, lanes: Index, waits: bool) -> bool:
         """Adds lanes; whether the barrier is done with them. Those that wait must be BLOCKED already."""
         key, machine = (block, number), self.machine
-        expected = machine.threads if count is None else count
         if self.expected.setdefault(key, expected) != expected:
             message = f"barrier {number} with {expected} threads where others named {self.expected[key]}"
             machine.faults.add("barrier", message, d.instruction, int(lanes[0]))
@@ -146,9 +160,12 @@ def _arrive(d: Decoder, frame: Frame, number: Source, count: Source | None, wait
     for block in np.unique(blocks):
         for each in np.unique(ids[blocks == block]):
             here = (blocks == block) & (ids == each)
-            wanted = None if counts is None else int(counts[here][0])
-            if barriers.arrive(d, int(block), int(each), wanted, frame.lanes[here], waits):
-                done.append((int(block), int(each)))
+            key = int(block), int(each)
+            for wanted in [machine.threads] if counts is None else np.unique(counts[here]).tolist():
+                if done and done[-1] == key:
+                    machine.wake(barriers.release([done.pop()]))
+                lanes = frame.lanes[here if counts is None else here & (counts == wanted)]
+                done += barriers.come(d, key, wanted, lanes, waits)
     if done:
         machine.wake(barriers.release(done))
     return RESCHEDULE

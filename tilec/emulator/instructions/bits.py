@@ -111,6 +111,12 @@ def funnel(d: Decoder) -> Step:
     return d.pure(0, "b32", [d.source(1, "b32"), d.source(2, "b32"), d.source(3, "u32")], apply)
 
 
+def _place(amount: Lanes, bits: int) -> Lanes:
+    """A position or a length of a bit field. The PTX ISA takes the low 8 bits of it; chips (sm_90) do that in the 32-bit forms
+    only and take all 32 bits in the 64-bit ones (seen: lengths of bfe, positions and lengths of bfi). As the chips do."""
+    return amount & np.uint32(255) if bits == 32 else amount
+
+
 @lanewise("bfe")
 def extract(d: Decoder) -> Step:
     kind = d.need("u32", "u64", "s32", "s64")
@@ -118,8 +124,8 @@ def extract(d: Decoder) -> Step:
     bits, dtype = TYPES[kind]
 
     def apply(a: Lanes, position: Lanes, length: Lanes) -> Lanes:
-        a, position, length = np.broadcast_arrays(a, position & np.uint32(255), length & np.uint32(255))
-        top = np.minimum(position + length - 1, bits - 1).astype(np.int64)
+        a, position, length = np.broadcast_arrays(a, _place(position, bits), _place(length, bits))
+        top = np.minimum(position.astype(np.int64) + length - 1, bits - 1)
         unsigned = a.view(f"u{bits // 8}")
         field = shift_right(unsigned, position, bits)
         keep = np.where(length >= bits, 0, length).astype(unsigned.dtype)
@@ -143,7 +149,7 @@ def insert(d: Decoder) -> Step:
     bits, dtype = TYPES[kind]
 
     def apply(a: Lanes, b: Lanes, position: Lanes, length: Lanes) -> Lanes:
-        a, b, position, length = np.broadcast_arrays(a, b, position & np.uint32(255), length & np.uint32(255))
+        a, b, position, length = np.broadcast_arrays(a, b, _place(position, bits), _place(length, bits))
         full = where(length >= bits, ~dtype(0), shift_left(np.ones_like(a), length, bits) - dtype(1))
         ones = full.astype(dtype)
         mask = shift_left(ones, position, bits)

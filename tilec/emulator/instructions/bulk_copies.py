@@ -19,6 +19,7 @@ from tilec.emulator.errors import STORED
 from tilec.emulator.frame import Frame
 from tilec.emulator.in_flight import SHIFT
 from tilec.emulator.instructions import mbarriers
+from tilec.emulator.instructions.bulk_loads import loads
 from tilec.emulator.instructions.operands import active, poison_of
 from tilec.emulator.machine import Machine
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
@@ -181,7 +182,10 @@ def _load(d: Decoder, rank: int) -> Step:
 def _fly(
     machine: Machine, barriers: mbarriers.Mbarriers, record: mbarriers.Record, t: _Transfer, reads: Index, log: Any
 ) -> None:
+    number = loads(machine).begin(t.lane, t.step.instruction)
+
     def settle(observer: int) -> None:
+        loads(machine).end(number)
         machine.pending.end(reads, _granules(t.target))
         _land(machine, t, observer)
         log.wrote(np.unique(t.target >> machine.shadow.shift))

@@ -11,7 +11,7 @@ from tilec.emulator.errors import Lanes
 from tilec.emulator.frame import Frame
 from tilec.emulator.instructions.half import clamp_negative
 from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
-from tilec.emulator.rounding import flush, odd, round_to, two_sum, widen
+from tilec.emulator.rounding import canonical, flush, odd, round_to, two_sum, widen
 
 INTEGERS: Final = tuple(f"{k}{b}" for k in "us" for b in (8, 16, 32, 64))
 FLOATS: Final = ("f16", "bf16", "f32", "f64")
@@ -132,6 +132,8 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
     widening = TYPES[source][0] < TYPES[to][0] if to != "tf32" else False
     if widening and to != "f64" and source == "bf16":
         _only(d, flags, "ftz", "sat")
+        if not flags:  # only zeros are put below it: the bits of a NaN stay (seen on sm_90)
+            return lambda a: (np.atleast_1d(a).astype(np.uint32) << np.uint32(16)).view(np.float32)
     _only(d, flags, "rn", "rz", "rm", "rp", "rna", "ftz", "sat", "relu", "satfinite")
     if to == "tf32" and source != "f32":
         raise d.unsupported("this conversion")
@@ -148,6 +150,8 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
         if to == "f64":
             return wide
         found = round_to(to, wide, mode)
+        if mode == "rna" and not flags & {"relu", "satfinite"}:  # a NaN is cut, not made canonical (seen on sm_90)
+            found = np.where(np.isnan(wide), (_bits_of(a) & np.uint32(0xFFFFE000)).view(np.float32), found)
         found = _finite(to, found) if "satfinite" in flags else found
         if "ftz" in flags and to == "f32":
             found = flush(found)
@@ -156,6 +160,10 @@ def _float_to_float(d: Decoder, flags: set[str], to: str, source: str) -> Callab
         return found.view(np.uint32) if to == "tf32" else found
 
     return apply
+
+
+def _bits_of(a: Lanes) -> Lanes:
+    return np.ascontiguousarray(np.atleast_1d(a), np.float32).view(np.uint32)
 
 
 def _finite(kind: str, value: Lanes) -> Lanes:
@@ -210,7 +218,7 @@ def _eight_bits(d: Decoder, flags: set[str], to: str, source: str) -> Step:
             raise d.unsupported("this conversion")
         _only(d, flags, "rn", "relu")
         d.finish(2)
-        table = np.array([_decode_eight(source, code) for code in range(256)], np.float16)
+        table = canonical(np.array([_decode_eight(source, code) for code in range(256)], np.float16))
 
         def expand(a: Lanes) -> Lanes:
             low, high = (table[(np.atleast_1d(a) >> np.uint16(8 * k)) & np.uint16(255)] for k in range(2))

@@ -68,7 +68,8 @@ class Copies:
         self.machine.pending.begin(NOTHING, copy.granules)
 
     def finish(self, lanes: Index, allowed: int, *, write: bool = True) -> None:
-        """All but the last `allowed` groups of these lanes are complete (-1: uncommitted copies too)."""
+        """All but the last `allowed` groups of these lanes are complete (-1: uncommitted copies too); without `write` they are
+        only forgotten, and stay in flight."""
         bound = np.full(self.machine.lane_count, -1, np.int64)
         bound[lanes] = self.committed[lanes] - allowed
         left: list[_Copy] = []
@@ -80,8 +81,8 @@ class Copies:
             finished = copy if done.all() else copy.part(done)
             if not done.all():
                 left.append(copy.part(~done))
-            self.machine.pending.end(NOTHING, finished.granules)
             if write:
+                self.machine.pending.end(NOTHING, finished.granules)
                 self._land(finished)
         self.waiting = left
 
@@ -92,7 +93,7 @@ class Copies:
         machine.memory.write_rows(copy.index, copy.rows, copy.poison)
 
     def leave(self, frame: Frame) -> None:
-        """Lanes exit: what they did not wait for arrives somewhere in time, and nobody may look."""
+        """Lanes exit: what they did not wait for arrives some time and stays in flight, so that nobody may look."""
         if self.waiting:
             self.finish(frame.lanes, -1, write=False)
 

@@ -17,7 +17,17 @@ from tilec.emulator.instructions import half
 from tilec.emulator.instructions.integers import FLOATS
 from tilec.emulator.lanes import where
 from tilec.emulator.registry import Decoder, Source, Step, lanewise
-from tilec.emulator.rounding import canonical, flush, fused, odd, round_to, two_sum, widen
+from tilec.emulator.rounding import (
+    canonical,
+    canonical_bits,
+    flush,
+    flush_before_rounding,
+    fused,
+    odd,
+    round_to,
+    two_sum,
+    widen,
+)
 
 _MODES: Final = ("rn", "rz", "rm", "rp")
 _HALVES: Final = ("f16", "bf16", "f16x2", "bf16x2")
@@ -76,6 +86,21 @@ def _exact(name: str, mode: str) -> Function:
     return apply
 
 
+def _tiny_first(name: str, function: Function) -> Function:
+    """`function` of operands that are flushed already, with zeros where the exact result is subnormal. A sum of normal numbers
+    that is below the smallest of them is exact, so that only products and fused ones can differ from flushing afterwards."""
+    if name not in ("mul", "fma"):
+        return function
+
+    def apply(*values: Lanes) -> Lanes:
+        wide = [np.atleast_1d(value).astype(np.float64) for value in values]
+        product = wide[0] * wide[1]
+        s, e = (product, np.zeros_like(product)) if name == "mul" else two_sum(product, wide[2])
+        return flush_before_rounding(np.asarray(function(*values)), s, e)
+
+    return apply
+
+
 def _all_zero(name: str, wide: list[Lanes]) -> Lanes:
     first = wide[0] * wide[1] if name == "fma" else wide[0]
     last = wide[-1] if name != "sub" else -wide[-1]
@@ -100,11 +125,13 @@ def arithmetic(d: Decoder) -> Step:
     kind = d.need("f32", "f64", "f32x2")
     count = 3 if name == "fma" else 2
     if kind == "f32x2":
-        return _pairs(d, _NEAREST[name] if mode == "rn" else _exact(name, mode), ftz, count)
+        function = _NEAREST[name] if mode == "rn" else _exact(name, mode)
+        return _pairs(d, _tiny_first(name, function) if ftz else function, ftz, count)
     if kind == "f64":
         return _double(d, name, mode, count)
     narrow = d.take("f16", "bf16")
     function = _NEAREST[name] if mode == "rn" else _exact(name, mode)
+    function = _tiny_first(name, function) if ftz else function
     sources = [d.source(k, "f32") for k in range(1, count + 1)] if narrow is None else _mixed(d, name, narrow, count)
     return finish_float(d, function, "f32", ftz, sat, count + 1, sources)
 
@@ -196,7 +223,8 @@ def min_max(d: Decoder) -> Step:
 
 
 def sign_only(d: Decoder) -> Step:
-    """abs and neg: only the sign bit changes, of a NaN too."""
+    """abs and neg: only the sign bit changes. A NaN of 16 or 32 bits becomes the canonical one, as chips (sm_90) make it: the
+    PTX ISA leaves its bits open. Of f64 they stay."""
     name = d.instruction.opcode
     ftz = d.flag("ftz")
     kind = d.need("f32", "f64", "f16", "bf16", "f16x2", "bf16x2")
@@ -211,7 +239,8 @@ def sign_only(d: Decoder) -> Step:
     def apply(a: Lanes) -> Lanes:
         if ftz:
             a = flush(np.atleast_1d(a).view(np.float32)).view(np.uint32)
-        return a & ~bits if name == "abs" else a ^ bits
+        found = a & ~bits if name == "abs" else a ^ bits
+        return found if kind == "f64" else canonical_bits(kind, found)
 
     return d.pure(0, raw, [d.source(1, raw)], apply)
 

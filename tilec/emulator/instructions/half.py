@@ -10,7 +10,7 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes
 from tilec.emulator.registry import TYPES, Decoder, Step
-from tilec.emulator.rounding import odd, round_to, two_sum, widen
+from tilec.emulator.rounding import flush_before_rounding, odd, round_to, two_sum, widen
 
 Function = Callable[..., Lanes]
 
@@ -57,9 +57,10 @@ def arithmetic(d: Decoder, name: str) -> Step:
         wide = [widen(single, value) for value in values]
         if ftz:
             wide = [flush_half(single, value) for value in wide]
-        found = round_to(single, _exact(name, wide))
+        exact = _exact(name, wide)
+        found = round_to(single, exact)
         if ftz:
-            found = np.where(np.abs(found) < np.float16(2.0**-14), np.copysign(np.float16(0), found), found)
+            found = flush_before_rounding(found, exact, np.zeros_like(exact))
         if sat:
             found = np.where(found > 0, np.minimum(found, np.float16(1)), np.float16(0))
         if relu:

@@ -146,7 +146,8 @@ def mbarrier(d: Decoder) -> Step:
 
 
 def _space(d: Decoder) -> None:
-    d.take("release", "acquire", "relaxed")
+    """Modifiers that change nothing within one block. `.relaxed` orders no memory and is refused, like all that is not here."""
+    d.take("release", "acquire")
     d.take("cta", "cluster")
     d.take("shared", "shared::cta", "shared::cluster")
     d.need("b64")

@@ -1,0 +1,34 @@
+"""Every instruction that the PTX ISA defines to the bit, on thousands of operands: the emulator gives what an sm_90 chip gave.
+
+`chip_answers.npz` holds the chip's answers, written by `ci/bench/ptx_semantics_gpu.py keep`; the NaN bits are compared too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+BENCH = HERE.parent.parent / "ci" / "bench"
+
+
+def test_every_exact_instruction_equals_the_chip(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "path", [str(BENCH), *sys.path])
+    tool: Any = importlib.import_module("ptx_semantics_gpu")
+    cases = {case.name: case for case in tool.listed.cases()}
+    wrong: dict[str, str] = {}
+    with np.load(HERE / "chip_answers.npz") as data:
+        names, digests, kept = data["names"].tolist(), data["digests"], data["kept"]
+    assert len(names) == len(set(names)) > 500
+    for name, wanted, some in zip(names, digests, kept, strict=True):
+        case = cases[name]
+        blocks, threads = tool.listed.COUNT // tool.listed.THREADS, tool.listed.THREADS
+        mine = tool.emulated(tool.listed.ptx(case), case.inputs(), tool.empty(case), blocks, threads)
+        if (tool.digest(mine) != wanted).any():
+            where = np.flatnonzero(mine[:: tool.KEPT] != some)
+            wrong[name] = "; ".join(f"{mine[tool.KEPT * k]:#x} for {some[k]:#x}" for k in where[:3].tolist())
+    assert not wrong
