@@ -10,8 +10,8 @@ from tests.programs.machines import examine
 from tilec.target import TARGETS
 
 IMPORTS = """import tilec
-from tilec import Atomic, Dim, In, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f16, f32, f8e4m3, f8e5m2, full, grid, i64
-from tilec import load, max, maximum, mma, store, sum, where, zeros
+from tilec import Atomic, Dim, In, InOut, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f16, f32, f8e4m3, f8e5m2, full, grid
+from tilec import i64, load, max, maximum, mma, store, sum, where, zeros
 """
 
 KERNELS = {
@@ -62,6 +62,16 @@ KERNELS = {
             acc = mma(left, load(b, (t, 0), shape=(32, 32), pad=0), acc)
         acc = acc + 1.0
     store(out, (bid(0), 0, 0), acc.reshape((1, 32, 32)))
+""",
+    # Beside pipelines masks are decided per element, here of a box that lies inside on every axis.
+    "mask_of_a_box_that_is_inside": """
+    a: In[bf16, 32, K], b: In[bf16, K, 32], out: InOut[f32, 32, 32], edge: InOut[f32, 48, 32]):
+    grid(1)
+    acc = zeros((32, 32), f32)
+    for t in range(cdiv(K, 32)):
+        acc = mma(load(a, (0, t), shape=(32, 32), pad=0), load(b, (t, 0), shape=(32, 32), pad=0), acc)
+    store(out, (0, 0), acc, mask=True)
+    store(edge, (1, 0), acc, mask=True)
 """,
 }
 
