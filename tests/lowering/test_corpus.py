@@ -119,6 +119,12 @@ def test_an_extent_of_a_signed_scalar() -> None:
     np.testing.assert_array_equal(made["out"], y[:40])
 
 
+def test_an_extent_with_a_negative_scalar() -> None:
+    y = RANDOM.random(100, np.float32)
+    made = run("signed_extent", {"y": y, "out": np.full(63, 9, np.float32)}, {"N": -37}, {"M": 100})
+    np.testing.assert_array_equal(made["out"], y[:63])
+
+
 def test_an_extent_that_needs_more_than_64_bits_on_the_way_is_checked_at_launch() -> None:
     checks = prove(load("wide_extent")).launch_checks
 

@@ -51,3 +51,25 @@ def test_the_sum_of_a_tile_and_a_shift_by_data_wrap_even_where_they_decide() -> 
     facts = aligned_ranges(k.function)
     assert facts[shifted].low <= -(2**31) and facts[summed].low < 0
     assert IndexTerms(k.function).ranges[summed].low < 0
+
+
+UNSAFE = '''
+import tilec
+from tilec import Dim, InOut, bid, f32, full, grid, i32, store, unsafe
+
+class N(Dim):
+    """length"""
+
+@tilec.kernel
+def trusted(out: InOut[f32, N], n: i32):
+    grid(1)
+    with unsafe("the caller keeps n inside"):
+        store(out, n, 1.0)
+'''
+
+
+def test_an_unsafe_access_is_taken_on_trust_and_recorded_so(tmp_path: Path) -> None:
+    path = tmp_path / "trusted.py"
+    path.write_text(UNSAFE, encoding="utf-8")
+    bounds = [one for one in prove(load_kernel(path, {})).obligations if one.property == "bounds"]
+    assert [one.rung for one in bounds] == ["unsafe"]

@@ -10,8 +10,8 @@ from tests.programs.machines import examine
 from tilec.target import TARGETS
 
 IMPORTS = """import tilec
-from tilec import Atomic, Dim, In, InOut, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f16, f32, f8e4m3, f8e5m2, full, grid
-from tilec import i64, load, max, maximum, mma, store, sum, where, zeros
+from tilec import Atomic, Dim, In, InOut, Out, abs, atomic_max, atomic_min, bf16, bid, cdiv, f16, f32, f8e4m3, f8e5m2, full
+from tilec import grid, i64, load, max, maximum, mma, store, sum, where, zeros
 """
 
 KERNELS = {
