@@ -235,3 +235,9 @@ def test_integer_conversions(source: str, to: str) -> None:
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
     got = evaluate(f"cvt.sat.{to}.{source} {{d}}, {{a}};", f"b{wide}", [(source, a)])
     assert got.tolist() == [wrap(min(max(x, low), high), wide) for x in a.tolist()]
+
+
+@pytest.mark.parametrize(("opcode", "expected"), [("min", [0, 0, 3]), ("max", [0, 7, 9])])
+def test_relu_keeps_what_is_positive(opcode: str, expected: list[int]) -> None:
+    a, b = np.array([-5, 7, 3], np.int32), np.array([-2, -1, 9], np.int32)
+    assert evaluate(f"{opcode}.relu.s32 {{d}}, {{a}}, {{b}};", "s32", [("s32", a), ("s32", b)]).tolist() == expected

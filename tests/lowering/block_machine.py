@@ -302,7 +302,10 @@ class BlockMachine:
     def store(self, step: Step, value: Array, pointer: Array, active: NDArray[np.bool_]) -> None:
         size = value.dtype.itemsize * (value.shape[1] if value.ndim > 1 else 1)
         buffer, places = self.place(pointer, size, alignment_of(step.text, value.dtype), active)
-        data = np.ascontiguousarray(value[active]).view(np.uint8).reshape(places.shape)
+        stored = value[active]
+        if stored.dtype.kind not in "iub":  # a NaN has no bits of its own: which of two comes first differs among threads
+            stored = np.where(np.isnan(stored), np.asarray(np.nan, stored.dtype), stored)
+        data = np.ascontiguousarray(stored).view(np.uint8).reshape(places.shape)
         self.write(buffer, places, data, active)
 
     def write(self, buffer: int, places: NDArray[np.int64], data: Array, active: NDArray[np.bool_]) -> None:

@@ -8,6 +8,7 @@ claimed. Integers are exact: `smooth` programs let no float decide one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,9 @@ class BoundedRun(_BlockRun):
             self.bounds |= {id(result): bound for result, bound in zip(op.results, self.yielded, strict=True)}
         elif type(op) in ACCESSES:
             tile = getattr(op, "tile", None)
-            moved = ACCESSES[type(op)](_Twin(self, tile), op)  # pyright: ignore[reportArgumentType]
+            # Whichever of two values is kept, it is as far off as the worse of them.
+            moving = replace(op, kind="max") if isinstance(op, ops.AtomicUpdate) else op
+            moved = ACCESSES[type(op)](_Twin(self, tile), moving)  # pyright: ignore[reportArgumentType]
             if moved is not None:
                 self.bounds[id(op.result)] = np.asarray(moved).astype(np.float64) * 1.01
         elif op.results:

@@ -17,6 +17,8 @@ from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
 INTEGERS: Final = ("u16", "u32", "u64", "s16", "s32", "s64")
 FLOATS: Final[dict[str, Callable[[Decoder], Step]]] = {}
 """Decoders of the float forms, by opcode: set by the families `floats` and `half`."""
+_FIRST: Final = ("sat", "cc", "relu", "u16x2", "s16x2")
+"""Other words that an integer form may begin with."""
 
 
 def is_float(d: Decoder) -> bool:
@@ -58,18 +60,22 @@ def product(mode: str, kind: str) -> tuple[Callable[[Lanes, Lanes], Lanes], str]
 
 def _binary(opcode: str, function: Callable[[Any, Any], Any], kinds: tuple[str, ...] = INTEGERS) -> None:
     def decode(d: Decoder) -> Step:
-        if is_float(d) or (opcode in FLOATS and d.left and d.left[0] not in (*kinds, "sat", "cc")):
+        if is_float(d) or (opcode in FLOATS and d.left and d.left[0] not in (*kinds, *_FIRST)):
             return FLOATS[opcode](d)
         saturate = opcode in ("add", "sub") and d.flag("sat")
         carry = opcode in ("add", "sub") and d.flag("cc")
+        positive = opcode in ("min", "max") and d.flag("relu")
         kind = d.need(*kinds, *(("u16x2", "s16x2") if opcode in ("add", "min", "max") else ()))
         d.finish(3)
         if carry:
             raise d.unsupported("the carry flag")
+        if positive and kind not in ("s32", "s16x2"):
+            raise d.unsupported(".relu of a type other than .s32 and .s16x2")
+        apply: Callable[[Any, Any], Any] = (lambda a, b: np.maximum(function(a, b), 0)) if positive else function
         if kind.endswith("x2"):
-            return _packed(d, kind, function)
+            return _packed(d, kind, apply)
         if not saturate:
-            return d.pure(0, kind, [d.source(1, kind), d.source(2, kind)], function)
+            return d.pure(0, kind, [d.source(1, kind), d.source(2, kind)], apply)
         if kind != "s32":
             raise d.unsupported(".sat of a type other than .s32")
         low, high = -(1 << 31), (1 << 31) - 1
