@@ -37,8 +37,8 @@ def test_all_machines_agree(kind: str, first: int) -> None:
 
 @pytest.mark.parametrize("number", [390, 1183, 3276, 4621])
 def test_past_disagreements_stay_settled(number: int) -> None:
-    """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits. The others were the judges' own: the bits of
-    a NaN on the block machine (390), `min.relu` in the emulator (3276), the bound of an atomic minimum (4621)."""
+    """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits. The others were faults of the judges: bits
+    of a NaN on the block machine (390), `min.relu` in the emulator (3276), the bound of an atomic minimum (4621)."""
     ((job, outcome),) = examine_all([Job("program", number, (TARGETS[0].name,), block_machine=True)])
     assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
 
