@@ -12,7 +12,6 @@ which refuses whatever is left, and returns a closure `step(frame)`. Nothing may
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -314,8 +313,3 @@ def decode(instruction: Instruction, index: int, machine: Machine) -> tuple[Step
     if entry is None:
         raise decoder.unsupported("unknown opcode")
     return entry.decode(decoder), entry.is_control
-
-
-def float_bits(value: float) -> int:
-    """The bits of a Python float as f32."""
-    return struct.unpack("<I", struct.pack("<f", value))[0]
