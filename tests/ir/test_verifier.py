@@ -13,11 +13,11 @@ from tilec.ir.ops_staging import Part, Relayout
 from tilec.ir.parser import parse_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
-from tilec.passes import prepare
+from tilec.passes.schedule import prepare
 from tilec.pipeline import Request, Work, stage_named
 from tilec.target import SM_90A
 
-prepare_module = importlib.import_module("tilec.passes.prepare")  # the package has a function of the same name
+prepare_module = importlib.import_module("tilec.passes.schedule.prepare")  # the package has a function of the same name
 
 GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %out: out tensor<f32, [N, M], align 16>, %n: i32, %e: f32) {
@@ -60,18 +60,34 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %23 = gather %x, %11, %11 {pad = none, unsafe = none} : f32[16]
   scatter %out, %23, %11, %11 {mask = true, unsafe = none}
   atomic %out, %22, %13, %0 {kind = "add", mask = true, unsafe = none}
-  %24 = shared_alloc {offset = 128} : shared<f32, [16, 16], stages 3>
+  %32 = ring : ring<3>
+  %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
+  acquire %32
   async_copy %x, %24, %3, %0, %1 {vector = 16, pad = true, unsafe = none}
-  commit_copies
-  wait_copies {pending = 1}
-  block_barrier
+  commit %32
+  wait %32 {pending = 1}
+  proxy_fence
+  barrier {scope = "block"}
   %25 = shared_load %24, %3 {row = 0, column = 0, transposed = false} : f32[16, 16]
-  %26 = shared_alloc {offset = 2048, alignment = 1024} : shared<bf16, [64, 64], stages 3>
+  release %32 {held = 0}
+  drain %32
+  %26 = shared_alloc %32 {offset = 2048, alignment = 1024} : shared<bf16, [64, 64], stages 3>
   %27 = constant {value = 0x0.0p+0} : f32[64, 64]
   %28 = group_mma %26, %3, %26, %0, %27 : f32[64, 64]
   %29 = wait_mma %28 {pending = 0} : f32[64, 64]
   %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
   %31 = dim {symbol = "S"} : i64
+  %33 = shared_alloc {offset = 65536} : scratch<1088>
+  put %33, %5 {steps = [17, 1]}
+  %34 = take %33 {steps = [17, 1]} : f32[16, 16]
+  reduce_put %33, %5 {kind = "sum", axis = 0}
+  %35 = reduce_take %33, %5 {kind = "sum", axis = 0} : f32[16]
+  shared_free %33, %24
+  roles {names = ["producer", "consumer"], warps = [1, 1], registers = [0, 0]} {
+    barrier {scope = "role"}
+  } {
+    %36 = cast %e : bf16
+  }
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }
 """
@@ -98,12 +114,12 @@ BROKEN = [
     ("align 16>,\n", "align 24>,\n", "x: f32 cannot be aligned to 24 bytes"),
     # scope, regions, counts
     ("yield %10\n", "yield %10\n    yield %10\n", "yield ends the block of a region"),
-    ("  commit_copies", "  yield\n  commit_copies", "yield ends the block of a region"),
+    ("  commit %32", "  yield\n  commit %32", "yield ends the block of a region"),
     ("    yield %10\n", "", "for: the body ends in yield"),
     ("    yield %3\n", "", "if: each region ends in yield"),
-    ("commit_copies\n", "commit_copies {\n  }\n", "only loops and branches have regions"),
+    ("  proxy_fence\n", "  proxy_fence {\n  }\n", "only loops, branches and roles have regions"),
     ("%13 = if %12 : i32 {\n", "%13 = if %12 : i32 {\n  ^(%99: i32)\n", "a branch takes no arguments"),
-    ("commit_copies", "%99 = commit_copies : i32", "commit_copies: 1 results"),
+    ("commit %32", "%99 = commit %32 : i32", "commit: 1 results"),
     ("%11 = iota : i32[16]\n", "%11 = iota : i32[16]\n  iota\n", "iota: 0 results"),
     ("%17 = reduce %5", "%17 = reduce %5, %5", "reduce: 2 operands instead of 1"),
     ("select %21, %20, %18", "select %21, %20", "select: 2 operands instead of 3"),
@@ -134,7 +150,6 @@ BROKEN = [
     ('%2 = dim {symbol = "N"} : i32', '%2 = dim {symbol = "N"} : i64', "dim: the result is an i32 scalar"),
     ("unsafe = 0", "unsafe = 1", "there is no unsafe block 1"),
     ("vector = 16} : f32", "vector = 6} : f32", "an access moves no 6 bytes at once"),
-    ("shared_alloc {offset = 128} : shared<f32", "shared_alloc {offset = -128} : shared<f32", "-128 lies before shared memory"),
     ("stages 3", "stages 0", "is no shared buffer"),
     (": shared<f32, [16, 16], stages 3>", ": f32[16, 16]", "shared_alloc: f32[16, 16] is no shared buffer"),
     (": shared<f32, [16, 16], stages 3>", ": shared<f32, [16, 18], stages 3>", "are not whole 16-byte chunks"),
@@ -183,8 +198,12 @@ BROKEN = [
     ("= if %12", "= if %3", "the condition is a bool scalar"),
     ("    yield %3\n  }", "    yield %3\n  } {\n    yield %3\n  }", "there are two regions"),
     ("    yield %3\n", "    yield %e\n", "yield differs from the results"),
-    ("shared_alloc {offset = 128}", "shared_alloc {offset = 64}", "the offset is a multiple of 128 bytes"),
-    ("shared_alloc {offset = 128} : shared<f32", "shared_alloc {offset = 128} : shared<i32", "tensor and buffer share a dtype"),
+    ("shared_alloc %32 {offset = 128}", "shared_alloc %32 {offset = 64}", "the offset is a multiple of 128 bytes"),
+    (
+        "shared_alloc %32 {offset = 128} : shared<f32",
+        "shared_alloc %32 {offset = 128} : shared<i32",
+        "tensor and buffer share a dtype",
+    ),
     ("async_copy %x, %24, %3", "async_copy %x, %24, %e", "the stage is an i32 scalar"),
     ("async_copy %x, %24, %3, %0, %1", "async_copy %x, %24, %3, %0", "one offset per tensor axis, at least two"),
     ("{vector = 16, pad = true", "{vector = 2, pad = true", "a copy moves 4, 8 or 16 bytes"),
@@ -193,7 +212,38 @@ BROKEN = [
     ("column = 0", "column = -8", "the box lies before its matrix"),
     ("transposed = false} : f32[16, 16]", "transposed = false} : f32[256]", "the result is a matrix of the dtype"),
     ("  wait_prior", "  wait_prior %0", "wait_prior: 1 operands instead of 0"),
-    ("wait_copies {pending = 1}", "wait_copies {pending = -1}", "wait_copies: -1 groups cannot be pending"),
+    ("wait %32 {pending = 1}", "wait %32 {pending = -1}", "wait: -1 groups cannot be pending"),
+    ("release %32 {held = 0}", "release %32 {held = -1}", "release: -1 stages cannot be held"),
+    ("acquire %32", "acquire %24", "acquire: operand 0 is shared<f32"),
+    ("acquire %32", "acquire", "acquire: 0 operands instead of 1"),
+    ("%32 = ring : ring<3>", "%32 = ring : ring<0>", "ring<0> is no ring"),
+    ("%32 = ring : ring<3>", '%32 = ring {sync = "hope"} : ring<3>', "unknown way to signal, hope"),
+    ("%32 = ring : ring<3>", "%32 = ring {offset = 4} : ring<3>", "mbarriers are aligned to 8 bytes"),
+    ("%32 = ring : ring<3>", "%32 = ring {offset = -8} : ring<3>", "-8 lies before shared memory"),
+    ("%32 = ring : ring<3>", "%32 = ring : ring<4>", "its ring has as many stages"),
+    ("shared_alloc %32 {offset = 128}", "shared_alloc {offset = 128}", "a buffer is that of a ring"),
+    ("shared_alloc %32 {offset = 128}", "shared_alloc %0 {offset = 128}", "operand 0 is i32"),
+    ("shared_alloc %32 {offset = 128}", "shared_alloc %32 {offset = -128}", "-128 lies before shared memory"),
+    ("shared_alloc {offset = 65536}", "shared_alloc %32 {offset = 65536}", "scratch has no ring"),
+    ("scratch<1088>", "scratch<1080>", "the tile fits the scratch"),
+    ("scratch<1088>", "scratch<0>", "scratch<0> is no shared buffer"),
+    ("put %33, %5 {steps = [17, 1]}", "put %33, %5 {steps = [17]}", "a step for each axis"),
+    ("put %33, %5 {steps = [17, 1]}", "put %33, %5 {steps = [17, 0]}", "a step for each axis"),
+    ("put %33, %5", "put %24, %5", "put: operand 0 is shared<f32"),
+    ("take %33 {steps = [17, 1]}", "take %33 {steps = [99, 1]}", "the tile fits the scratch"),
+    ('reduce_put %33, %5 {kind = "sum"', 'reduce_put %33, %5 {kind = "mean"', "unknown kind mean"),
+    ('reduce_put %33, %5 {kind = "sum", axis = 0}', 'reduce_put %33, %5 {kind = "sum", axis = 2}', "axis out of range"),
+    ('%33, %5 {kind = "sum", axis = 0} : f32[16]', '%33, %5 {kind = "argmax", axis = 0} : f32[16]', "the result is i32"),
+    ("shared_free %33, %24", "shared_free", "it frees something"),
+    ("shared_free %33, %24", "shared_free %33, %5", "operand 1 is f32[16, 16]"),
+    ('scope = "block"', 'scope = "grid"', "unknown scope grid"),
+    ("warps = [1, 1]", "warps = [1, 2]", "roles of 3 warps in a block of 2"),
+    ("warps = [1, 1]", "warps = [0, 2]", "every role has a warp"),
+    ("warps = [1, 1]", "warps = [2]", "one region for each role"),
+    ('["producer", "consumer"]', '["producer", "producer"]', "two roles share a name"),
+    ("registers = [0, 0]", "registers = [40, 0]", "for whole groups of four warps"),
+    ("  } {\n    %36", "  } {\n    ^(%99: i32)\n    %36", "a role takes no arguments"),
+    ("%36 = cast %e : bf16", "%36 = cast %5 : bf16[16, 16]", "is used where it is not defined"),
     ("offset = 2048, alignment = 1024", "offset = 1152, alignment = 1024", "the offset is a multiple of 1024 bytes"),
     ("offset = 2048, alignment = 1024", "offset = 2048, alignment = 64", "buffers are aligned to 128 or 1024 bytes"),
     ("group_mma %26, %3, %26", "group_mma %24, %3, %26", "matrices of one 16-bit dtype"),
@@ -277,7 +327,9 @@ def test_the_place_in_the_source_is_named() -> None:
         verify(function)
 
 
-@pytest.mark.parametrize("name", ["canonicalize", "overlap", "staging", "versioning", "layout", "conversions", "meetings"])
+@pytest.mark.parametrize(
+    "name", ["canonicalize", "overlap", "staging", "versioning", "layout", "conversions", "exchanges", "meetings"]
+)
 def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
 
@@ -292,6 +344,7 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
         "versioning": (prepare_module.versioning, "version"),
         "layout": (prepare_module.layout, "assign"),
         "conversions": (prepare_module.conversions, "convert"),
+        "exchanges": (prepare_module.exchanges, "exchange"),
         "meetings": (prepare_module.meetings, "meet"),
     }[name]
     monkeypatch.setattr(where, what, break_it)
@@ -302,6 +355,7 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
 def test_the_first_stage_verifies_what_the_frontend_made(monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
     function.grid = ()
-    work = Work(Request("add", "add.py", ".", {}, {}, {}, {}), None, loaded=function)
+    monkeypatch.setattr("tilec.frontend.load_kernel", lambda *_, **__: function)
+    work = Work(Request("add", "add.py", ".", {}, {}, {}, {}), None)
     with pytest.raises(VerifyError, match="a grid has 1 to 3 extents"):
         stage_named("tir").run(work)

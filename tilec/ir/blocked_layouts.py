@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
-from math import gcd
+from functools import cache
+from itertools import combinations
+from math import gcd, prod
 from typing import Final
 
 from tilec.ir.layout import Digit, Layout
 from tilec.ir.types import TileType
 
+FEW_REGISTERS: Final = 8
+"""Elements a thread may hold before the outermost axis is spread past its end: copies cost a comparison where stored."""
 
+FEW_INNER_REGISTERS: Final = 32
+"""The same of other axes: past their ends a reshape that joins or cuts them is an exchange through shared memory."""
+
+
+@cache
 def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
     """The natural layout of a tile: a vector per thread and lanes on the last axis, warps on the axis before it.
 
     `vector` elements per thread stay together on the last axis; axes of extent 1 do not count. What is left goes to registers.
+    Lanes and warps take the part of an extent that divides them, or more than is there (the layout then wraps) on those axes
+    where a thread holds least so; where it is a matter of a few elements, or makes no great difference, none.
     """
+    exact = _spread(shape, warps, vector, frozenset())
+    outermost = next((axis for axis, extent in enumerate(shape) if extent > 1), 0)
+    odd = [axis for axis, extent in enumerate(shape) if extent & (extent - 1)]
+    best, least = exact, exact.num_registers
+    for count in range(1, len(odd) + 1):
+        for axes in combinations(odd, count):
+            few, gain = (FEW_REGISTERS, 3 / 4) if axes == (outermost,) else (FEW_INNER_REGISTERS, 1 / 2)
+            layout = _spread(shape, warps, vector, frozenset(axes))
+            if (
+                exact.num_registers > few
+                and layout.num_registers < least
+                and layout.num_registers <= gain * exact.num_registers
+            ):
+                best, least = layout, layout.num_registers
+    return best
+
+
+def _spread(shape: tuple[int, ...], warps: int, vector: int, past: frozenset[int]) -> Layout:
+    """`natural` where the axes `past` are counted past their ends and the others exactly."""
     rank = len(shape)
     axes = [axis for axis in range(rank) if shape[axis] > 1]
     left = list(shape)
@@ -26,24 +56,27 @@ def natural(shape: tuple[int, ...], warps: int, vector: int = 8) -> Layout:
         if extent > 1:
             digits.append(Digit(extent, axis, done[axis]))
             done[axis] *= extent
-            left[axis] //= extent
+            left[axis] = -(-left[axis] // extent)
+
+    def share(axis: int, free: int) -> int:
+        """How many of `free` threads go to an axis."""
+        if axis not in past:
+            return gcd(left[axis], free)
+        counts = [n for n in range(1, free + 1) if free % n == 0 and done[axis] * n * -(-left[axis] // n) < 2 * shape[axis]]
+        return min(counts, key=lambda n: -(-left[axis] // n))
 
     if axes:
         take(registers, axes[-1], gcd(left[axes[-1]], vector))
-    free = 32
-    for axis in reversed(axes):
-        extent = gcd(left[axis], free)
-        take(lanes, axis, extent)
-        free //= extent
-    if free > 1:
-        lanes.append(Digit(free))
-    free = warps
-    for axis in [*axes[-2:-1], *axes[-1:], *reversed(axes[:-2])]:
-        extent = gcd(left[axis], free)
-        take(warp_digits, axis, extent)
-        free //= extent
-    if free > 1:
-        warp_digits.append(Digit(free))
+    for digits, free, order in (
+        (lanes, 32, [*reversed(axes)]),
+        (warp_digits, warps, [*axes[-2:-1], *axes[-1:], *reversed(axes[:-2])]),
+    ):
+        for axis in order:
+            extent = share(axis, free)
+            take(digits, axis, extent)
+            free //= extent
+        if free > 1:
+            digits.append(Digit(free))
     for axis in reversed(axes):
         take(registers, axis, left[axis])
     return Layout(rank, tuple(registers), tuple(lanes), tuple(warp_digits))
@@ -107,16 +140,29 @@ def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -
 
     A digit moves the row-major position by its stride times the elements per coordinate; where the new axis ends before the
     digit does, the digit is cut in two there, the lower part first, which counts as before.
+
+    Where an axis of `source` wraps, positions past its end stay copies of the same elements if it is the outermost one (the
+    position then passes the whole tile, and so it does along the outermost axis of `target`) or also one of `target`.
     """
     old, new = row_major(source), row_major(target)
+    covered, outermost = layout.covered, next((axis for axis, extent in enumerate(target) if extent > 1), -1)
+    kept: dict[int, int] = {}  # axes that wrap inside the tile, and what they are called in the target
+    for axis, extent in enumerate(source):
+        if covered[axis] != extent and old[axis] * extent < prod(source):
+            same = [other for other, wanted in enumerate(target) if (wanted, new[other]) == (extent, old[axis])]
+            if not same:
+                return None
+            kept[axis] = same[0]
 
     def cut(digit: Digit) -> list[Digit] | None:
         if digit.axis is None or digit.extent == 1:
             return [digit] if digit.extent > 1 else []
+        if digit.axis in kept:
+            return [Digit(digit.extent, kept[digit.axis], digit.stride)]
         step, left = digit.stride * old[digit.axis], digit.extent
         parts: list[Digit] = []
         for axis in reversed(range(len(target))):
-            end = new[axis] * target[axis]
+            end = 2 * prod(target) if axis == outermost else new[axis] * target[axis]
             if left == 1 or step >= end:
                 continue
             room = left if step * left <= end else end // step

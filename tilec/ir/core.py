@@ -9,7 +9,7 @@ the text form, so they do not move digests.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from tilec.diagnostics import Span
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
-from tilec.ir.types import DType, SharedType, TensorType, TileType, Type
+from tilec.ir.range_facts import Range
+from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +48,18 @@ class Value:
         assert isinstance(self.type, SharedType), self.type
         return self.type
 
+    @property
+    def scratch(self) -> ScratchType:
+        """The type, known to be scratch in shared memory."""
+        assert isinstance(self.type, ScratchType), self.type
+        return self.type
+
+    @property
+    def ring(self) -> RingType:
+        """The type, known to be a ring."""
+        assert isinstance(self.type, RingType), self.type
+        return self.type
+
 
 class Effect(Enum):
     """What an operation does to global memory."""
@@ -69,10 +82,26 @@ OPS: dict[str, type[Op]] = {}
 
 @dataclass(eq=False, kw_only=True)
 class Op:
-    """Base of all operations. Subclasses add attributes as dataclass fields and rules in `verify`."""
+    """Base of all operations. A subclass adds attributes as dataclass fields and rules in `verify`, and says below of what kind
+    it is; verifier, analyses and layout passes ask the class, so that they know an operation that they have never seen."""
 
     opcode: ClassVar[str] = ""
     effect: ClassVar[Effect] = Effect.NONE
+    num_operands: ClassVar[int | None] = None
+    """None where `verify` says how many there are."""
+    leading: ClassVar[tuple[type, ...]] = ()
+    """Types of the first operands."""
+    others: ClassVar[tuple[type, ...]] = (TileType,)
+    """What the operands behind those may be."""
+    num_results: ClassVar[int | None] = 1
+    """None where `verify` says how many there are."""
+    makes_tiles: ClassVar[bool] = True
+    """Whether results are tiles; else `verify` says what they are."""
+    has_regions: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
+    """Whether an element of the result is computed from the elements at its place alone, by the thread that holds them."""
+    meets: ClassVar[bool] = False
+    """Whether the threads wait for each other in it."""
 
     operands: list[Value] = field(default_factory=list[Value])
     results: list[Value] = field(default_factory=list[Value])
@@ -100,8 +129,24 @@ class Op:
         """Create the results."""
         self.results = [Value(type, names[i] if i < len(names) else "", self) for i, type in enumerate(types)]
 
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        """Tensors and shared memory among the operands that it reads, writes or updates, in the order in which it does."""
+        return ()
+
+    def result_range(self, operands: Sequence[Range]) -> Range | None:
+        """Range of the only result over unbounded integers, from those of the operands; None where nothing is known."""
+        return None
+
     def verify(self) -> None:
         """Raise VerifyError unless operand and result types fit this operation."""
+
+    def verify_in(self, function: Function) -> None:
+        """Raise VerifyError unless the kernel has what this operation names."""
+
+    def require(self, condition: bool, rule: str) -> None:
+        """VerifyError with `rule` unless the condition holds."""
+        if not condition:
+            raise VerifyError(f"{self.opcode}: {rule}")
 
 
 _STRUCTURE = frozenset({"operands", "results", "regions", "loc"})
@@ -200,7 +245,7 @@ class Function:
     requires: tuple[Precondition, ...] = ()
     values: tuple[ValueFact, ...] = ()
     unsafe: tuple[UnsafeBlock, ...] = ()
-    num_warps: int = 0  # 0 until the layout pass decides
+    num_warps: int = 0  # of a block; 0 until it has a schedule
     loc: Span | None = None
 
     def parameter(self, name: str) -> Parameter:

@@ -1,9 +1,8 @@
 """Which operations pass elements from thread to thread through shared memory, and how much of it each takes.
 
-In: operations with layouts. Out: bytes of scratch, from types and layouts alone, so that passes can plan for what lowering will
-do. An operation that exchanges writes its scratch, lets all threads of the block meet, and reads it; the meeting in between
-is its own. After `tilec.passes.conversions` four operations do so: `relayout`, `reshape` and `permute` where a thread
-needs elements that another one holds, and `reduce` along an axis that lies on several warps.
+In: operations with layouts. Out: bytes of scratch, from types and layouts alone. Four operations may want some: `relayout`,
+`reshape` and `permute` where a thread needs elements that another one holds, and `reduce` along an axis that lies on several
+warps. `tilec.passes.schedule.exchanges` takes them apart, so that none is left when a kernel is lowered.
 """
 
 from __future__ import annotations
@@ -12,20 +11,15 @@ from functools import cache
 from math import prod
 
 from tilec.ir.blocked_layouts import reshaped, row_major, row_padding, with_axes
-from tilec.ir.core import Function, Op, Value
+from tilec.ir.core import Op, Value
 from tilec.ir.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
 from tilec.ir.ops_staging import Relayout
-from tilec.ir.shared_plan import scratch_offset, taken_bytes
 from tilec.ir.types import TileType
 
 Steps = tuple[int, ...]
 REDUCED_BYTES = 8
 """Kept of each value that a reduction passes between warps, wide enough for every dtype."""
-
-
-WIDEST_ACCESS = 16
-"""Bytes of the widest read or write of one thread (PTX ISA, vectors)."""
 
 
 @cache
@@ -67,18 +61,6 @@ def exchange_bytes(op: Op, threads: int) -> int:
             return _reduced_bytes(op, threads)
         case _:
             return 0
-
-
-def shared_bytes(function: Function) -> int:
-    """Dynamic shared memory that a block takes: rings of stages, and scratch behind those that are live.
-
-    A multiple of `WIDEST_ACCESS`: LLVM may join narrow reads into one aligned read that goes past the last byte in use."""
-    taken, threads = taken_bytes(function), function.num_warps * 32
-    most = 0
-    for op in function.body.walk():
-        size = exchange_bytes(op, threads)
-        most = max(most, taken[op], scratch_offset(taken, op) + size if size else 0)
-    return most + -most % WIDEST_ACCESS
 
 
 def _moved_bytes(tile: TileType, source: Layout, target: Layout) -> int:

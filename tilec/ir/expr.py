@@ -8,7 +8,7 @@ Division and modulo round toward minus infinity, as in Python.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 ARITHMETIC: Final[dict[str, Callable[[int, int], int]]] = {
@@ -44,6 +44,15 @@ class Expr:
     args: tuple[Expr, ...] = ()
     value: int = 0
     name: str = ""
+    size: int = field(default=1, init=False, compare=False, repr=False)
+    """Nodes of the tree."""
+    depth: int = field(default=0, init=False, compare=False, repr=False)
+    """Operators from the root to the deepest leaf."""
+
+    def __post_init__(self) -> None:
+        if self.args:
+            object.__setattr__(self, "size", 1 + sum(arg.size for arg in self.args))
+            object.__setattr__(self, "depth", 1 + max(arg.depth for arg in self.args))
 
     @property
     def constant(self) -> int | None:
@@ -111,19 +120,36 @@ def cdiv(left: Expr, right: Expr) -> Expr:
     return binary("//", binary("+", left, binary("-", right, const(1))), right)
 
 
-def from_json(data: Any, depth: int = 0) -> Expr:
-    """Inverse of `to_json`; ValueError on anything else (manifests are untrusted, so depth is bounded too)."""
-    if depth > 64:
-        raise ValueError("expression is nested deeper than 64 levels")
-    if isinstance(data, int) and not isinstance(data, bool):
-        return const(data)
-    if isinstance(data, str) and data.isidentifier():
-        return sym(data)
-    if isinstance(data, list):
-        items: list[Any] = data  # pyright: ignore[reportUnknownVariableType]
-        if len(items) == 3 and isinstance(items[0], str) and items[0] in OPERATORS:
-            return Expr(items[0], (from_json(items[1], depth + 1), from_json(items[2], depth + 1)))
-    raise ValueError(f"not an expression: {data!r}"[:200])
+MAX_DEPTH: Final = 64
+MAX_NAME: Final = 200
+MAX_NODES: Final = 4096
+"""Of one expression that is read: with symbols of 64 bits, no value is then longer than some ten thousand digits."""
+
+
+def from_json(data: Any) -> Expr:
+    """Inverse of `to_json`; ValueError on anything else (manifests are untrusted, so depth and size are bounded too)."""
+    nodes = 0
+
+    def read(item: Any, depth: int) -> Expr:
+        nonlocal nodes
+        nodes += 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"expression is nested deeper than {MAX_DEPTH} levels")
+        if nodes > MAX_NODES:
+            raise ValueError(f"expression has more than {MAX_NODES} operators and operands")
+        if isinstance(item, int) and not isinstance(item, bool):
+            return const(item)
+        if isinstance(item, str) and len(item) <= MAX_NAME and item.isidentifier():
+            return sym(item)
+        if isinstance(item, list):
+            items: list[Any] = item  # pyright: ignore[reportUnknownVariableType]
+            if len(items) == 3 and isinstance(items[0], str) and items[0] in OPERATORS:
+                return Expr(items[0], (read(items[1], depth + 1), read(items[2], depth + 1)))
+            raise ValueError(f"not an expression: a list of {len(items)} items")
+        shown = repr(item)[:80] if isinstance(item, (str, float, bool)) else type(item).__name__
+        raise ValueError(f"not an expression: {shown}")
+
+    return read(data, 0)
 
 
 def _text(expr: Expr, parent: int) -> str:

@@ -4,6 +4,12 @@ Each hardware index is split into digits, least significant first. A digit of `e
 `stride` per step, or nowhere when `axis` is None (the element is then replicated). Extents need not be powers of two, so a
 row of 2560 elements fits 320 threads exactly. The form covers blocked layouts, mma fragments and replication alike, after
 the layouts of CuTe (https://docs.nvidia.com/cutlass/latest/media/docs/cpp/cute/01_layout.html).
+
+Digits may count past the end of an axis, to less than twice its extent, so that a row of 1000 elements is spread over 128
+threads of 8. A position past the end *wraps*: it stands for the one `extent` before it, and the registers there hold copies.
+Each register thus always holds a live element of the tile, whatever is proven of elements holds for all registers, and only
+three kinds of operations need to know which are copies: those that write memory (one thread writes each element), those
+that count elements (sums), and those that tell an element's place (`tilec.lowering.places`).
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ class Layout:
         return prod(d.extent for d in self.registers)
 
     def coordinates(self, register: int, lane: int, warp: int) -> tuple[int, ...]:
-        """Tile coordinates of one element."""
+        """Tile coordinates of one element; of a copy those before it wraps."""
         out = [0] * self.rank
         for digits, index in ((self.registers, register), (self.lanes, lane), (self.warps, warp)):
             for digit in digits:
@@ -51,7 +57,8 @@ class Layout:
     def problem(self, shape: tuple[int, ...], warps: int) -> str | None:
         """Why this does not hold every element of a tile of `shape` on `warps` warps; None where it does.
 
-        Digits of one axis, in order of their strides, must count its coordinates like the digits of a number do.
+        Digits of one axis, in order of their strides, must count its coordinates like the digits of a number do, to the end
+        of the axis at least and to less than twice its extent.
         """
         if self.rank != len(shape):
             return f"its rank is {self.rank}"
@@ -70,9 +77,22 @@ class Layout:
             if digit.stride != covered[digit.axis]:
                 return f"the digit {digit} does not go on where {covered[digit.axis]} elements end"
             covered[digit.axis] *= digit.extent
-        if tuple(covered) != shape:
+        if any(not extent <= count < 2 * extent for count, extent in zip(covered, shape, strict=True)):
             return f"it holds {covered}"
         return None
+
+    @property
+    def covered(self) -> tuple[int, ...]:
+        """Positions that the digits of each axis count."""
+        out = [1] * self.rank
+        for digit in (*self.registers, *self.lanes, *self.warps):
+            if digit.axis is not None:
+                out[digit.axis] *= digit.extent
+        return tuple(out)
+
+    def wraps(self, shape: tuple[int, ...]) -> bool:
+        """Whether some positions lie past the end of a tile of `shape`, so that elements there are held twice."""
+        return self.covered != shape
 
     def __str__(self) -> str:
         groups = (self.registers, self.lanes, self.warps)

@@ -55,11 +55,11 @@ def _number(block: Block, line: int, found: dict[Op, int]) -> None:
 
 
 def number_lines(function: Function) -> None:
-    """Give the span of every operation its line, in place. Passes hand spans on, so what they make of an operation keeps it."""
+    """Give the span of every operation its line, in place; one that knows no place in the source stands at its line of the
+    text. Passes hand spans on, so what they make of an operation keeps it."""
     for op, line in line_numbers(function).items():
-        if op.loc is not None:
-            at = op.loc
-            op.loc = NumberedSpan(at.file, at.line, at.column, at.end_line, at.end_column, line)
+        at = op.loc or Span(TEXT_NAME, line, 0, line, 0)
+        op.loc = NumberedSpan(at.file, at.line, at.column, at.end_line, at.end_column, line)
 
 
 def text_line(op: Op) -> int:
@@ -67,16 +67,8 @@ def text_line(op: Op) -> int:
     return op.loc.text_line if isinstance(op.loc, NumberedSpan) else 0
 
 
-def spans_json(function: Function) -> dict[str, list[int | str]]:
-    """The table from lines of the text to the source: file, line, column, end line, end column (columns 0-based)."""
-    return {
-        str(line): [op.loc.file, op.loc.line, op.loc.column, op.loc.end_line, op.loc.end_column]
-        for op, line in line_numbers(function).items()
-        if op.loc is not None
-    }
-
-
 def source_of(spans: bytes, line: int) -> Span | None:
-    """Where in the source a line of the text came from, by the table as bytes; None for a line that stands for no place."""
-    found = json.loads(spans).get(str(line))
+    """Where in the source a line of the text came from, by the table of `tilec.ir.spans` as bytes; None for a line that
+    stands for no place."""
+    found = json.loads(spans)["lines"].get(str(line))
     return Span(*found) if found else None

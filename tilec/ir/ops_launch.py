@@ -15,3 +15,5 @@ from tilec.ir.core import Effect, Op
 class WaitPrior(Op, opcode="wait_prior", effect=Effect.CONTROL):
     """Wait until the grids before this one are complete and what they wrote is visible, then let the blocks of the next grid
     come (PTX ISA, `griddepcontrol`). No operands. Stands once, before every access to memory."""
+
+    num_operands = num_results = 0

@@ -1,34 +1,49 @@
-"""Operations on shared memory and on layouts, made by the staging pass and never by a kernel's author.
+"""Operations on shared memory and on layouts, made by passes and never by a kernel's author.
 
-A buffer is a ring of stages. Copies into it are asynchronous; they are grouped by `commit_copies`, and `wait_copies` makes
-all but the newest groups of every thread visible to the whole block.
+A buffer has a matrix for each stage of a ring, whose operations (`tilec.ir.ops_sync`) say when one may be written and read.
+Scratch is what one thread puts elements in and another takes them from, with a barrier in between.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilec.ir.core import Effect, Op, Value, VerifyError
-from tilec.ir.types import SharedType, TensorType, TileType, i32
-
-
-def _require(condition: bool, op: Op, rule: str) -> None:
-    if not condition:
-        raise VerifyError(f"{op.opcode}: {rule}")
+from tilec.ir.core import Effect, Op, Value
+from tilec.ir.ops import REDUCE_KINDS
+from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, i32
 
 
 @dataclass(eq=False, kw_only=True)
 class SharedAlloc(Op, opcode="shared_alloc"):
-    """A ring of matrices in dynamic shared memory, `offset` bytes from its start. No operands. Lives to the end of the kernel
-    unless the memory plan gives the same bytes to something later. `alignment` (bytes) is 1024 where `group_mma` reads it."""
+    """Bytes of dynamic shared memory, `offset` from its start, taken up to their `shared_free`: a matrix for each stage of a
+    ring, the operand, or scratch, without one. `alignment` (bytes) is 1024 where `group_mma` reads it."""
+
+    others = (RingType,)
+    makes_tiles = False
 
     offset: int = 0
     alignment: int = 128
 
+    @property
+    def bytes(self) -> int:
+        """How many are taken."""
+        type_ = self.result.type
+        return type_.bytes if isinstance(type_, SharedType | ScratchType) else 0
+
     def verify(self) -> None:
-        _require(isinstance(self.result.type, SharedType), self, "the result is a shared buffer")
-        _require(self.alignment in (128, 1024), self, "buffers are aligned to 128 or 1024 bytes")
-        _require(self.offset % self.alignment == 0, self, f"the offset is a multiple of {self.alignment} bytes")
+        self.require(self.offset >= 0, f"{self.offset} lies before shared memory")
+        type_ = self.result.type
+        self.require(self.bytes > 0, f"{type_} is no shared buffer")
+        if isinstance(type_, SharedType):
+            self.require(min(*type_.shape, type_.stages) >= 1, f"{type_} is no shared buffer")
+            rows = type_.shape[1] * type_.dtype.bytes
+            self.require(rows % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
+            self.require(len(self.operands) == 1, "a buffer is that of a ring")
+            self.require(self.operands[0].type == RingType(self.result.shared.stages), "its ring has as many stages")
+        else:
+            self.require(not self.operands, "scratch has no ring")
+        self.require(self.alignment in (128, 1024), "buffers are aligned to 128 or 1024 bytes")
+        self.require(self.offset % self.alignment == 0, f"the offset is a multiple of {self.alignment} bytes")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -39,6 +54,9 @@ class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
     one element on the others. Each thread copies `vector` bytes at a time (4, 8 or 16), to which addresses are aligned. With
     `pad`, elements outside the tensor read as zero; with `whole`, the tensor's rows end where a copy does.
     """
+
+    leading = (TensorType, SharedType)
+    num_results = 0
 
     vector: int
     pad: bool = False
@@ -63,39 +81,26 @@ class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
         return self.operands[3:]
 
     def verify(self) -> None:
-        _require(isinstance(self.source.type, TensorType), self, "the first operand is a tensor")
-        _require(self.source.tensor.dtype == self.buffer.shared.dtype, self, "tensor and buffer share a dtype")
-        _require(self.stage.type == TileType(i32), self, "the stage is an i32 scalar")
-        _require(len(self.offsets) == self.source.tensor.rank >= 2, self, "one offset per tensor axis, at least two")
-        _require(-self.source.tensor.rank <= self.row_axis <= -2, self, "the rows lie on an axis before the last")
-        _require(self.vector in (4, 8, 16), self, "a copy moves 4, 8 or 16 bytes")
+        self.require(isinstance(self.source.type, TensorType), "the first operand is a tensor")
+        self.require(self.source.tensor.dtype == self.buffer.shared.dtype, "tensor and buffer share a dtype")
+        self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
+        self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
+        self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
+        self.require(self.vector in (4, 8, 16), "a copy moves 4, 8 or 16 bytes")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
-        _require(row_bytes % 16 == 0, self, "a row is whole 16-byte chunks")
+        self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
 
-
-@dataclass(eq=False, kw_only=True)
-class CommitCopies(Op, opcode="commit_copies", effect=Effect.SHARED):
-    """End the group of copies started since the last commit (it may be empty). No operands."""
-
-
-@dataclass(eq=False, kw_only=True)
-class WaitCopies(Op, opcode="wait_copies", effect=Effect.SHARED):
-    """Wait until at most `pending` groups are unfinished, then a block barrier. No operands. With `matrices`, what arrived is
-    there for `group_mma` too, which reads shared memory through a proxy of its own (PTX ISA, "Async proxy")."""
-
-    pending: int
-    matrices: bool = False
-
-
-@dataclass(eq=False, kw_only=True)
-class BlockBarrier(Op, opcode="block_barrier", effect=Effect.SHARED):
-    """Wait for all threads of the block. No operands."""
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.source, Effect.READ), (self.buffer, Effect.WRITE))
 
 
 @dataclass(eq=False, kw_only=True)
 class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     """Read an operand of `mma` from a stage: the box of the result's shape at (`row`, `column`) of the matrix, or of its
     transpose if `transposed`. Operands: buffer, stage (i32)."""
+
+    num_operands = 2
+    leading = (SharedType,)
 
     row: int = 0
     column: int = 0
@@ -112,8 +117,12 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     def verify(self) -> None:
         shape, tile = self.buffer.shared.shape, self.result.tile
         rows, columns = (shape[1], shape[0]) if self.transposed else shape
-        _require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, self, "the result is a matrix of the dtype")
-        _require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, self, "the box lies inside")
+        self.require(min(self.row, self.column) >= 0, "the box lies before its matrix")
+        self.require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, "the result is a matrix of the dtype")
+        self.require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, "the box lies inside")
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.buffer, Effect.READ),)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -122,46 +131,147 @@ class GroupMma(Op, opcode="group_mma", effect=Effect.SHARED):
     Operands: buffer of a, stage (i32), buffer of b, stage (i32), acc. Neither stage may change, and nothing but another product
     may use the result, until a `wait_mma` has let it through."""
 
+    num_operands = 5
+    leading = (SharedType, TileType, SharedType)
+
     def verify(self) -> None:
         left, right, tile = self.operands[0].shared, self.operands[2].shared, self.result.tile
-        _require(left.dtype == right.dtype and left.dtype.bits == 16, self, "matrices of one 16-bit dtype")
-        _require(left.shape[1] == right.shape[1], self, "matrices of one depth")
-        _require(tile.shape == (left.shape[0], right.shape[0]), self, "the result is the product's")
-        _require(self.operands[4].type == self.result.type, self, "the accumulator has the result's type")
-        _require(self.operands[1].type == self.operands[3].type == TileType(i32), self, "the stages are i32 scalars")
+        self.require(left.dtype == right.dtype and left.dtype.bits == 16, "matrices of one 16-bit dtype")
+        self.require(left.shape[1] == right.shape[1], "matrices of one depth")
+        self.require(tile.shape == (left.shape[0], right.shape[0]), "the result is the product's")
+        self.require(self.operands[4].type == self.result.type, "the accumulator has the result's type")
+        self.require(self.operands[1].type == self.operands[3].type == TileType(i32), "the stages are i32 scalars")
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.READ), (self.operands[2], Effect.READ))
 
 
 @dataclass(eq=False, kw_only=True)
 class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
     """The operand, once at most `pending` products are unfinished."""
 
+    num_operands = 1
+
     pending: int
 
     def verify(self) -> None:
-        _require(self.pending >= 0, self, f"{self.pending} products cannot be pending")
-        _require(self.operands[0].type == self.result.type, self, "the result has the operand's type")
+        self.require(self.pending >= 0, f"{self.pending} products cannot be pending")
+        self.require(self.operands[0].type == self.result.type, "the result has the operand's type")
 
 
 @dataclass(eq=False, kw_only=True)
 class Relayout(Op, opcode="relayout"):
-    """The same tile held as the result's layout says; free where every thread already holds what it needs."""
+    """The same tile held as the result's layout says. What threads need and do not hold passes through scratch, by operations
+    that take its place (`tilec.passes.schedule.exchanges`); what then is left renames registers."""
+
+    num_operands = 1
 
     def verify(self) -> None:
-        _require(self.operands[0].type == self.result.type, self, "the result has the operand's type")
+        self.require(self.operands[0].type == self.result.type, "the result has the operand's type")
 
 
 @dataclass(eq=False, kw_only=True)
 class Part(Op, opcode="part"):
     """The box of the result's shape at (`row`, `column`) of a matrix; every thread must hold the elements it needs."""
 
+    num_operands = 1
+
     row: int = 0
     column: int = 0
 
     def verify(self) -> None:
         source, tile = self.operands[0].tile, self.result.tile
-        _require(source.rank == 2 and tile.rank == 2 and source.dtype == tile.dtype, self, "matrices of one dtype")
+        self.require(source.rank == 2 and tile.rank == 2 and source.dtype == tile.dtype, "matrices of one dtype")
         rows, columns = (
             first >= 0 and first + size <= extent
             for first, size, extent in zip((self.row, self.column), tile.shape, source.shape, strict=True)
         )
-        _require(rows and columns, self, "the box lies inside")
+        self.require(rows and columns, "the box lies inside")
+
+
+@dataclass(eq=False, kw_only=True)
+class Put(Op, opcode="put", effect=Effect.SHARED):
+    """Store a tile into scratch, an element by each thread that holds it by right. Operands: scratch, tile. `steps`: elements
+    from one coordinate of each axis to the next."""
+
+    num_operands = 2
+    leading = (ScratchType,)
+    num_results = 0
+
+    steps: tuple[int, ...]
+
+    def verify(self) -> None:
+        _verify_passage(self, self.operands[0], self.operands[1].tile, self.steps)
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.WRITE),)
+
+
+@dataclass(eq=False, kw_only=True)
+class Take(Op, opcode="take", effect=Effect.SHARED):
+    """Load a tile from scratch, every thread what its layout says. Operand: scratch. `steps` as above."""
+
+    num_operands = 1
+    leading = (ScratchType,)
+
+    steps: tuple[int, ...]
+
+    def verify(self) -> None:
+        _verify_passage(self, self.operands[0], self.result.tile, self.steps)
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.READ),)
+
+
+def _verify_passage(op: Op, scratch: Value, tile: TileType, steps: tuple[int, ...]) -> None:
+    op.require(isinstance(scratch.type, ScratchType), "the first operand is scratch")
+    op.require(len(steps) == tile.rank and min(steps, default=1) >= 1, "a step for each axis")
+    last = sum(step * (extent - 1) for step, extent in zip(steps, tile.shape, strict=True))
+    op.require((last + 1) * tile.dtype.bytes <= scratch.scratch.bytes, "the tile fits the scratch")
+
+
+@dataclass(eq=False, kw_only=True)
+class ReducePut(Op, opcode="reduce_put", effect=Effect.SHARED):
+    """Reduce what the warps hold of an axis, each its own part, and put what comes out into scratch, a place for each thread.
+    Operands: scratch, tile. `kind` and `axis` are those of `reduce`."""
+
+    num_operands = 2
+    leading = (ScratchType,)
+    num_results = 0
+
+    kind: str
+    axis: int
+
+    def verify(self) -> None:
+        _verify_part(self, self.operands[1].tile)
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.WRITE),)
+
+
+@dataclass(eq=False, kw_only=True)
+class ReduceTake(Op, opcode="reduce_take", effect=Effect.SHARED):
+    """Combine what the warps have put there that hold the same elements of the result: that of `reduce`. Operands: scratch,
+    and the tile that was put, whose layout says which warps those are."""
+
+    num_operands = 2
+    leading = (ScratchType,)
+
+    kind: str
+    axis: int
+
+    def verify(self) -> None:
+        source = self.operands[1].tile
+        _verify_part(self, source)
+        dtype = i32 if self.kind.startswith("arg") else source.dtype
+        shape = source.shape[: self.axis] + source.shape[self.axis + 1 :]
+        self.require(self.result.type == TileType(dtype, shape), f"the result is {dtype} of shape {shape}")
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.operands[0], Effect.READ),)
+
+
+def _verify_part(op: ReducePut | ReduceTake, tile: TileType) -> None:
+    op.require(isinstance(op.operands[0].type, ScratchType), "the first operand is scratch")
+    op.require(op.kind in REDUCE_KINDS, f"unknown kind {op.kind}")
+    op.require(0 <= op.axis < tile.rank, "axis out of range")

@@ -12,7 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
 
-from tilec.ir import ops, ops_launch, ops_staging
+from tilec.ir import ops, ops_launch, ops_staging, ops_sync
 from tilec.ir.core import OPS, Access, Block, Function, Op, Parameter, Precondition, UnsafeBlock, Value, ValueFact
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
@@ -22,7 +22,7 @@ from tilec.ir.types import Type
 
 __all__ = ["ParseError", "parse_expr", "parse_function"]
 
-_OP_MODULES: Final = (ops, ops_launch, ops_staging)  # importing them fills `OPS`
+_OP_MODULES: Final = (ops, ops_launch, ops_staging, ops_sync)  # importing them fills `OPS`
 _WORDS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
 
 
@@ -251,5 +251,5 @@ def _required(op_class: type[Op]) -> frozenset[str]:
 def _fits(value: Any, options: tuple[Any, ...]) -> bool:
     if isinstance(value, tuple):
         items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
-        return tuple[int, ...] in options and all(type(item) is int for item in items)
+        return any(tuple[kind, ...] in options and all(type(item) is kind for item in items) for kind in (int, str))
     return type(value) in options or (type(value) is int and float in options)

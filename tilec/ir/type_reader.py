@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from tilec.ir.expr import COMPARISONS, Expr, const, sym
 from tilec.ir.layout import Digit, Layout
 from tilec.ir.tokens import ParseError, Token, tokenize
-from tilec.ir.types import DTYPES, DType, SharedType, TensorType, TileType, Type
+from tilec.ir.types import DTYPES, DType, RingType, ScratchType, SharedType, TensorType, TileType, Type
 
 LEVELS: Final = (("or",), ("and",), tuple(COMPARISONS), ("+", "-"), ("*", "//", "%"))
 """Binary operators from the loosest to the tightest."""
@@ -145,6 +145,8 @@ class TypeReader:
             return self.tensor_type()
         if self.skip("shared"):
             return self.shared_type()
+        if self.here.text in ("scratch", "ring"):
+            return (ScratchType if self.take().text == "scratch" else RingType)(self.counted())
         return self.tile_type()
 
     def dtype(self) -> DType:
@@ -188,6 +190,13 @@ class TypeReader:
         stages = self.integer()
         self.expect(">")
         return SharedType(dtype, (rows, columns), stages)
+
+    def counted(self) -> int:
+        """A number in angle brackets."""
+        self.expect("<")
+        count = self.integer()
+        self.expect(">")
+        return count
 
     def typed(self) -> tuple[Type, Layout | None]:
         """A type and the layout that may follow it."""

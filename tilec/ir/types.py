@@ -163,4 +163,24 @@ class SharedType:
         return f"shared<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}>"
 
 
-Type = TileType | TensorType | SharedType
+@dataclass(frozen=True, slots=True)
+class ScratchType:
+    """Some bytes of shared memory, through which threads pass elements to each other."""
+
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"scratch<{self.bytes}>"
+
+
+@dataclass(frozen=True, slots=True)
+class RingType:
+    """A queue of stages (`tilec.ir.ops_sync`)."""
+
+    stages: int
+
+    def __str__(self) -> str:
+        return f"ring<{self.stages}>"
+
+
+Type = TileType | TensorType | SharedType | ScratchType | RingType

@@ -6,69 +6,13 @@ A violation is a bug in tilec, never the kernel author's fault, so it is a `Veri
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
-from tilec.ir.ops import (
-    AtomicUpdate,
-    Binary,
-    BlockId,
-    Broadcast,
-    Cast,
-    Compare,
-    Constant,
-    DimValue,
-    For,
-    Gather,
-    If,
-    Iota,
-    Load,
-    Mma,
-    NumBlocks,
-    Permute,
-    Reduce,
-    Reshape,
-    Scatter,
-    Select,
-    Store,
-    Unary,
-    Yield,
-)
+from tilec.ir.ops import Yield
 from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_staging import (
-    AsyncCopy,
-    BlockBarrier,
-    CommitCopies,
-    GroupMma,
-    Part,
-    Relayout,
-    SharedAlloc,
-    SharedLoad,
-    WaitCopies,
-    WaitMma,
-)
-from tilec.ir.types import SharedType, TensorType, TileType, i32, i64
-
-_NO_RESULT: Final = (Store, Scatter, AtomicUpdate, Yield, AsyncCopy, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)
-_ARITY: Final[tuple[tuple[int, tuple[type[Op], ...]], ...]] = (
-    (0, (Constant, Iota, BlockId, NumBlocks, DimValue, SharedAlloc, CommitCopies, WaitCopies, BlockBarrier, WaitPrior)),
-    (1, (Unary, Cast, Broadcast, Reshape, Permute, Reduce, If, Relayout, Part, WaitMma)),
-    (2, (Binary, Compare, SharedLoad)),
-    (3, (Select, Mma)),
-    (5, (GroupMma,)),
-)
-_OPERANDS: Final[dict[type[Op], int]] = {kind: count for count, kinds in _ARITY for kind in kinds}
-"""How many operands an operation takes; those left out say so in their own rules."""
-
-_ACCESSES: Final[tuple[type[Op], ...]] = (Load, Store, Gather, Scatter, AtomicUpdate)
-_LEADING: Final[dict[type[Op], tuple[type, ...]]] = {
-    **dict.fromkeys(_ACCESSES, (TensorType,)),
-    AsyncCopy: (TensorType, SharedType),
-    SharedLoad: (SharedType,),
-    GroupMma: (SharedType, TileType, SharedType),
-}
-"""What the first operands are; all others are tiles."""
+from tilec.ir.ops_sync import Roles
+from tilec.ir.types import TensorType, TileType
 
 
 def verify(function: Function) -> None:
@@ -143,6 +87,8 @@ def _host_expressions(function: Function) -> Iterable[Expr]:
 class _Verifier:
     def __init__(self, function: Function) -> None:
         self.function = function
+        self.warps = function.num_warps  # of the role that is looked at
+        self.tiles: set[int] = set()  # values that several threads hold parts of
 
     def block(self, block: Block, visible: set[int], *, outermost: bool) -> None:
         """`visible` holds the ids of all values in scope; those defined here leave it at the end."""
@@ -165,86 +111,69 @@ class _Verifier:
                 raise VerifyError(_at(op, f"operand {value.name or value.type} is used where it is not defined"))
         self.operands(op)
         self.results(op)
-        if op.regions and not isinstance(op, For | If):
-            raise VerifyError(_at(op, "only loops and branches have regions"))
-        if isinstance(op, If) and any(region.arguments for region in op.regions):
-            raise VerifyError(_at(op, "a branch takes no arguments"))
-        for region in op.regions:
+        if op.regions and not op.has_regions:
+            raise VerifyError(_at(op, "only loops, branches and roles have regions"))
+        if isinstance(op, Roles):
+            self.roles(op, visible)
+        for region in op.regions if not isinstance(op, Roles) else ():
             self.block(region, visible, outermost=False)
-        self.launch_value(op)
         unsafe = op.attributes().get("unsafe")
         if unsafe is not None and not 0 <= unsafe < len(self.function.unsafe):
             raise VerifyError(_at(op, f"there is no unsafe block {unsafe}"))
-        if isinstance(op, Load | Store) and op.vector not in (0, 1, 2, 4, 8, 16):
-            raise VerifyError(_at(op, f"an access moves no {op.vector} bytes at once"))
-        if isinstance(op, WaitCopies) and op.pending < 0:
-            raise VerifyError(_at(op, f"{op.pending} groups cannot be pending"))
-        if isinstance(op, SharedLoad) and min(op.row, op.column) < 0:
-            raise VerifyError(_at(op, "the box lies before its matrix"))
         try:
             op.verify()
+            op.verify_in(self.function)
         except VerifyError as error:
             raise VerifyError(f"{op.loc}: {error}" if op.loc else str(error)) from error
         except (ValueError, IndexError, AssertionError) as error:  # a wrong number or kind of operands
             raise VerifyError(_at(op, f"malformed: {error}")) from error
 
+    def roles(self, op: Roles, visible: set[int]) -> None:
+        """Each region is a block of its own warps; it sees nothing that the threads of all roles hold parts of."""
+        op.verify()
+        if self.warps != self.function.num_warps:
+            raise VerifyError(_at(op, "a role has no roles"))
+        if sum(op.warps) != self.function.num_warps:
+            raise VerifyError(_at(op, f"roles of {sum(op.warps)} warps in a block of {self.function.num_warps}"))
+        outside = self.warps
+        for region, warps in zip(op.regions, op.warps, strict=True):
+            shared = visible - self.tiles
+            self.warps = warps
+            self.block(region, shared, outermost=False)
+        self.warps = outside
+
     def operands(self, op: Op) -> None:
-        wanted = _OPERANDS.get(type(op))
-        if wanted is not None and len(op.operands) != wanted:
-            raise VerifyError(_at(op, f"{len(op.operands)} operands instead of {wanted}"))
-        leading = _LEADING.get(type(op), ())
-        if len(op.operands) < len(leading):
-            raise VerifyError(_at(op, f"{len(op.operands)} operands, at least {len(leading)} are needed"))
-        kinds = (*leading, *[TileType] * (len(op.operands) - len(leading)))
+        if op.num_operands is not None and len(op.operands) != op.num_operands:
+            raise VerifyError(_at(op, f"{len(op.operands)} operands instead of {op.num_operands}"))
+        if len(op.operands) < len(op.leading):
+            raise VerifyError(_at(op, f"{len(op.operands)} operands, at least {len(op.leading)} are needed"))
+        kinds = (*op.leading, *[op.others] * (len(op.operands) - len(op.leading)))
         for position, (value, kind) in enumerate(zip(op.operands, kinds, strict=True)):
             if not isinstance(value.type, kind):
                 raise VerifyError(_at(op, f"operand {position} is {value.type}"))
 
     def results(self, op: Op) -> None:
-        if not isinstance(op, For | If) and len(op.results) != (0 if isinstance(op, _NO_RESULT) else 1):
+        if op.num_results is not None and len(op.results) != op.num_results:
             raise VerifyError(_at(op, f"{len(op.results)} results"))
         for result in op.results:
             if result.owner is not op:
                 raise VerifyError(_at(op, "a result belongs to another operation"))
-            if isinstance(op, SharedAlloc):
-                _verify_buffer(op)
-            else:
+            if op.makes_tiles:
                 self.tile(_at(op, "its result"), result)
 
     def tile(self, place: str, value: Value) -> None:
         """A value inside the kernel is a tile with elements, and its layout holds each of them."""
         if not isinstance(value.type, TileType) or min(value.type.shape, default=1) < 1:
             raise VerifyError(f"{place}: {value.type} is no tile")
+        if value.type.rank:
+            self.tiles.add(id(value))
         if value.layout is None:
             return
-        if not self.function.num_warps:
+        if not self.warps:
             raise VerifyError(f"{place}: a layout before the number of warps is known")
-        problem = value.layout.problem(value.type.shape, self.function.num_warps)
+        problem = value.layout.problem(value.type.shape, self.warps)
         if problem:
             raise VerifyError(f"{place}: {value.layout} on {value.type}: {problem}")
-
-    def launch_value(self, op: Op) -> None:
-        """Block ids, grid extents and dims, which no operand type ties down."""
-        if not isinstance(op, BlockId | NumBlocks | DimValue):
-            return
-        wanted = i64 if isinstance(op, DimValue) and op.symbol in self.function.strides else i32
-        if op.result.type != TileType(wanted):
-            raise VerifyError(_at(op, f"the result is an {wanted} scalar"))
-        if isinstance(op, DimValue):
-            if op.symbol not in self.function.dims:
-                raise VerifyError(_at(op, f"{op.symbol} is no dim"))
-        elif not 0 <= op.axis < len(self.function.grid):
-            raise VerifyError(_at(op, f"the grid has no axis {op.axis}"))
-
-
-def _verify_buffer(op: SharedAlloc) -> None:
-    type = op.result.type
-    if not isinstance(type, SharedType) or min(*type.shape, type.stages) < 1:
-        raise VerifyError(_at(op, f"{type} is no shared buffer"))
-    if type.shape[1] * type.dtype.bytes % 16:
-        raise VerifyError(_at(op, f"rows of {type} are not whole 16-byte chunks"))
-    if op.offset < 0:
-        raise VerifyError(_at(op, f"{op.offset} lies before shared memory"))
 
 
 def _at(op: Op, rule: str) -> str:

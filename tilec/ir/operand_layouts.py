@@ -1,0 +1,50 @@
+"""The layout that lowering takes each operand of an operation in.
+
+In: an operation whose results have layouts. Out: a layout for each operand, None where it does not matter or follows from the
+operand itself. The pass that inserts conversions makes it so (`tilec.passes.schedule.conversions`), the verifier of schedules
+holds every kernel to it.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.blocked_layouts import hidden
+from tilec.ir.core import Op, Value
+from tilec.ir.layout import Layout
+from tilec.ir.ops import Broadcast, For, If, MemoryOp, Mma
+from tilec.ir.ops_staging import GroupMma, WaitMma
+
+Layouts = tuple[Layout | None, ...]
+
+
+def operand_layouts(op: Op) -> Layouts:
+    """See above; those behind the last are None."""
+    if op.elementwise:
+        return (op.result.layout,) * len(op.operands)
+    if isinstance(op, MemoryOp) and op.indexed:
+        return (*[None] * (len(op.operands) - len(op.places)), *[op.tile.layout] * len(op.places))
+    match op:
+        case Broadcast():
+            source, layout = op.operands[0], op.result.layout
+            if source.layout is None or layout is None:
+                return ()
+            return (hidden(layout, {axis for axis, extent in enumerate(source.tile.shape) if extent == 1}),)
+        case Mma():
+            return (None, None, op.result.layout)
+        case GroupMma():
+            return (*[None] * 4, op.result.layout)
+        case WaitMma():
+            return (op.result.layout,)
+        case For():
+            return (None, None, None, *yielded_layouts(op))
+        case _:
+            return ()
+
+
+def yielded_layouts(op: Op) -> Layouts:
+    """The layouts of what the regions of a loop or branch yield."""
+    return tuple(value.layout for value in carried(op))
+
+
+def carried(op: Op) -> list[Value]:
+    """The values that a loop or branch yields: of a loop, as its next turn takes them."""
+    return op.regions[0].arguments[1:] if isinstance(op, For) else op.results if isinstance(op, If) else []

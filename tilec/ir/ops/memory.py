@@ -1,0 +1,205 @@
+"""Reads and writes of tensors.
+
+An access moves a tile, `tile`, between the block and a tensor, its first operand. Its other operands, `places`, say where: an
+offset of a box for each axis of the tensor or, where it is `indexed`, a tile of indices for each, one for every element moved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from tilec.ir.core import Effect, Op, Value
+from tilec.ir.types import TensorType
+
+ATOMIC_KINDS: Final = ("add", "max", "min")
+ATOMIC_DTYPES: Final = ("f32", "i32", "u32", "i64")
+"""Dtypes of atomics: those of whole words. A part of a word would be a compare-and-swap of its neighbours too."""
+_VECTORS: Final = (0, 1, 2, 4, 8, 16)
+
+
+class MemoryOp(Op):
+    """Base of all accesses, by way of `ReadOp` or `WriteOp`. `unsafe` is the index of the enclosing unsafe block or None."""
+
+    leading = (TensorType,)
+    indexed: ClassVar[bool] = False
+    """Whether there is an index for each element; else there is an offset of a box."""
+    unsafe: int | None
+
+    @property
+    def tensor(self) -> Value:
+        """What is read or written."""
+        return self.operands[0]
+
+    @property
+    def tile(self) -> Value:
+        """The elements moved."""
+        raise NotImplementedError
+
+    @property
+    def places(self) -> list[Value]:
+        """An offset or index tile for each axis of the tensor."""
+        raise NotImplementedError
+
+    @property
+    def clipped(self) -> bool:
+        """Whether elements outside the tensor are not touched; else there are none (proven)."""
+        raise NotImplementedError
+
+    @property
+    def verb(self) -> str:
+        """The word that the kernel's author wrote."""
+        return self.opcode
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return ((self.tensor, self.effect),)
+
+    def verify(self) -> None:
+        self.require(isinstance(self.tensor.type, TensorType), "the first operand is a tensor")
+        self.require(self.tile.tile.dtype == self.tensor.tensor.dtype, "tile and tensor share a dtype")
+        if self.indexed:
+            self._verify_indices()
+        else:
+            self._verify_box()
+
+    def _verify_box(self) -> None:
+        rank = self.tensor.tensor.rank
+        self.require(self.tile.tile.rank == rank == len(self.places), "one offset and one extent per tensor axis")
+        for offset in self.places:
+            self.require(offset.tile.rank == 0 and offset.tile.dtype.is_integer, "offsets are integer scalars")
+
+    def _verify_indices(self) -> None:
+        self.require(len(self.places) == self.tensor.tensor.rank, "one index tile per tensor axis")
+        for index in self.places:
+            fits = index.tile.dtype.is_integer and index.tile.shape == self.tile.tile.shape
+            self.require(fits, "indices have the tile's shape")
+
+
+class ReadOp(MemoryOp):
+    """Base of reads. Operands: tensor, places. With `pad`, what lies outside the tensor reads as that value."""
+
+    pad: float | None
+
+    @property
+    def source(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def tile(self) -> Value:
+        return self.result
+
+    @property
+    def places(self) -> list[Value]:
+        return self.operands[1:]
+
+    @property
+    def clipped(self) -> bool:
+        return self.pad is not None
+
+
+class WriteOp(MemoryOp):
+    """Base of writes. Operands: tensor, tile, places. With `mask`, what lies outside the tensor is not written."""
+
+    num_results = 0
+    mask: bool
+
+    @property
+    def target(self) -> Value:
+        return self.operands[0]
+
+    @property
+    def tile(self) -> Value:
+        return self.operands[1]
+
+    @property
+    def places(self) -> list[Value]:
+        return self.operands[2:]
+
+    @property
+    def clipped(self) -> bool:
+        return self.mask
+
+
+@dataclass(eq=False, kw_only=True)
+class Load(ReadOp, opcode="load", effect=Effect.READ):
+    """Read the box `[offset_k, offset_k + shape_k)` of a tensor. Operands: tensor, one i32/i64 scalar offset (in elements)
+    per axis. `vector` is how many bytes a thread may move at once, as the layout pass proved from alignment; 0 before it
+    ran."""
+
+    pad: float | None = None
+    unsafe: int | None = None
+    vector: int = 0
+
+    @property
+    def offsets(self) -> list[Value]:
+        return self.places
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.vector in _VECTORS, f"an access moves no {self.vector} bytes at once")
+
+
+@dataclass(eq=False, kw_only=True)
+class Store(WriteOp, opcode="store", effect=Effect.WRITE):
+    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets. `vector` is as for a load."""
+
+    mask: bool = False
+    unsafe: int | None = None
+    vector: int = 0
+
+    @property
+    def offsets(self) -> list[Value]:
+        return self.places
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.vector in _VECTORS, f"an access moves no {self.vector} bytes at once")
+
+
+@dataclass(eq=False, kw_only=True)
+class Gather(ReadOp, opcode="gather", effect=Effect.READ):
+    """Read one element per tile position. Operands: tensor, one integer index tile per axis (all of the result's shape)."""
+
+    indexed = True
+    pad: float | None = None
+    unsafe: int | None = None
+
+    @property
+    def indices(self) -> list[Value]:
+        return self.places
+
+
+@dataclass(eq=False, kw_only=True)
+class Scatter(WriteOp, opcode="scatter", effect=Effect.WRITE):
+    """Write one element per tile position. Operands: tensor, tile, one integer index tile per axis."""
+
+    indexed = True
+    mask: bool = False
+    unsafe: int | None = None
+
+    @property
+    def indices(self) -> list[Value]:
+        return self.places
+
+
+@dataclass(eq=False, kw_only=True)
+class AtomicUpdate(WriteOp, opcode="atomic", effect=Effect.ATOMIC):
+    """Combine a tile into the box at the offsets, atomically per element, relaxed order. Operands: tensor, tile, offsets."""
+
+    kind: str
+    mask: bool = False
+    unsafe: int | None = None
+
+    @property
+    def offsets(self) -> list[Value]:
+        return self.places
+
+    @property
+    def verb(self) -> str:
+        return f"atomic_{self.kind}"
+
+    def verify(self) -> None:
+        self.require(self.kind in ATOMIC_KINDS, f"unknown kind {self.kind}")
+        dtype = self.tensor.tensor.dtype
+        self.require(dtype.name in ATOMIC_DTYPES, f"atomics of {dtype} do not exist")
+        super().verify()

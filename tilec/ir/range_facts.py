@@ -1,0 +1,132 @@
+"""A range with a congruence, and integer arithmetic on such facts: what goes in and comes out is `Range`, and every rule is
+sound: the result of the operation on any members of the operands is a member of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tilec.ir.types import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`low <= v <= high`, and `v == rest` modulo `modulus` (0: exactly `rest`, 1: nothing known)."""
+
+    low: int
+    high: int
+    modulus: int = 1
+    rest: int = 0
+
+    @property
+    def constant(self) -> int | None:
+        return self.low if self.low == self.high else None
+
+
+def exactly(value: int) -> Range:
+    """The fact of a constant."""
+    return Range(value, value, 0, value)
+
+
+def between(low: int, high: int, modulus: int = 1, rest: int = 0) -> Range:
+    """A fact in normal form; an empty range (code that is never reached) widens to its larger bound."""
+    if low >= high:
+        return exactly(high) if low == high else exactly(max(low, high))
+    return Range(low, high, modulus, rest % modulus if modulus else rest)
+
+
+def of_dtype(dtype: DType) -> Range:
+    """Every value of an integer or bool dtype; floats carry no fact (a range of zero width is never read)."""
+    return Range(*dtype.integer_range()) if not dtype.is_float else Range(-(2**63), 2**63)
+
+
+def join(left: Range, right: Range) -> Range:
+    """Both ranges; the congruence that both satisfy."""
+    modulus = gcd(gcd(left.modulus, right.modulus), abs(left.rest - right.rest))
+    return between(min(left.low, right.low), max(left.high, right.high), modulus, left.rest)
+
+
+def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
+    """Range of `a kind b` over the integers; None for kinds it knows nothing about."""
+    match kind:
+        case "add":
+            return between(a.low + b.low, a.high + b.high, gcd(a.modulus, b.modulus), a.rest + b.rest)
+        case "sub":
+            return between(a.low - b.high, a.high - b.low, gcd(a.modulus, b.modulus), a.rest - b.rest)
+        case "mul":
+            corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+            modulus = gcd(gcd(a.modulus * b.modulus, a.modulus * b.rest), b.modulus * a.rest)
+            return between(min(corners), max(corners), modulus, a.rest * b.rest)
+        case "floordiv":
+            return _floordiv(a, b)
+        case "mod":
+            return _mod(a, b)
+        case "min":
+            return between(min(a.low, b.low), min(a.high, b.high), *_common(a, b))
+        case "max":
+            return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
+        case "and" if a.low >= 0 or b.low >= 0:
+            return between(0, min(fact.high for fact in (a, b) if fact.low >= 0))
+        case "or" | "xor" if a.low >= 0 and b.low >= 0:
+            least = max(a.low, b.low) if kind == "or" else 0
+            return between(least, (1 << max(a.high, b.high).bit_length()) - 1)
+        case "shl" if b.low >= 0 and b.high < 63:
+            return between(min(a.low << b.low, a.low << b.high), max(a.high << b.low, a.high << b.high))
+        case "shr" if b.low >= 0 and b.high < 63:
+            return between(min(a.low >> b.low, a.low >> b.high), max(a.high >> b.low, a.high >> b.high))
+        case _:
+            return None
+
+
+def unary(kind: str, a: Range, dtype: DType) -> Range | None:
+    """Range of `kind a` of elements of an integer dtype, over the integers; None for kinds it knows nothing about."""
+    if kind == "neg":
+        return between(-a.high, -a.low, a.modulus, -a.rest)
+    if kind == "not":
+        ends = sum(dtype.integer_range())  # -1 of a signed type, the largest number of an unsigned one
+        return between(ends - a.high, ends - a.low, a.modulus, ends - a.rest)
+    if kind == "abs":
+        low = 0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
+        return between(low, max(abs(a.low), abs(a.high)))
+    return None
+
+
+def truth(a: Range) -> Range:
+    """Range of `v != 0`."""
+    never_zero = a.low > 0 or a.high < 0 or (a.modulus > 1 and a.rest != 0)
+    return exactly(1) if never_zero else exactly(0) if a.constant == 0 else Range(0, 1)
+
+
+def reduction(kind: str, a: Range, extent: int) -> Range:
+    """Range of an axis of `extent` elements reduced away, over the integers."""
+    if kind.startswith("arg"):
+        return between(0, extent - 1)
+    return between(a.low * extent, a.high * extent) if kind == "sum" else a
+
+
+def _common(a: Range, b: Range) -> tuple[int, int]:
+    return gcd(gcd(a.modulus, b.modulus), abs(a.rest - b.rest)), a.rest
+
+
+def _floordiv(a: Range, b: Range) -> Range:
+    if b.low < 1:
+        magnitude = max(abs(a.low), abs(a.high)) + 1
+        return Range(-magnitude, magnitude)
+    corners = [x // y for x in (a.low, a.high) for y in (b.low, b.high)]
+    d = b.constant
+    if d and a.modulus and a.modulus % d == 0:
+        return between(min(corners), max(corners), a.modulus // d, a.rest // d)
+    return between(min(corners), max(corners))
+
+
+def _mod(a: Range, b: Range) -> Range:
+    if b.low < 1:
+        return Range(min(b.low, 0), max(b.high, 0))
+    d = b.constant
+    if a.low >= 0 and a.high < b.low:
+        return a
+    if d and a.modulus and a.modulus % d == 0:
+        return exactly(a.rest % d)
+    modulus = gcd(a.modulus, d) if d else 1
+    return between(0, b.high - 1, modulus, a.rest)

@@ -1,0 +1,67 @@
+"""What the text of a function leaves out: spans of the source and the names of values, for messages.
+
+In: a function as the frontend made it. Out: a table (JSON) that stands beside its text; `attach` puts it back on the function
+that `tilec.ir.parser` reads from the text. Nothing that decides a verdict or a byte of code is in the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from tilec.diagnostics import Span
+from tilec.ir.core import Function, Op, Precondition, UnsafeBlock, ValueFact
+from tilec.ir.lines import line_numbers
+
+Row = list[int | str] | None
+Part = TypeVar("Part", Precondition, ValueFact, UnsafeBlock)
+
+
+def spans_json(function: Function) -> dict[str, Any]:
+    """`lines`: line of the text -> file, line, column, end line, end column (columns 0-based); `names`: line -> names of the
+    operation's results, then of each region's arguments; spans of the head's parts in their order."""
+    numbered = line_numbers(function)
+    names = {str(line): _names(op) for op, line in numbered.items()}
+    return {
+        "lines": {str(line): _row(op.loc) for op, line in numbered.items() if op.loc is not None},
+        "names": {line: found for line, found in names.items() if any(any(group) for group in found)},
+        "function": _row(function.loc),
+        "parameters": [_row(parameter.loc) for parameter in function.parameters],
+        "requires": [_row(condition.loc) for condition in function.requires],
+        "values": [_row(fact.loc) for fact in function.values],
+        "unsafe": [_row(block.loc) for block in function.unsafe],
+    }
+
+
+def attach(function: Function, spans: dict[str, Any]) -> Function:
+    """Give a function that was read from its text its names and spans, in place."""
+    for op, line in line_numbers(function).items():
+        op.loc = _span(spans["lines"].get(str(line)))
+        groups = [op.results, *(region.arguments for region in op.regions)]
+        for values, names in zip(groups, spans["names"].get(str(line), ()), strict=False):
+            for value, name in zip(values, names, strict=True):
+                value.name = name
+    function.loc = _span(spans["function"])
+    for parameter, row in zip(function.parameters, spans["parameters"], strict=True):
+        parameter.loc = _span(row)
+    function.requires = _with_spans(function.requires, spans["requires"])
+    function.values = _with_spans(function.values, spans["values"])
+    function.unsafe = _with_spans(function.unsafe, spans["unsafe"])
+    return function
+
+
+def _names(op: Op) -> list[list[str]]:
+    return [[value.name for value in group] for group in (op.results, *(region.arguments for region in op.regions))]
+
+
+def _with_spans(parts: tuple[Part, ...], rows: Sequence[Row]) -> tuple[Part, ...]:
+    return tuple(dataclasses.replace(part, loc=_span(row)) for part, row in zip(parts, rows, strict=True))
+
+
+def _row(span: Span | None) -> Row:
+    return None if span is None else [span.file, span.line, span.column, span.end_line, span.end_column]
+
+
+def _span(row: Row) -> Span | None:
+    return None if row is None else Span(*row)  # pyright: ignore[reportArgumentType]

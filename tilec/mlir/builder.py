@@ -1,0 +1,378 @@
+"""The operations of the LLVM and NVVM dialects that kernels are made of, each a method that checks what it is given.
+
+In: typed values (`tilec.mlir.types`). Out: typed values, and the text in `lines`. Operations take the
+flags that the rule of lowered code allows (`tilec.lowering.total`), which judges the text by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final, Literal
+
+from tilec.ir.core import VerifyError
+from tilec.mlir.types import GLOBAL, SHARED, SsaValue, Type, f32, i1, i16, i32, i64, structure
+from tilec.mlir.writer import Writer
+
+IntegerOp = Literal["add", "sub", "mul", "and", "or", "xor", "shl", "lshr", "ashr", "udiv", "urem", "sdiv", "srem"]
+FloatOp = Literal["fadd", "fsub", "fmul", "fdiv"]
+IntegerTest = Literal["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"]
+FloatTest = Literal["oeq", "une", "olt", "ole", "ogt", "oge", "uno"]
+
+DYNAMIC_SHARED: Final = "dynamic_shared"
+"""The symbol of the dynamic shared memory, in `module` below it."""
+PROVEN: Final = "tilec.proven"
+"""The attribute of an operation whose right operand is proven to be one for which LLVM gives it a value."""
+_CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
+_UNCHANGED: Final = frozenset({("add", 0), ("mul", 1), ("shl", 0), ("lshr", 0), ("udiv", 1)})
+_LETTERS: Final = {"r": (i32,), "l": (i64, GLOBAL, SHARED), "h": (i16,), "f": (f32,), "b": (i1,)}
+"""What a letter of a constraint stands for: a register of this type in inline PTX."""
+
+
+class Builder(Writer):
+    """Writes operations in the order of the calls."""
+
+    def float_constant(self, bits: int) -> SsaValue:
+        """The f32 of these bits, so that infinities and rounding survive the text."""
+        return self._value(f"llvm.mlir.constant(0x{bits:08X} : f32) : f32", f32)
+
+    def truth(self, value: bool) -> SsaValue:
+        """A constant i1."""
+        return self._value(f"llvm.mlir.constant({'true' if value else 'false'}) : i1", i1)
+
+    def zero(self, type: Type) -> SsaValue:
+        """The value of a vector type whose bits are all zero."""
+        return self._value(f"llvm.mlir.zero : {type.text}", type)
+
+    def special_register(self, name: str) -> SsaValue:
+        """A special register of PTX (`tid.x`, `ctaid.y`, ...), i32."""
+        return self._value(f"nvvm.read.ptx.sreg.{name} : i32", i32)
+
+    def dynamic_shared(self) -> SsaValue:
+        """Where the dynamic shared memory begins."""
+        return self._value(f"llvm.mlir.addressof @{DYNAMIC_SHARED} : {SHARED.text}", SHARED)
+
+    # Integers
+
+    def integer(self, kind: IntegerOp, left: SsaValue, right: SsaValue | int, *, proven: bool = False) -> SsaValue:
+        """`left kind right`; an integer on the right that changes nothing makes no operation. `proven` says that the right
+        operand of a division, remainder or shift is one for which there is a value."""
+        if isinstance(right, int):
+            if (kind, right) in _UNCHANGED:
+                return left
+            right = self.constant(right, left.type)
+        elif right.type is not left.type:
+            raise _unlike(kind, left, right)
+        if left.type.kind != "integer":
+            raise _wrong(kind, left)
+        mark = f" {{{PROVEN}}}" if proven else ""
+        return self._value(f"llvm.{kind} {left.name}, {right.name}{mark} : {left.type.text}", left.type)
+
+    def add(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
+        """The sum, modulo the width."""
+        return self.integer("add", left, right)
+
+    def sub(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
+        """The difference, modulo the width."""
+        return self.integer("sub", left, right)
+
+    def mul(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
+        """The product, modulo the width."""
+        return self.integer("mul", left, right)
+
+    def udiv(self, left: SsaValue, right: int) -> SsaValue:
+        """The quotient of unsigned numbers by a constant."""
+        return self.integer("udiv", left, right)
+
+    def urem(self, left: SsaValue, right: int) -> SsaValue:
+        """What that division leaves."""
+        return self.integer("urem", left, right)
+
+    def shl(self, left: SsaValue, right: int) -> SsaValue:
+        """Shifted left by a constant."""
+        return self.integer("shl", left, right)
+
+    def lshr(self, left: SsaValue, right: int) -> SsaValue:
+        """Shifted right by a constant, zeros from the left."""
+        return self.integer("lshr", left, right)
+
+    def bit_and(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
+        """Bits set in both."""
+        return self.integer("and", left, right)
+
+    def bit_or(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
+        """Bits set in either."""
+        return self.integer("or", left, right)
+
+    def bit_xor(self, left: SsaValue, right: SsaValue | int) -> SsaValue:
+        """Bits set in one alone."""
+        return self.integer("xor", left, right)
+
+    def compare(self, kind: IntegerTest, left: SsaValue, right: SsaValue) -> SsaValue:
+        """`left kind right` of integers as i1; `s` and `u` say how their bits are read."""
+        if right.type is not left.type or left.type.kind != "integer":
+            raise _unlike("icmp", left, right)
+        return self._value(f'llvm.icmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
+
+    def select(self, condition: SsaValue, on_true: SsaValue, on_false: SsaValue) -> SsaValue:
+        """`condition ? on_true : on_false`."""
+        if on_true.type is not on_false.type:
+            raise _unlike("select", on_true, on_false)
+        if condition.type is not i1:
+            raise _wrong("select", condition)
+        names = f"{condition.name}, {on_true.name}, {on_false.name}"
+        return self._value(f"llvm.select {names} : i1, {on_true.type.text}", on_true.type)
+
+    # Floats
+
+    def float_op(self, kind: FloatOp, left: SsaValue, right: SsaValue, *, contract: bool = False) -> SsaValue:
+        """`left kind right`, rounded to nearest even. With `contract` a product and the sum it goes into may round once."""
+        if right.type is not left.type or left.type.kind != "float":
+            raise _unlike(kind, left, right)
+        text = f"llvm.{kind} {left.name}, {right.name}{_CONTRACT if contract else ''} : {left.type.text}"
+        return self._value(text, left.type)
+
+    def negated(self, value: SsaValue) -> SsaValue:
+        """A float with its sign turned."""
+        if value.type.kind != "float":
+            raise _wrong("fneg", value)
+        return self._value(f"llvm.fneg {value.name} : {value.type.text}", value.type)
+
+    def float_function(self, name: Literal["fabs", "sqrt", "floor", "ceil"], value: SsaValue) -> SsaValue:
+        """A function that LLVM has an operation for."""
+        if value.type.kind != "float":
+            raise _wrong(name, value)
+        text = value.type.text
+        return self._value(f"llvm.intr.{name}({value.name}) : ({text}) -> {text}", value.type)
+
+    def float_compare(self, kind: FloatTest, left: SsaValue, right: SsaValue) -> SsaValue:
+        """`left kind right` of floats as i1; `o` is false and `u` true where one is NaN."""
+        if right.type is not left.type or left.type.kind != "float":
+            raise _unlike("fcmp", left, right)
+        return self._value(f'llvm.fcmp "{kind}" {left.name}, {right.name} : {left.type.text}', i1)
+
+    # Conversions
+
+    def _converted(self, kind: str, value: SsaValue, type: Type) -> SsaValue:
+        if not _converts(kind, value.type, type):
+            raise VerifyError(f"MLIR: `{kind}` makes no {type} of {value.name} of {value.type}")
+        return self._value(f"llvm.{kind} {value.name} : {value.type.text} to {type.text}", type)
+
+    def extended(self, value: SsaValue, type: Type, *, signed: bool) -> SsaValue:
+        """An integer in a wider type, by its sign or by zeros."""
+        return self._converted("sext" if signed else "zext", value, type)
+
+    def zext(self, value: SsaValue, type: Type) -> SsaValue:
+        """An unsigned integer in a wider type."""
+        return self._converted("zext", value, type)
+
+    def trunc(self, value: SsaValue, type: Type) -> SsaValue:
+        """The low bits of an integer."""
+        return self._converted("trunc", value, type)
+
+    def fpext(self, value: SsaValue, type: Type) -> SsaValue:
+        """A float in a wider type; exact."""
+        return self._converted("fpext", value, type)
+
+    def fptrunc(self, value: SsaValue, type: Type) -> SsaValue:
+        """A float rounded to a narrower type, to nearest even."""
+        return self._converted("fptrunc", value, type)
+
+    def integer_to_float(self, value: SsaValue, type: Type, *, signed: bool) -> SsaValue:
+        """An integer rounded to a float, to nearest even."""
+        return self._converted("sitofp" if signed else "uitofp", value, type)
+
+    def bitcast(self, value: SsaValue, type: Type) -> SsaValue:
+        """The same bits as another type."""
+        return self._converted("bitcast", value, type)
+
+    def address(self, pointer: SsaValue, type: Type) -> SsaValue:
+        """A pointer as an integer."""
+        return self._converted("ptrtoint", pointer, type)
+
+    def pointer_to(self, address: SsaValue, type: Type) -> SsaValue:
+        """An integer as a pointer."""
+        return self._converted("inttoptr", address, type)
+
+    # Vectors and structures
+
+    def extract(self, vector: SsaValue, position: int) -> SsaValue:
+        """An element of a vector."""
+        if vector.type.kind != "vector":
+            raise _wrong("extractelement", vector)
+        at, text = self.constant(position), vector.type.text
+        return self._value(f"llvm.extractelement {vector.name}[{at.name} : i32] : {text}", vector.type.parts[0])
+
+    def packed(self, values: Sequence[SsaValue], type: Type) -> SsaValue:
+        """The vector of these elements."""
+        made = self.zero(type)
+        if type.kind != "vector" or type.bits != sum(value.type.bits for value in values):
+            raise VerifyError(f"MLIR: {len(values)} values of {values[0].type} are no {type}")
+        for position, value in enumerate(values):
+            made = self.insert(value, made, position)
+        return made
+
+    def insert(self, value: SsaValue, vector: SsaValue, position: int) -> SsaValue:
+        """The vector with another element at a position."""
+        if vector.type.kind != "vector" or value.type is not vector.type.parts[0]:
+            raise _unlike("insertelement", vector, value)
+        at, text = self.constant(position), vector.type.text
+        return self._value(f"llvm.insertelement {value.name}, {vector.name}[{at.name} : i32] : {text}", vector.type)
+
+    def _fields(self, made: SsaValue) -> list[SsaValue]:
+        """The fields of a structure."""
+        text = made.type.text
+        return [self._value(f"llvm.extractvalue {made.name}[{i}] : {text}", type) for i, type in enumerate(made.type.parts)]
+
+    # Memory
+
+    def offset(self, pointer: SsaValue, by: SsaValue | int) -> SsaValue:
+        """`pointer` moved by a number of bytes."""
+        space = pointer.type.text
+        if pointer.type.kind != "pointer":
+            raise _wrong("getelementptr", pointer)
+        if isinstance(by, int):
+            if not by:
+                return pointer
+            return self._value(f"llvm.getelementptr {pointer.name}[{by}] : ({space}) -> {space}, i8", pointer.type)
+        if by.type.kind != "integer":
+            raise _wrong("getelementptr", by)
+        text = f"llvm.getelementptr {pointer.name}[{by.name}] : ({space}, {by.type.text}) -> {space}, i8"
+        return self._value(text, pointer.type)
+
+    def load(self, pointer: SsaValue, type: Type, *, alignment: int = 0, invariant: bool = False) -> SsaValue:
+        """What memory holds at a pointer. `alignment` in bytes, 0 for that of the type; `invariant` where nothing writes it
+        while the kernel runs."""
+        if pointer.type.kind != "pointer":
+            raise _wrong("load", pointer)
+        attributes = f"{' invariant' if invariant else ''}{_alignment(alignment)}"
+        return self._value(f"llvm.load {pointer.name}{attributes} : {pointer.type.text} -> {type.text}", type)
+
+    def store(self, value: SsaValue, pointer: SsaValue, *, alignment: int = 0) -> None:
+        """Memory at a pointer holds `value`; alignment as in `load`."""
+        if pointer.type.kind != "pointer":
+            raise _wrong("store", pointer)
+        types = f"{value.type.text}, {pointer.type.text}"
+        self._effect(f"llvm.store {value.name}, {pointer.name}{_alignment(alignment)} : {types}")
+
+    def atomic_update(self, kind: str, pointer: SsaValue, value: SsaValue) -> SsaValue:
+        """A relaxed `add`, `fadd`, `max`, `min`, `umax` or `umin` of memory; what it held before."""
+        if pointer.type.kind != "pointer" or value.type.kind != ("float" if kind == "fadd" else "integer"):
+            raise _unlike("atomicrmw", pointer, value)
+        types = f"{pointer.type.text}, {value.type.text}"
+        return self._value(f"llvm.atomicrmw {kind} {pointer.name}, {value.name} monotonic : {types}", value.type)
+
+    # What threads do together
+
+    def barrier(self) -> None:
+        """Wait for all threads of the block."""
+        self._effect("nvvm.barrier")
+
+    def commit_group(self) -> None:
+        """End this thread's group of asynchronous copies."""
+        self._effect("nvvm.cp.async.commit.group")
+
+    def wait_group(self, pending: int) -> None:
+        """Wait for all but `pending` of this thread's groups of asynchronous copies."""
+        self._effect(f"nvvm.cp.async.wait.group {pending}")
+
+    def shuffle(self, value: SsaValue, mask: int) -> SsaValue:
+        """The i32 or f32 of the lane whose index differs in the bits of `mask` (PTX ISA, `shfl.sync.bfly`)."""
+        if value.type not in (i32, f32):
+            raise _wrong("shfl.sync", value)
+        members, offset, clamp = self.constant(-1), self.constant(mask), self.constant(31)
+        names, text = f"{members.name}, {value.name}, {offset.name}, {clamp.name}", value.type.text
+        return self._value(f"nvvm.shfl.sync bfly {names} : {text} -> {text}", value.type)
+
+    # Calls
+
+    def intrinsic(self, name: str, operands: Sequence[SsaValue], results: Sequence[Type] = ()) -> list[SsaValue]:
+        """An intrinsic of LLVM; `name` is without `llvm.`."""
+        return self._call(f'llvm.call_intrinsic "llvm.{name}"({_names(operands)})', operands, results)
+
+    def instruction(self, name: str, operands: Sequence[SsaValue], results: Sequence[Type] = ()) -> list[SsaValue]:
+        """An intrinsic that stands for an instruction of PTX; `name` is without `llvm.nvvm.`."""
+        return self._call(f'llvm.call_intrinsic "llvm.nvvm.{name}"({_names(operands)})', operands, results)
+
+    def inline_ptx(
+        self,
+        text: str,
+        constraints: str,
+        operands: Sequence[SsaValue] = (),
+        results: Sequence[Type] = (),
+        *,
+        side_effects: bool = False,
+    ) -> list[SsaValue]:
+        """PTX as text, in which `$i` is the i-th of results and operands; `constraints` are LLVM's: a letter for each."""
+        _check_constraints(constraints, list(results), [value.type for value in operands])
+        effects = " has_side_effects" if side_effects else ""
+        names = f" {_names(operands)}" if operands else ""
+        return self._call(f'llvm.inline_asm{effects} "{text}", "{constraints}"{names}', operands, results)
+
+    def _call(self, text: str, operands: Sequence[SsaValue], results: Sequence[Type]) -> list[SsaValue]:
+        signature = f"{text} : ({', '.join([value.type.text for value in operands])}) -> "
+        if not results:
+            self._effect(f"{signature}()")
+            return []
+        type = results[0] if len(results) == 1 else structure(*results)
+        made = self._value(f"{signature}{type.text}", type)
+        return [made] if len(results) == 1 else self._fields(made)
+
+
+def _names(values: Sequence[SsaValue]) -> str:
+    return ", ".join([value.name for value in values])
+
+
+def _alignment(bytes_: int) -> str:
+    return f" {{alignment = {bytes_} : i64}}" if bytes_ else ""
+
+
+def _wrong(kind: str, value: SsaValue) -> VerifyError:
+    return VerifyError(f"MLIR: `{kind}` takes no {value.name} of {value.type}")
+
+
+def _unlike(kind: str, left: SsaValue, right: SsaValue) -> VerifyError:
+    return VerifyError(f"MLIR: `{kind}` takes no {left.name} of {left.type} with {right.name} of {right.type}")
+
+
+@cache
+def _converts(kind: str, source: Type, target: Type) -> bool:
+    """Whether the conversion `kind` leads from one type to the other."""
+    kinds, wider = (source.kind, target.kind), target.bits > source.bits
+    match kind:
+        case "zext" | "sext":
+            return kinds == ("integer", "integer") and wider
+        case "trunc":
+            return kinds == ("integer", "integer") and target.bits < source.bits
+        case "fpext":
+            return kinds == ("float", "float") and wider
+        case "fptrunc":
+            return kinds == ("float", "float") and target.bits < source.bits
+        case "sitofp" | "uitofp":
+            return kinds == ("integer", "float")
+        case "ptrtoint":
+            return kinds == ("pointer", "integer")
+        case "inttoptr":
+            return kinds == ("integer", "pointer")
+        case _:
+            assert kind == "bitcast", kind
+            return source.bits == target.bits > 0
+
+
+def _check_constraints(constraints: str, results: list[Type], operands: list[Type]) -> None:
+    """VerifyError unless the letters are those of the types, results before operands."""
+    outputs, inputs = _letters(constraints)
+    fits = len(outputs) == len(results) and len(inputs) == len(operands)
+    pairs = (*zip(outputs, results, strict=False), *zip(inputs, operands, strict=False))
+    if not fits or any(type not in _LETTERS[letter] for letter, type in pairs):
+        types = f"({', '.join(map(str, operands))}) -> ({', '.join(map(str, results))})"
+        raise VerifyError(f"MLIR: inline PTX with `{constraints}` is given {types}")
+
+
+@cache
+def _letters(constraints: str) -> tuple[list[str], list[str]]:
+    """The letters of results and of operands; an operand in the place of a result has that one's."""
+    parts = [part for part in constraints.split(",") if part and not part.startswith("~")]
+    outputs = [part[1:] for part in parts if part.startswith("=")]
+    inputs = [outputs[int(part)] if part.isdigit() else part for part in parts if not part.startswith("=")]
+    return outputs, inputs

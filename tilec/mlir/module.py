@@ -1,0 +1,48 @@
+"""What stands around a kernel's operations: the module, its dynamic shared memory, and the function's head.
+
+In: the kernel's arguments and launch bounds, and its lines. Out: the text of the module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilec.mlir.builder import DYNAMIC_SHARED
+from tilec.mlir.types import GLOBAL, SsaValue
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a kernel. What is promised of a pointer to global memory: it is the only way to what the kernel writes
+    through it, and with `read_only` nothing is written through it."""
+
+    value: SsaValue
+    read_only: bool = False
+
+
+def kernel_module(
+    symbol: str, arguments: Sequence[Argument], lines: Sequence[str], *, threads: int, min_blocks: int | None, alignment: int
+) -> str:
+    """`threads` per block; registers are bounded so that `min_blocks` blocks fit a multiprocessor (PTX ISA, `.minnctapersm`);
+    `alignment` of the dynamic shared memory in bytes."""
+    occupancy = f", nvvm.minctasm = {min_blocks} : i32" if min_blocks else ""
+    made = [
+        "module {",
+        f"llvm.mlir.global external @{DYNAMIC_SHARED}() "
+        f"{{addr_space = 3 : i32, alignment = {alignment} : i64}} : !llvm.array<0 x i8>",
+        f"llvm.func @{symbol}({', '.join(map(_argument, arguments))}) attributes "
+        f"{{nvvm.kernel, nvvm.reqntid = array<i32: {threads}>{occupancy}}} {{",
+        *lines,
+        "llvm.return",
+        "}",
+        "}",
+    ]
+    return "\n".join(made) + "\n"
+
+
+def _argument(argument: Argument) -> str:
+    text = f"{argument.value.name}: {argument.value.type}"
+    if argument.value.type is not GLOBAL:
+        return text
+    return f"{text} {{{'llvm.noalias, llvm.readonly' if argument.read_only else 'llvm.noalias'}}}"
