@@ -12,7 +12,7 @@ import pytest
 from frontend_kernels import compile_body, compile_text
 
 from tilec.ir import ops
-from tilec.ir.core import Block, Function, Value
+from tilec.ir.core import Block, Function, Op, Value
 
 BINARY = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
@@ -45,7 +45,7 @@ class Evaluator:
                 self.values[value] = result
         return []
 
-    def step(self, op: ops.Op, args: list[float]) -> list[float]:
+    def step(self, op: Op, args: list[float]) -> list[float]:
         if isinstance(op, ops.Constant):
             return [op.value]
         if isinstance(op, ops.DimValue):

@@ -4,7 +4,7 @@ In: a kernel file and the values of its constants. Out: an `ir.core.Function` wh
 CompileError with every problem found (E01 syntax, E02 types). The file is parsed, never executed.
 
 `module` reads files and imports, `signature` the parameters, `statements` and `expressions` the body, `words` and `memory`
-the vocabulary, `host` what the launcher evaluates, `arithmetic` and `emitter` the typing rules and the operations.
+the `vocabulary`, `host` what the launcher evaluates, `arithmetic` and `emitter` the typing rules and the operations.
 """
 
 from tilec.frontend.build import KernelSource, load_kernel, read_kernel

@@ -10,6 +10,7 @@ from tilec.frontend.emitter import MAX_TILE, At, Emitter, Term, describe, usable
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.types import DTYPES, DType, TensorType
+from tilec.spelling import ask_first
 
 
 class Missing:
@@ -55,7 +56,8 @@ class Call:
         for name, term in self.keywords.items():
             if name not in every or name in found:
                 wrong = "is given twice" if name in found else "is no parameter"
-                raise self.at.error("E0113", f"`{name}` {wrong} of `{shown}`", hint=f"its parameters: {', '.join(every)}")
+                hint = ask_first(name, set(every) - found.keys(), f"its parameters: {', '.join(every)}")
+                raise self.at.error("E0113", f"`{name}` {wrong} of `{shown}`", hint=hint)
             found[name] = term
         for name in every:
             if name not in found and name not in optional:
@@ -104,15 +106,16 @@ class Call:
             size *= abs(item)
             shape.append(item)
         if size > MAX_TILE:
+            count = size if size.bit_length() <= 64 else "over 2^64"  # more digits than anybody reads, or Python prints
             raise self.at.error(
-                "E0203", f"the tile has {size} elements", hint=f"a tile has at most {MAX_TILE}; use a smaller block"
+                "E0203", f"the tile has {count} elements", hint=f"a tile has at most {MAX_TILE}; use a smaller block"
             )
         return tuple(shape)
 
     def axis(self, term: Term, rank: int) -> int:
         """An axis argument, negative ones counted from the end; E0203."""
         if not isinstance(term, int) or isinstance(term, bool) or not -rank <= term < rank:
-            hint = f"name an axis in 0..{rank}" if rank else "a scalar has no axes"
+            hint = f"name an axis from 0 to {rank - 1}" if rank else "a scalar has no axes"
             raise self.at.error("E0203", f"no axis {describe(term)} in a tile with {rank} axes", hint=hint)
         return term % rank
 

@@ -130,7 +130,7 @@ def binary(emitter: Emitter, kind: str, left: Term, right: Term, at: At) -> Term
     if kind in ("floordiv", "mod") and right == 0 and not isinstance(right, Value):
         raise at.error("E0205", "division by zero", hint="the divisor is 0 for these constants")
     if kind in ("shl", "shr") and isinstance(right, int) and not 0 <= right < dtype.bits:
-        raise at.error("E0205", f"shift by {right} of a {dtype}", hint=f"shift by 0..{dtype.bits}")
+        raise at.error("E0205", f"shift by {right} of a {dtype}", hint=f"shift by 0 to {dtype.bits - 1}")
     return emitter.binary_op(kind, a, b, at)
 
 

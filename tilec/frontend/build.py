@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.frontend.calls import call
 from tilec.frontend.emitter import Emitter, Term
 from tilec.frontend.liveness import analyse, assigned
 from tilec.frontend.module import ElementName, Module, Routine, read_module
 from tilec.frontend.report import Refused, compile_error
-from tilec.frontend.scope import Scope
+from tilec.frontend.scope import Builders, Scope
 from tilec.frontend.signature import Constant, constant_names, read_signature
 from tilec.frontend.statements import run
 from tilec.ir.core import Function
@@ -25,7 +26,8 @@ class KernelSource:
     """What a kernel file declares, before any constant has a value.
 
     `parameters` are the launch parameters in order with their annotations as written, `constants` the `Const` names,
-    `elements` those of them that name dtypes, `files` every file whose text the kernel depends on.
+    `elements` those of them that name dtypes, `files` every file whose text the kernel depends on, `absent`
+    the paths where an import looked first: a file that appears there is another import.
     """
 
     name: str
@@ -33,6 +35,7 @@ class KernelSource:
     constants: tuple[str, ...]
     elements: tuple[str, ...]
     files: tuple[Path, ...]
+    absent: tuple[Path, ...]
 
 
 def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
@@ -40,13 +43,16 @@ def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
     module = read_module(Path(path), root)
     routine = _only_kernel(module)
     arguments = routine.node.args
-    parameters = tuple(
-        (arg.arg, ast.unparse(arg.annotation) if arg.annotation is not None else "")
-        for arg in (*arguments.posonlyargs, *arguments.args)
-    )
+    try:
+        parameters = tuple(
+            (arg.arg, ast.unparse(arg.annotation) if arg.annotation is not None else "")
+            for arg in (*arguments.posonlyargs, *arguments.args)
+        )
+    except (RecursionError, MemoryError):
+        raise _too_deep(module, routine) from None
     constants = tuple(constant_names(routine))
     elements = tuple(name for name in constants if isinstance(module.names.get(name), ElementName))
-    return KernelSource(routine.name, parameters, constants, elements, tuple(module.files))
+    return KernelSource(routine.name, parameters, constants, elements, tuple(module.files), tuple(module.absent))
 
 
 def load_kernel(path: Path | str, constants: Mapping[str, Constant], *, root: Path | None = None) -> Function:
@@ -55,7 +61,16 @@ def load_kernel(path: Path | str, constants: Mapping[str, Constant], *, root: Pa
     With `root`, spans name files relative to it. CompileError carries every problem found, in source order.
     """
     module = read_module(Path(path), root)
-    return _build(module, _only_kernel(module), constants)
+    routine = _only_kernel(module)
+    try:
+        return _build(module, routine, constants)
+    except (RecursionError, MemoryError):
+        raise _too_deep(module, routine) from None
+
+
+def _too_deep(module: Module, routine: Routine) -> CompileError:
+    message, hint = f"kernel `{routine.name}` is nested too deeply", "split expressions, and give parts of them names"
+    return CompileError(Diagnostic("E0512", message, Label(module.source.span(routine.node)), hint=hint))
 
 
 def _only_kernel(module: Module) -> Routine:
@@ -88,7 +103,7 @@ def _build(module: Module, routine: Routine, constants: Mapping[str, Constant]) 
                         loc=module.source.span(routine.node))  # fmt: skip
     body = routine.node.body
     scope = Scope(module, function, signature, emitter, env, frozenset(assigned(body)) | frozenset(env), analyse(body), [],
-                  (routine,))  # fmt: skip
+                  Builders(call, run), (routine,))  # fmt: skip
     try:
         run(scope, body)
         _check_grid(scope, routine)

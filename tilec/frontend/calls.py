@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import ast
+from typing import Final
 
-from tilec.frontend import arithmetic, words
+from tilec.frontend import arithmetic, memory, words
 from tilec.frontend.arguments import Call
 from tilec.frontend.emitter import Term, describe, number_of, usable
 from tilec.frontend.expressions import expression, package_of
 from tilec.frontend.liveness import analyse, assigned
-from tilec.frontend.module import DIRECTIVES, Package, Routine, Word, dtype_word, is_word, word_of
+from tilec.frontend.module import DIRECTIVES, Package, Routine, Word, dtype_word, is_word, meant_word, word_of
 from tilec.frontend.report import Refused
 from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
+from tilec.frontend.vocabulary import METHODS, WORDS
 from tilec.ir.types import DType
+from tilec.spelling import ask_first
 
 MAX_CALL_DEPTH = 32
+_MEANINGS: Final = (memory, words)  # importing them fills `WORDS`
 
 
 def call(scope: Scope, node: ast.Call) -> Term:
@@ -39,7 +43,7 @@ def call(scope: Scope, node: ast.Call) -> Term:
         (value,) = given.bind("value")
         return scope.emitter.cast(value, callee, at)
     given.word = callee
-    build = words.WORDS.get(callee)
+    build = WORDS.get(callee)
     if build is None:
         if callee in DIRECTIVES:
             raise at.error(
@@ -67,36 +71,38 @@ def _callee(scope: Scope, node: ast.expr) -> str | Routine | DType:
         word = word_of(scope.module, node)
         if word is not None:
             return dtype_named(word) if dtype_word(word) else word
-        hint = f"`tilec` has no word `{node.attr}`" if not is_word(node.attr) else "check the spelling"
+        hint = meant_word(node.attr) if not is_word(node.attr) else "check the spelling"
         raise at.error("E0108", f"`{ast.unparse(node)}` is not defined", hint=hint)
     raise at.error("E0106", "this cannot be called", hint="kernels call words of `tilec` and tile functions")
 
 
 def _method(scope: Scope, node: ast.Call, func: ast.Attribute) -> Term:
     receiver = expression(scope, func.value)
-    if func.attr not in words.METHODS:
-        raise scope.at(func).error("E0106", f"{describe(receiver)} has no method `{func.attr}`",
-                            hint="tiles have " + ", ".join(f"`{name}`" for name in words.METHODS))  # fmt: skip
+    if func.attr not in METHODS:
+        hint = ask_first(func.attr, METHODS, "tiles have " + ", ".join(f"`{name}`" for name in METHODS))
+        raise scope.at(func).error("E0106", f"{describe(receiver)} has no method `{func.attr}`", hint=hint)
     arguments = [expression(scope, a) for a in node.args]
     if func.attr != "astype" and len(arguments) != 1:
         # `x.reshape(2, 3)` is `x.reshape((2, 3))`.
         arguments = [tuple(arguments)]
     keywords = {str(k.arg): expression(scope, k.value) for k in node.keywords}
-    return words.WORDS[func.attr](Call(scope, node, func.attr, [receiver, *arguments], keywords))
+    return WORDS[func.attr](Call(scope, node, func.attr, [receiver, *arguments], keywords))
 
 
 def _inline(scope: Scope, routine: Routine, node: ast.Call) -> Term:
     at = scope.at(node)
-    if routine in scope.callers or len(scope.callers) > MAX_CALL_DEPTH:
+    if len(scope.callers) > MAX_CALL_DEPTH:
+        message = f"calls of tile functions are nested more than {MAX_CALL_DEPTH} deep at `{routine.name}`"
+        raise at.error("E0512", message, hint="call fewer functions from functions, or write a loop")
+    if routine in scope.callers:
         raise at.error("E0114", f"tile function `{routine.name}` calls itself", hint="write a loop")
-    from tilec.frontend.statements import run
-
+    scope.emitter.inline(at)
     problems = len(scope.problems)
     env = _bind(scope, routine, node)
     inner = Scope(routine.module, scope.function, scope.signature, scope.emitter, env,
                   frozenset(assigned(routine.node.body)) | frozenset(env), analyse(routine.node.body), scope.problems,
-                  (*scope.callers, routine), grid_axes=scope.grid_axes)  # fmt: skip
-    returned = run(inner, routine.node.body)
+                  scope.builders, (*scope.callers, routine), grid_axes=scope.grid_axes)  # fmt: skip
+    returned = scope.builders.body(inner, routine.node.body)
     if len(scope.problems) > problems:
         raise Refused(None)
     return returned.value if returned is not None else None
@@ -118,7 +124,8 @@ def _bind(scope: Scope, routine: Routine, node: ast.Call) -> dict[str, Term]:
         name = str(keyword.arg)
         if name not in names or name in env:
             wrong = "is given twice" if name in env else "is no parameter"
-            raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`", hint="check its definition")
+            hint = ask_first(name, names - env.keys(), "check its definition")
+            raise scope.at(keyword.value).error("E0114", f"`{name}` {wrong} of `{routine.name}`", hint=hint)
         env[name] = usable(expression(scope, keyword.value))
     defaults = dict(zip([p.arg for p in positional[len(positional) - len(parameters.defaults) :]], parameters.defaults,
                         strict=True))  # fmt: skip

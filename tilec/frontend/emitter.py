@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.diagnostics import Diagnostic, Span
+from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.frontend.report import Refused, Source
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
 from tilec.ir.expr import ARITHMETIC, Expr, binary, const, sym
 from tilec.ir.types import DType, TensorType, TileType, boolean, f32, i32, i64
+from tilec.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE, MAX_INLINED, MAX_OPERATIONS
 
 MAX_TILE: Final = 1 << 20
 """Most elements a tile may have: far above what one block's registers and shared memory hold."""
@@ -67,13 +68,24 @@ class Emitter:
         self.unsafe: int | None = None
         self._host: dict[Value, Expr] = {}
         self._dims: dict[str, Value] = {}
+        self._count = 0
+        self._inlined = 0
 
     def emit(self, op: Op, at: At, *types: TileType) -> list[Value]:
-        """Append an operation with results of these types."""
+        """Append an operation with results of these types; E0511 for one too many."""
         op.loc = at.span
+        self._count += 1
+        if self._count > MAX_OPERATIONS:
+            raise too_large("operations", MAX_OPERATIONS, at)
         op.define(*types)
         self.block.ops.append(op)
         return op.results
+
+    def inline(self, at: At) -> None:
+        """Count a call of a tile function; E0511 for one too many."""
+        self._inlined += 1
+        if self._inlined > MAX_INLINED:
+            raise too_large("calls of tile functions", MAX_INLINED, at)
 
     @contextmanager
     def into(self, block: Block) -> Generator[None]:
@@ -85,8 +97,9 @@ class Emitter:
             self.block = outer
 
     def know(self, value: Value, expr: Expr) -> None:
-        """Remember that the host knows `value`."""
-        self._host[value] = expr
+        """Remember that the host knows `value`, unless it would take a tree too large to write down."""
+        if expr.size <= MAX_HOST_SIZE and expr.depth <= MAX_HOST_DEPTH:
+            self._host[value] = expr
 
     def host(self, term: Term) -> Expr | None:
         """The host expression of an integer term, if there is one."""
@@ -214,6 +227,13 @@ class Emitter:
 
 
 _HOST_KINDS: Final = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "min": "min", "max": "max"}
+
+
+def too_large(what: str, limit: int, at: At) -> CompileError:
+    """The error of a kernel that has more than `limit` of something: it ends the kernel, as each line to come has it too."""
+    hint = "split the kernel in two, write repeated steps as a `for` loop, and keep the value of a call that is used twice"
+    message = f"the kernel has more than {limit} {what} once its tile functions are inlined"
+    return CompileError(Diagnostic("E0511", message, Label(at.span, "here the limit is reached"), hint=hint))
 
 
 def default_dtype(number: Number) -> DType:

@@ -9,14 +9,29 @@ from typing import Any, Final
 
 from tilec.frontend import arithmetic
 from tilec.frontend.emitter import At, Number, Term, default_dtype, describe, number_of, tile_type, usable
-from tilec.frontend.module import DimName, ElementName, Foreign, ModuleConstant, Package, Routine, Word, dtype_word, is_word
+from tilec.frontend.module import (
+    WORDS,
+    DimName,
+    ElementName,
+    Foreign,
+    ModuleConstant,
+    Package,
+    Routine,
+    Word,
+    dtype_word,
+    is_word,
+)
 from tilec.frontend.scope import Scope
 from tilec.frontend.signature import dtype_named
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
 from tilec.ir.types import TensorType, TileType
+from tilec.limits import MAX_LITERAL_BITS
+from tilec.spelling import ask_first, did_you_mean
 
 _MATH_CONSTANTS: Final = {"inf": math.inf, "pi": math.pi, "e": math.e, "tau": math.tau}
+_OF_TENSORS: Final = ("shape", "ndim", "dtype")
+_OF_TILES: Final = ("shape", "ndim", "dtype", "T", "astype", "reshape", "permute", "broadcast_to")
 _MATH_FUNCTIONS: Final = frozenset({"sqrt", "exp", "log", "log2", "sin", "cos", "tanh", "floor", "ceil", "exp2"})
 
 
@@ -33,12 +48,19 @@ def expression(scope: Scope, node: ast.expr) -> Term:
 
 def _constant(scope: Scope, node: ast.Constant) -> Term:
     if isinstance(node.value, bool | int | float | str):
-        return node.value
+        return _literal(node.value, scope.at(node))
     if node.value is None:
         return None
     raise scope.at(node).error(
         "E0106", f"`{ast.unparse(node)}` cannot be used in a kernel", hint="use an int, a float or a bool"
     )
+
+
+def _literal(value: bool | int | float | str, at: At) -> bool | int | float | str:
+    """The value of a literal; E0205 for an integer that no dtype comes near."""
+    if isinstance(value, int) and value.bit_length() > MAX_LITERAL_BITS:
+        raise at.error("E0205", f"an integer of {value.bit_length()} bits is too large", hint="keep constants within 64 bits")
+    return value
 
 
 def _name(scope: Scope, node: ast.Name) -> Term:
@@ -58,10 +80,17 @@ def _as_term(scope: Scope, entry: object, node: ast.expr) -> Term:
 def _module_constant(scope: Scope, entry: ModuleConstant, node: ast.expr) -> Term:
     """Module constants are arithmetic on literals and other module constants."""
 
+    known: dict[ast.expr, Term] = {}  # `A = B + B`, `B = C + C` and so on would be evaluated twice as often each
+
     def evaluate(item: ast.expr, depth: int) -> Term:
+        if item not in known:
+            known[item] = compute(item, depth)
+        return known[item]
+
+    def compute(item: ast.expr, depth: int) -> Term:
         at = scope.at(node)
         if isinstance(item, ast.Constant) and isinstance(item.value, bool | int | float):
-            return item.value
+            return _literal(item.value, at)
         if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub):
             return -number_of(evaluate(item.operand, depth), at)
         if isinstance(item, ast.BinOp) and type(item.op) in arithmetic.BINARY:
@@ -213,6 +242,10 @@ def fits(number: Number, value: Value) -> bool:
     return value.tile.dtype.is_float or isinstance(number, int)
 
 
+def _meant(package: Package, name: str) -> str:
+    return did_you_mean(name, WORDS if package.name == "tilec" else _MATH_CONSTANTS, "check the spelling")
+
+
 def _attribute(scope: Scope, node: ast.Attribute) -> Term:
     at = scope.at(node)
     package = package_of(scope, node.value)
@@ -225,7 +258,7 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
             return math.inf
         if package.name == "tilec" and is_word(node.attr):
             raise at.error("E0106", f"`{node.attr}` is used as a value", hint=f"call it: `tilec.{node.attr}(...)`")
-        raise at.error("E0108", f"`{package.name}` has no `{node.attr}` for kernels", hint="check the spelling")
+        raise at.error("E0108", f"`{package.name}` has no `{node.attr}` for kernels", hint=_meant(package, node.attr))
     term = expression(scope, node.value)
     if isinstance(term, Value) and isinstance(term.type, TensorType):
         if node.attr == "shape":
@@ -234,7 +267,11 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
             return term.tensor.rank
         if node.attr == "dtype":
             return term.tensor.dtype
-        raise at.error("E0106", f"a tensor has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`; `load` gives a tile")
+        raise at.error(
+            "E0106",
+            f"a tensor has no `{node.attr}`",
+            hint=ask_first(node.attr, _OF_TENSORS, "it has `shape`, `ndim`, `dtype`; `load` gives a tile"),
+        )
     if not isinstance(term, Value):
         raise at.error("E0106", f"{describe(term)} has no `{node.attr}`", hint="attributes belong to tiles and tensors")
     if node.attr == "shape":
@@ -245,8 +282,8 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Term:
         return term.tile.dtype
     if node.attr == "T":
         return permute(scope, term, tuple(reversed(range(term.tile.rank))), node)
-    raise at.error("E0106", f"a tile has no `{node.attr}`", hint="it has `shape`, `ndim`, `dtype`, `T`, `astype`, `reshape`, "
-            "`permute`, `broadcast_to`")  # fmt: skip
+    listed = ", ".join(f"`{name}`" for name in _OF_TILES)
+    raise at.error("E0106", f"a tile has no `{node.attr}`", hint=ask_first(node.attr, _OF_TILES, f"it has {listed}"))
 
 
 def permute(scope: Scope, value: Value, axes: tuple[int, ...], node: ast.expr) -> Value:
@@ -296,9 +333,7 @@ def _subscript(scope: Scope, node: ast.Subscript) -> Term:
 
 
 def _call(scope: Scope, node: ast.Call) -> Term:
-    from tilec.frontend.calls import call
-
-    return call(scope, node)
+    return scope.builders.call(scope, node)
 
 
 _BUILD: Final[dict[type[ast.expr], Callable[[Scope, Any], Term]]] = {

@@ -9,11 +9,13 @@ import ast
 from typing import Final
 
 from tilec.frontend.arithmetic import COMPARE
+from tilec.frontend.emitter import At
 from tilec.frontend.expressions import expression
 from tilec.frontend.module import DimName, word_of
 from tilec.frontend.scope import Scope
 from tilec.ir.core import Block
 from tilec.ir.expr import COMPARISONS, Expr, binary, cdiv, const, sym
+from tilec.limits import MAX_HOST_DEPTH, MAX_HOST_SIZE
 
 _ARITHMETIC: Final[dict[type[ast.operator], str]] = {
     ast.Add: "+",
@@ -35,18 +37,18 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
         symbol = _ARITHMETIC[type(node.op)]
         if symbol in ("//", "%") and right.constant == 0:
             raise at.error("E0205", "division by zero", hint="the divisor is 0 for these constants")
-        return binary(symbol, left, right)
+        return _bounded(binary(symbol, left, right), at)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return binary("-", const(0), host_expr(scope, node.operand))
+        return _bounded(binary("-", const(0), host_expr(scope, node.operand)), at)
     if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 2:
         name = _called(scope, node.func)
         if name == "cdiv":
             divisor = host_expr(scope, node.args[1])
             if divisor.constant is not None and divisor.constant < 1:
                 raise at.error("E0205", f"`cdiv` by {divisor.constant}", hint="the divisor is positive")
-            return cdiv(host_expr(scope, node.args[0]), divisor)
+            return _bounded(cdiv(host_expr(scope, node.args[0]), divisor), at)
         if name in _CALLS:
-            return binary(_CALLS[name], host_expr(scope, node.args[0]), host_expr(scope, node.args[1]))
+            return _bounded(binary(_CALLS[name], host_expr(scope, node.args[0]), host_expr(scope, node.args[1])), at)
     dim = scope.module.names.get(node.id) if isinstance(node, ast.Name) and node.id not in scope.locals else None
     if isinstance(dim, DimName) and isinstance(node, ast.Name) and node.id not in scope.env:
         symbolic = dim.name in scope.signature.dims
@@ -61,13 +63,22 @@ def host_expr(scope: Scope, node: ast.expr) -> Expr:
     return known
 
 
+def _bounded(expr: Expr, at: At) -> Expr:
+    """A launch expression of a size that manifests and the launcher take; E0512."""
+    if expr.depth <= MAX_HOST_DEPTH and expr.size <= MAX_HOST_SIZE:
+        return expr
+    message = f"a launch expression is nested {expr.depth} deep and has {expr.size} parts"
+    hint = f"at most {MAX_HOST_DEPTH} deep and {MAX_HOST_SIZE} parts: state conditions in several `requires(...)`"
+    raise at.error("E0512", message, hint=hint)
+
+
 def predicate(scope: Scope, node: ast.expr) -> Expr:
     """A predicate over launch values; E0215."""
     if isinstance(node, ast.BoolOp):
         name = "and" if isinstance(node.op, ast.And) else "or"
         result = predicate(scope, node.values[0])
         for value in node.values[1:]:
-            result = binary(name, result, predicate(scope, value))
+            result = _bounded(binary(name, result, predicate(scope, value)), scope.at(value))
         return result
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return _inverted(predicate(scope, node.operand))
@@ -76,7 +87,7 @@ def predicate(scope: Scope, node: ast.expr) -> Expr:
         parts = [binary(_SYMBOL[COMPARE[type(op)]], sides[i], sides[i + 1]) for i, op in enumerate(node.ops)]
         result = parts[0]
         for part in parts[1:]:
-            result = binary("and", result, part)
+            result = _bounded(binary("and", result, part), scope.at(node))
         return result
     term = expression(scope, node) if isinstance(node, ast.Name | ast.Constant) else None
     if isinstance(term, bool):

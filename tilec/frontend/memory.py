@@ -9,6 +9,7 @@ from typing import Final
 from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
 from tilec.frontend.emitter import LARGEST, At, Term, as_float, describe, number_of, usable
+from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Access, Value
 from tilec.ir.types import DType, TileType
@@ -17,6 +18,7 @@ _READABLE: Final = (Access.IN, Access.INOUT, Access.SCRATCH)
 _WRITABLE: Final = (Access.OUT, Access.INOUT, Access.SCRATCH)
 
 
+@word("load")
 def load(call: Call) -> Term:
     """Read a box, or one element where no shape is given."""
     tensor_term, index, offset, shape, pad = call.bind_optional("tensor index?", "offset? shape? pad?")
@@ -33,6 +35,7 @@ def load(call: Call) -> Term:
     return call.emitter.reshape(tile, (), call.at) if isinstance(shape, Missing) else tile
 
 
+@word("store")
 def store(call: Call) -> Term:
     """Write a tile over a box."""
     tensor, tile, offsets, mask = _write(call, _WRITABLE, "written")
@@ -41,6 +44,7 @@ def store(call: Call) -> Term:
     return None
 
 
+@word("atomic_add", "atomic_max", "atomic_min")
 def atomic(call: Call) -> Term:
     """Combine a tile into a box of an `Atomic` tensor."""
     tensor, tile, offsets, mask = _write(call, (Access.ATOMIC,), "updated atomically")
@@ -137,6 +141,7 @@ def _pad(call: Call, pad: Term | Missing, dtype: DType) -> float | None:
     return padding
 
 
+@word("gather")
 def gather(call: Call) -> Term:
     """Read one element per position of the index tiles."""
     tensor_term, indices, pad = call.bind_optional("tensor indices", "pad?")
@@ -147,6 +152,7 @@ def gather(call: Call) -> Term:
     return call.emitter.emit(op, call.at, TileType(tensor.tensor.dtype, tiles[0].tile.shape))[0]
 
 
+@word("scatter")
 def scatter(call: Call) -> Term:
     """Write one element per position of the index tiles."""
     tensor_term, indices, tile, mask = call.bind_optional("tensor indices tile", "mask?")

@@ -12,11 +12,16 @@ import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tilec import language
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.frontend.report import Refused, Source, compile_error
 from tilec.ir.types import DTYPES
+from tilec.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
+from tilec.spelling import did_you_mean
 
 DIRECTIVES = frozenset({"grid", "requires", "values"})
+WORDS = frozenset(language.__all__)
+"""Every word of the kernel language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,8 @@ class Module:
     names: dict[str, Entry] = field(default_factory=dict[str, Entry])
     kernels: list[Routine] = field(default_factory=list[Routine])
     files: list[Path] = field(default_factory=list[Path])
+    absent: list[Path] = field(default_factory=list[Path])
+    """Where imports of this and the modules read with it looked for a file and found none: one that appears there is read."""
 
 
 def read_module(path: Path, root: Path | None) -> Module:
@@ -95,20 +102,24 @@ class _Reader:
         self.root = root
         self.modules: dict[str, Module] = {}
         self.files: list[Path] = []
+        self.depth = 0
+        self.absent: list[Path] = []
 
     def read(self, path: Path) -> Module:
         key = os.path.realpath(path)
         if key in self.modules:
             return self.modules[key]
-        module = Module(path, Source(self._shown(path), read_text(path)), files=self.files)
+        module = Module(path, Source(self._shown(path), read_text(path)), files=self.files, absent=self.absent)
         self.modules[key] = module
         self.files.append(path)
         problems: list[Diagnostic] = []
+        self.depth += 1
         for node in parse(module.source).body:
             try:
                 self._statement(module, node)
             except Refused as refused:
                 problems.extend([refused.diagnostic] if refused.diagnostic else [])
+        self.depth -= 1
         if problems:
             raise compile_error(problems)
         return module
@@ -143,10 +154,12 @@ class _Reader:
                 if alias.name == "*":
                     raise module.source.error("E0112", "`import *` hides what a kernel uses", node, hint="import words by name")
                 if not is_word(alias.name):
-                    raise module.source.error("E0112", f"`tilec` has no word `{alias.name}`", node, hint=_closest(alias.name))
+                    raise module.source.error("E0112", f"`tilec` has no word `{alias.name}`", node, hint=meant_word(alias.name))
                 module.names[alias.asname or alias.name] = Word(alias.name)
             return
         path = self._resolve(module, node)
+        if path is not None and os.path.realpath(path) not in self.modules:
+            self._check_count(module, node)
         other = self.read(path) if path is not None else None
         for alias in node.names:
             bound = alias.asname or alias.name
@@ -159,6 +172,16 @@ class _Reader:
             else:
                 module.names[bound] = other.names[alias.name]
 
+    def _check_count(self, module: Module, node: ast.ImportFrom) -> None:
+        """E0513 for one file too many; it ends the kernel, as every import to come would be one too."""
+        what = hint = ""
+        if len(self.modules) >= MAX_MODULES:
+            what, hint = f"the kernel depends on more than {MAX_MODULES} files", "keep tile functions in fewer files"
+        elif self.depth >= MAX_IMPORT_DEPTH:
+            what, hint = f"imports are chained more than {MAX_IMPORT_DEPTH} deep", "import from the file that defines the name"
+        if what:
+            raise CompileError(Diagnostic("E0513", what, Label(module.source.span(node)), hint=hint))
+
     def _resolve(self, module: Module, node: ast.ImportFrom) -> Path | None:
         parts = (node.module or "").split(".") if node.module else []
         here = module.path.parent
@@ -170,6 +193,8 @@ class _Reader:
             candidate = start.joinpath(*parts).with_suffix(".py") if parts else None
             if candidate is not None and candidate.is_file():
                 return candidate
+            if candidate is not None:
+                self.absent.append(candidate)
         if node.level or (parts and parts[0] == here.resolve().name):
             raise module.source.error("E0112", f"no file for the import of `{node.module or '.'}`", node,
                                hint="name a kernel file beside this one")  # fmt: skip
@@ -193,18 +218,12 @@ class _Reader:
 
 def is_word(name: str) -> bool:
     """True for a word of the kernel language."""
-    import tilec.language
-
-    return name in tilec.language.__all__
+    return name in WORDS
 
 
-def _closest(name: str) -> str:
-    import difflib
-
-    import tilec.language
-
-    found = difflib.get_close_matches(name, tilec.language.__all__, 1)
-    return f"did you mean `{found[0]}`?" if found else "`help(tilec)` lists the vocabulary"
+def meant_word(name: str) -> str:
+    """A hint for a name that is no word of the language."""
+    return did_you_mean(name, WORDS, "`help(tilec)` lists the vocabulary")
 
 
 def _class(module: Module, node: ast.ClassDef) -> Entry:
@@ -242,14 +261,26 @@ def dtype_word(word: str | None) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """Text of a kernel file; CompileError E0102 if it cannot be read as UTF-8."""
+    """Text of a kernel file; CompileError E0102 if it cannot be read as UTF-8, E0513 if it is too long."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return _limited(path, read_file(path, MAX_SOURCE_BYTES))
     except OSError as error:
         reason, hint = error.strerror or str(error), "check the path and its permissions"
     except UnicodeDecodeError as error:
         reason, hint = f"byte {error.start} is not UTF-8", "save the file as UTF-8"
     raise CompileError(Diagnostic("E0102", f"cannot read kernel file `{path}`: {reason}", hint=hint))
+
+
+def _limited(path: Path, data: bytes) -> str:
+    text = data.decode("utf-8-sig") if len(data) <= MAX_SOURCE_BYTES else ""
+    lines = text.count("\n") + text.count("\r")
+    if len(data) > MAX_SOURCE_BYTES or lines > MAX_SOURCE_LINES:
+        has, limit = (f"{lines} lines", f"{MAX_SOURCE_LINES} lines") if text else ("more", f"{MAX_SOURCE_BYTES} bytes")
+        message = f"kernel file `{path}` has {has}, and a kernel file may have {limit}"
+        raise CompileError(
+            Diagnostic("E0513", message, hint="split it: one kernel a file, tile functions imported from others")
+        )
+    return text
 
 
 def parse(source: Source) -> ast.Module:

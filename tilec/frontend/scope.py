@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilec.diagnostics import Diagnostic
 from tilec.frontend.emitter import At, Emitter, Poison, Term, usable
 from tilec.frontend.liveness import Liveness
-from tilec.frontend.module import DimName, ElementName, Entry, Foreign, Module, Routine, Word, dtype_word, is_word
+from tilec.frontend.module import WORDS, DimName, ElementName, Entry, Foreign, Module, Routine, Word, dtype_word, is_word
 from tilec.frontend.signature import Signature, dtype_named
 from tilec.ir.core import Function
 from tilec.ir.types import DTYPES
+from tilec.spelling import did_you_mean
 
 BUILTINS = frozenset({"range", "min", "max", "abs", "float", "int", "bool", "len"})
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A function ended with this value."""
+
+    value: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Builders:
+    """What builds the calls of an expression, and the body of a function that is called. Expressions hold calls, calls bring in
+    bodies, and those hold expressions: handed down here, so that `expressions`, `calls` and `statements` import each other in
+    one direction."""
+
+    call: Callable[[Scope, ast.Call], Term]
+    body: Callable[[Scope, list[ast.stmt]], Returned | None]
 
 
 @dataclass(eq=False, slots=True)
@@ -28,6 +47,7 @@ class Scope:
     locals: frozenset[str]
     liveness: Liveness
     problems: list[Diagnostic]
+    builders: Builders
     callers: tuple[Routine, ...] = ()
     depth: int = 0
     """Nesting inside `if`, `for` and `with`; launch directives stand at depth 0 of the kernel."""
@@ -52,13 +72,17 @@ class Scope:
             raise at.error("E0108", f"`{node.id}` is used before it is set", hint="set it before this line")
         return self.entry(node, at)
 
+    def _meant(self, name: str) -> str:
+        """A hint for a name that is not defined: the nearest of those that are, and of the words of the language."""
+        return did_you_mean(name, {*self.env, *self.locals, *self.module.names, *BUILTINS, *WORDS}, "check the spelling")
+
     def entry(self, node: ast.Name, at: At) -> Term | Entry:
         """What a module-level name stands for."""
         entry = self.module.names.get(node.id)
         if entry is None:
             if node.id in BUILTINS:
                 return Word(f"builtins.{node.id}")
-            hint = f"import it: `from tilec import {node.id}`" if is_word(node.id) else "check the spelling"
+            hint = f"import it: `from tilec import {node.id}`" if is_word(node.id) else self._meant(node.id)
             raise at.error("E0108", f"`{node.id}` is not defined", hint=hint)
         if isinstance(entry, Foreign):
             raise at.error("E0108", f"`{node.id}` is {entry.why}", hint="kernels use the words of `tilec` and tile functions")

@@ -18,6 +18,8 @@ from tilec.frontend.report import Refused, compile_error
 from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
+from tilec.limits import MAX_HOST_DEPTH
+from tilec.spelling import ask_first
 
 Constant = int | float | bool | str
 _ACCESS: Final = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}
@@ -102,14 +104,14 @@ class _Reader:
             self.problems.extend([refused.diagnostic] if refused.diagnostic else [])
 
     def _constants(self, arguments: list[ast.arg]) -> None:
-        known = {arg.arg for arg in arguments}
+        known = [arg.arg for arg in arguments]
         for arg in arguments:
             self._try(lambda arg=arg: self._constant(arg))
         for name in self.given:
             if name not in known:
                 listed = ", ".join(f"`{n}`" for n in known) or "none"
                 message = f"kernel `{self.routine.name}` has no constant `{name}`"
-                self._refuse("E0212", message, self.routine.node, f"its constants: {listed}")
+                self._refuse("E0212", message, self.routine.node, ask_first(name, known, f"its constants: {listed}"))
 
     def _constant(self, arg: ast.arg) -> None:
         name = arg.arg
@@ -154,7 +156,7 @@ class _Reader:
         if word == "Const":
             raise self.source.error("E0107", f"constant `{arg.arg}` must be keyword-only", arg, hint="put it after a bare `*`")
         raise self.source.error("E0107", f"parameter `{arg.arg}` has an annotation that is no kernel type", note,
-                         hint="use `In/Out/InOut/Scratch/Atomic[dtype, dims...]`, or a dtype for a scalar")  # fmt: skip
+                         hint=_meant_type(note))  # fmt: skip
 
     def _tensor(self, note: ast.Subscript) -> TensorType:
         items = list(note.slice.elts) if isinstance(note.slice, ast.Tuple) else [note.slice]
@@ -197,7 +199,7 @@ class _Reader:
                                  hint=f"add `{entry.name}: Const` after the `*`")  # fmt: skip
             return DTYPES[value]
         raise self.source.error("E0107", "the first item of a tensor type is its dtype", node,
-                         hint="use a dtype such as `bf16`, or a class that derives from `Element`")  # fmt: skip
+                         hint=_meant_dtype(node, self.module))  # fmt: skip
 
     def _align(self, item: ast.Subscript) -> int:
         bytes_ = _integer(_unliteral(item.slice))
@@ -206,7 +208,7 @@ class _Reader:
         return bytes_
 
     def _extent(self, node: ast.expr, *, stride: bool) -> Expr:
-        node = _unliteral(_unquoted(node))
+        node = _unquoted(_unliteral(_unquoted(node)))
         expr = self._expr(node, stride=stride)
         if expr.op == "sym":
             self.bare.add(expr.name)
@@ -226,14 +228,21 @@ class _Reader:
             symbol = _ARITHMETIC[type(node.op)]
             if symbol in ("//", "%") and right.constant == 0:
                 raise self.source.error("E0205", "division by zero in a dim", node, hint="the divisor is 0 for these constants")
-            return binary(symbol, left, right)
+            expr = binary(symbol, left, right)
+            if expr.depth > MAX_HOST_DEPTH:
+                raise self.source.error("E0512", f"the dim is nested more than {MAX_HOST_DEPTH} deep", node, hint="shorten it")
+            return expr
         raise self.source.error("E0107", "a dim is a `Dim` class, a literal, or integer arithmetic on them", node,
                          hint="declare `class N(Dim)` and write `N`")  # fmt: skip
+
+    def _meant(self, name: str) -> str:
+        dims = {known for known, entry in self.module.names.items() if isinstance(entry, DimName)}
+        return ask_first(name, dims, f"declare `class {name}(Dim)`")
 
     def _symbol(self, node: ast.Name, *, stride: bool) -> Expr:
         entry = self.module.names.get(node.id)
         if not isinstance(entry, DimName):
-            raise self.source.error("E0107", f"`{node.id}` is no dim", node, hint=f"declare `class {node.id}(Dim)`")
+            raise self.source.error("E0107", f"`{node.id}` is no dim", node, hint=self._meant(node.id))
         value = self.signature.constants.get(entry.name)
         if value is not None:
             return const(int(value))
@@ -249,12 +258,26 @@ class _Reader:
         return sym(entry.name)
 
 
+def _meant_type(note: ast.expr) -> str:
+    """A hint for an annotation that is no kernel type, by its name or what it subscripts."""
+    base = note.value if isinstance(note, ast.Subscript) else note
+    name = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
+    known = _ACCESS if isinstance(note, ast.Subscript) else DTYPES
+    return ask_first(name, known, "use `In/Out/InOut/Scratch/Atomic[dtype, dims...]`, or a dtype for a scalar")
+
+
+def _meant_dtype(node: ast.expr, module: Module) -> str:
+    name = node.id if isinstance(node, ast.Name) else ""
+    elements = {known for known, entry in module.names.items() if isinstance(entry, ElementName)}
+    return ask_first(name, {*DTYPES, *elements}, "use a dtype such as `bf16`, or a class that derives from `Element`")
+
+
 def _word(module: Module, node: ast.expr | None) -> str | None:
     return None if node is None else word_of(module, _unquoted(node))
 
 
 def _unquoted(node: ast.expr) -> ast.expr:
-    """A quoted annotation as the expression it quotes; positions stay those of the string."""
+    """A quoted annotation or extent as the expression it quotes; positions stay those of the string."""
     if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
         return node
     try:
@@ -267,7 +290,7 @@ def _unquoted(node: ast.expr) -> ast.expr:
 
 
 def _unliteral(node: ast.expr) -> ast.expr:
-    """`Literal[4]` as `4`."""
+    """`Literal[4]` as `4`, `Literal["2 * N"]` as the string in it: how a type checker takes an extent that is no class."""
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
         return node.slice
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "Literal":

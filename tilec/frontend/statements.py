@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.diagnostics import Diagnostic, Label
@@ -15,17 +14,10 @@ from tilec.frontend.expressions import expression, fits, join, joined_type
 from tilec.frontend.liveness import assigned
 from tilec.frontend.module import DIRECTIVES, word_of
 from tilec.frontend.report import Refused
-from tilec.frontend.scope import Scope
+from tilec.frontend.scope import Returned, Scope
 from tilec.ir import ops
 from tilec.ir.core import Block, UnsafeBlock, Value
 from tilec.ir.types import TileType, i32
-
-
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The function ended with this value."""
-
-    value: Term
 
 
 def run(scope: Scope, body: list[ast.stmt]) -> Returned | None:

@@ -1,35 +1,17 @@
-"""The words of the kernel language: one function each, from arguments to a term."""
+"""The words of the kernel language that compute: one function each, from arguments to a term."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
-from typing import Final
 
-from tilec.frontend import arithmetic, memory
+from tilec.frontend import arithmetic
 from tilec.frontend.arguments import Call, Missing
 from tilec.frontend.emitter import Term, describe, number_of, tile_type, usable
 from tilec.frontend.expressions import matmul, permute
+from tilec.frontend.vocabulary import word
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.types import TileType, boolean, i32
-
-WORDS: Final[dict[str, Callable[[Call], Term]]] = {
-    "load": memory.load, "store": memory.store, "gather": memory.gather, "scatter": memory.scatter,
-    "atomic_add": memory.atomic, "atomic_max": memory.atomic, "atomic_min": memory.atomic,
-}  # fmt: skip
-METHODS: Final = ("astype", "reshape", "permute", "broadcast_to")
-
-
-def word(*names: str) -> Callable[[Callable[[Call], Term]], Callable[[Call], Term]]:
-    """Enter a function in the table."""
-
-    def enter(build: Callable[[Call], Term]) -> Callable[[Call], Term]:
-        for name in names:
-            WORDS[name] = build
-        return build
-
-    return enter
 
 
 @word("bid", "num_blocks")

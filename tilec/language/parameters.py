@@ -1,7 +1,8 @@
 """What stands in a kernel's signature: dims, element types, constants and tensor access.
 
-`In[E, T, H]` reads: a tensor that every block may read, of dtype `E`, with axes `T` and `H`. A literal extent is written
-`In[i32, Literal[4]]` where a type checker reads the file; `In[i32, 4]` means the same to the compiler.
+`In[E, T, H]` reads: a tensor that every block may read, of dtype `E`, with axes `T` and `H`. An extent that is a number or
+arithmetic is written `In[i32, Literal[4]]` and `In[i32, Literal["2 * N"]]` where a type checker reads the file; `In[i32, 4]`
+and `In[i32, 2 * N]` mean the same to the compiler.
 """
 
 from __future__ import annotations

@@ -13,6 +13,55 @@ from typing import Any, Final, TypeVar
 from tilec.language.parameters import Tensor
 from tilec.language.tiles import DTypeLike, Index, Operand, Scalar, Shape, Tile, not_compiled
 
+__all__: list[str] = [
+    "abs",
+    "arange",
+    "argmax",
+    "argmin",
+    "astype",
+    "atomic_add",
+    "atomic_max",
+    "atomic_min",
+    "bid",
+    "broadcast_to",
+    "cdiv",
+    "ceil",
+    "cos",
+    "exp",
+    "exp2",
+    "floor",
+    "full",
+    "function",
+    "gather",
+    "grid",
+    "inf",
+    "kernel",
+    "load",
+    "log",
+    "log2",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "mma",
+    "num_blocks",
+    "permute",
+    "requires",
+    "reshape",
+    "rsqrt",
+    "scatter",
+    "sigmoid",
+    "sin",
+    "sqrt",
+    "store",
+    "sum",
+    "tanh",
+    "unsafe",
+    "values",
+    "where",
+    "zeros",
+]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 inf: Final = float("inf")
@@ -235,7 +284,7 @@ def argmin(x: Tile, /, axis: int | None = None) -> Tile:
 
 
 def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N)."""
+    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506)."""
     not_compiled()
 
 
