@@ -8,7 +8,8 @@ import numpy as np
 
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Value
-from tilec.ir.ops_staging import AsyncCopy, CommitCopies, GroupMma, SharedAlloc, SharedLoad, WaitCopies, WaitMma
+from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitMma
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
 
 _BINARY: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
@@ -89,11 +90,13 @@ class Machine:
                 v[op.result] = np.full((type.stages, *type.shape), np.nan)
             case AsyncCopy():
                 self.copy(op)
-            case CommitCopies():
+            case Ring() | Acquire() | Release() | Barrier() | ProxyFence() | SharedFree():
+                pass  # one thread at a time, and none too early
+            case Commit():
                 self.groups.append(self.open)
                 self.open = []
-            case WaitCopies():
-                while len(self.groups) > op.pending:
+            case Wait() | Drain():
+                while len(self.groups) > (op.pending if isinstance(op, Wait) else 0):
                     for finish in self.groups.pop(0):
                         finish()
             case SharedLoad():

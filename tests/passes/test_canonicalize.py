@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests import shipped
 from tilec.ir import ops
-from tilec.ir.core import Access, Function, Parameter, Value
+from tilec.ir.core import Access, Function, Op, Parameter, Value
 from tilec.ir.printer import print_function
 from tilec.ir.types import DTYPES, DType, TileType, boolean, i32
 from tilec.ir.verifier import verify
-from tilec.passes import folding
-from tilec.passes.canonicalize import canonicalize
+from tilec.passes.schedule import folding
+from tilec.passes.schedule.canonicalize import canonicalize
 
 COMPUTE: dict[str, Callable[[int, int], int]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv, "mod": operator.mod,
@@ -38,7 +38,7 @@ def wrapped(value: int, dtype: DType) -> int:
 def value_of(value: Value, env: dict[Value, int]) -> int:
     """An independent interpreter of scalar operations."""
     op = value.owner
-    if value in env or not isinstance(op, ops.Op):
+    if value in env or not isinstance(op, Op):
         return env[value]
     of = [value_of(operand, env) for operand in op.operands]
     match op:
@@ -78,7 +78,7 @@ def programs(draw: st.DrawFn) -> tuple[Function, dict[str, int]]:
         dtype = DTYPES[draw(st.sampled_from(NAMES))]
         alike = [value for value in values if value.tile.dtype == dtype]
         kind = draw(st.sampled_from(["constant", "binary", "compare", "cast", "unary", "select", "reshape"]))
-        made: ops.Op
+        made: Op
         if kind == "constant" or len(alike) < 1:
             low, high = dtype.integer_range()
             made = ops.Constant(value=draw(st.sampled_from([0, 1, 2, low, high]) | st.integers(low, high)))
@@ -130,7 +130,7 @@ def test_constants_fold_to_their_value(kind: str, name: str) -> None:
     edges = sorted({low, low + 1, 0, 1, 2, 3, 7, dtype.bits - 1, dtype.bits, high - 1, high, *({-1, -2, -7} if low else ())})
     for a in edges:
         for b in edges:
-            op: ops.Op = ops.Compare(kind=kind) if kind in ops.COMPARE_KINDS else ops.Binary(kind=kind)
+            op: Op = ops.Compare(kind=kind) if kind in ops.COMPARE_KINDS else ops.Binary(kind=kind)
             op.operands = [scalar(dtype, a), scalar(dtype, b)]
             op.define(TileType(boolean if kind in ops.COMPARE_KINDS else dtype))
             constant = folding.folded(op)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.passes.builder import Access, Kernel, as_expr, binary, cdiv, const, sym
 from tilec.ir.types import MAX_DIM, TensorType, f32
-from tilec.passes.aliasing import launch_checks, no_alias_pairs
-from tilec.passes.ladder import RUNGS
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs
+from tilec.passes.prover.ladder import RUNGS
 
 
 def holds(kernel: Kernel, **launch: int) -> bool:

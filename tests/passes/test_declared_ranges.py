@@ -11,9 +11,9 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.ir.ops import For, Load
 from tilec.ir.types import i32
-from tilec.passes.declared_ranges import declared_ranges, sources
-from tilec.passes.prove import prove
-from tilec.passes.ranges import value_ranges
+from tilec.passes.analysis.declared_ranges import declared_ranges, sources
+from tilec.passes.analysis.ranges import value_ranges
+from tilec.passes.prover import prove
 
 KERNEL = """import tilec
 from tilec import Dim, In, Out, bid, f32, grid, i32, load, store, values, zeros

@@ -10,7 +10,7 @@ import pytest
 import tilec
 from tilec.diagnostics import CompileError
 from tilec.frontend import load_kernel
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
 
 FOLDER = Path(tilec.__file__).parent / "explain"
 PAGES = sorted(FOLDER.glob("E03*.md")) + sorted(FOLDER.glob("E04*.md"))

@@ -17,7 +17,8 @@ from tilec.ir.printer import print_function
 from tilec.ir.types import TileType, i32
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
-from tilec.passes import in_range, prepare
+from tilec.passes.prover import positive_divisions
+from tilec.passes.schedule import in_range, prepare
 from tilec.target import SM_90A
 
 
@@ -114,9 +115,9 @@ def test_the_ladder_shows_what_ranges_do_not(tmp_path: Path, clause: str, divisi
     path = tmp_path / "k.py"
     path.write_text(LADDER.format(clause=clause, division=division))
     function = load_kernel(path, {})
-    positive = in_range.positive_divisors(function)
-    assert len(positive) == count
-    in_range.mark(function, positive)
+    proven = positive_divisions(function)
+    assert len(proven) == count
+    in_range.mark(function, frozenset(op.operands[1] for op in proven))
     assert sum(isinstance(op, ops.BinaryInRange) for op in function.body.walk()) == count
 
 

@@ -7,11 +7,15 @@ from itertools import product
 
 import pytest
 
-from tilec.passes import terms
-from tilec.passes.atoms import Atoms
-from tilec.passes.integer_sets import Solver, evaluator
-from tilec.passes.products import Undecided
-from tilec.passes.terms import Atom, Formula, Kind, Poly
+from tilec.limits import MAX_VALUE_BITS
+from tilec.passes.prover import terms
+from tilec.passes.prover.atoms import Atoms
+from tilec.passes.prover.covering import UNKNOWNS, uncovered
+from tilec.passes.prover.integer_sets import Solver, evaluator
+from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.set_text import Names
+from tilec.passes.prover.terms import Atom, Formula, Kind, OutOfWork, Poly
+from tilec.passes.prover.work import STEPS_PER_WORD, Work
 
 
 def unknowns(atoms: Atoms, count: int, low: int = 0, high: int = 3) -> list[Atom]:
@@ -92,3 +96,47 @@ def test_whole_multiples_leave_a_quotient():
     n = terms.of(atoms.make("N", Kind.SYMBOL, "N", (1, 100), varies=False))
     assert atoms.quotient(n * 8 + 3, terms.const(4)) == n * 2
     assert atoms.quotient(n * 8 - 1, terms.const(8)) == n - 1
+
+
+def test_unknowns_whose_names_spell_alike_stay_apart() -> None:
+    """isl takes letters, digits and `_`: `a.b` and `a_b` are written alike, and so are a product and a dim named after it."""
+    atoms = Atoms()
+    first, second = (atoms.make(name, Kind.OPAQUE, name, (0, 3)) for name in ("a.b", "a_b"))
+    assert not Solver().empty([terms.lt(terms.of(first), terms.of(second))])
+    names = Names()
+    one, other, named = (atoms.make(name, Kind.OPAQUE, name, (0, 3)) for name in ("p", "q", "p_x_q"))
+    monomials = [(one, other), (named,), (first,), (second,)]
+    assert len({names.of(monomial) for monomial in monomials}) == len(monomials)
+
+
+def test_large_numbers_are_charged_before_they_are_reckoned_with() -> None:
+    x = terms.of(unknowns(Atoms(), 1)[0])
+    work = Work()
+    work.charge_numbers([x * (1 << 127)] * 100, 20)
+    assert work.spent == 0
+    work.charge_numbers([x * (1 << 128)] * 100, 20)
+    assert work.spent == 100 * 20 * STEPS_PER_WORD
+    with pytest.raises(Undecided):
+        work.charge_numbers([x * (1 << 1000)] * 100, 20)
+    assert work.spent == 100 * 20 * STEPS_PER_WORD
+
+
+def test_bounds_beyond_all_values_end_the_proof() -> None:
+    atoms = Atoms()
+    atoms.make("x", Kind.OPAQUE, "x", (0, (1 << MAX_VALUE_BITS) - 1))
+    with pytest.raises(OutOfWork):
+        atoms.make("y", Kind.OPAQUE, "y", (-(1 << MAX_VALUE_BITS), 0))
+
+
+@pytest.mark.parametrize("count", [UNKNOWNS, UNKNOWNS + 1])
+def test_a_cover_of_many_unknowns_covers_nothing(count: int) -> None:
+    atoms = Atoms()
+    (point,) = unknowns(atoms, 1)
+    own = [atoms.make(f"y{k}", Kind.BLOCK, f"y{k}", (0, 3), args=(terms.const(4),)) for k in range(count)]
+    cover = [terms.eq(terms.of(point), terms.of(atom)) for atom in own]
+    if count <= UNKNOWNS:
+        assert uncovered(Solver(), [], [cover], [terms.of(point)]) is None
+        return
+    with pytest.raises(Undecided):
+        uncovered(Solver(), [], [cover], [terms.of(point)])
+    assert uncovered(Solver(), [], [cover, cover[:1]], [terms.of(point)]) is None

@@ -10,10 +10,11 @@ from math import prod
 import pytest
 
 from tests import shipped
-from tilec.ir import mma_layouts
+from tilec.atoms import mma_sync
+from tilec.atoms.mma_sync import WarpGrid
+from tilec.ir.blocked_layouts import natural
 from tilec.ir.core import Function, Value
 from tilec.ir.layout import Digit, Layout, register_map
-from tilec.ir.mma_layouts import WarpGrid
 from tilec.ir.types import SharedType, TileType, bf16, f8e4m3, f32
 from tilec.target import Target
 
@@ -49,6 +50,7 @@ def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Targe
             continue
         checked.add((layout, shape))
         held = holders(layout, function.num_warps)
+        assert not layout.wraps(shape)
         assert held.keys() == set(itertools.product(*map(range, shape)))
         assert set(held.values()) == {replicas(layout)}
         assert layout.problem(shape, function.num_warps) is None
@@ -70,6 +72,43 @@ def test_a_layout_that_fails_brute_force_has_a_problem(layout: Layout) -> None:
     held = holders(layout, warps)
     assert held.keys() != {(i,) for i in range(256)} or set(held.values()) != {replicas(layout)}
     assert layout.problem((256,), warps) is not None
+
+
+ODD = [(96,), (100,), (1000,), (1023,), (2880,), (17408,), (3, 1000), (16, 40), (100, 100), (7, 9, 20), (1, 2880), (125, 3)]
+POWERS = [(8,), (64,), (1024,), (4, 64), (128, 128), (2, 1, 256), (16, 16, 16)]
+
+
+@pytest.mark.parametrize("warps", [1, 2, 3, 4, 5, 8, 12, 16])
+@pytest.mark.parametrize("shape", ODD + POWERS, ids=str)
+def test_each_element_is_held_by_right_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
+    layout = natural(shape, warps)
+    assert layout.problem(shape, warps) is None
+    held = holders(layout, warps)
+    assert set(held.values()) == {replicas(layout)}
+    assert set(itertools.product(*map(range, shape))) <= held.keys()
+    past = [place for place in held if any(c >= extent for c, extent in zip(place, shape, strict=True))]
+    assert bool(past) == layout.wraps(shape)
+    assert all(c < 2 * extent for place in past for c, extent in zip(place, shape, strict=True))
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("shape", POWERS, ids=str)
+def test_powers_of_two_are_counted_exactly(shape: tuple[int, ...], warps: int) -> None:
+    assert not natural(shape, warps).wraps(shape)
+
+
+@pytest.mark.parametrize("warps", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize("extent", [250, 360, 1000, 1023, 2880, 3000, 5120, 17408])
+def test_no_thread_holds_much_more_than_its_share(extent: int, warps: int) -> None:
+    """One vector more than the share at most, or the half more than its share where the tile is about as large as the block."""
+    share = extent / (32 * warps)
+    assert natural((extent,), warps).num_registers <= max(8, share + 8, share * 1.5)
+
+
+def test_a_layout_that_goes_twice_over_an_axis_has_a_problem() -> None:
+    layout = Layout(1, (Digit(8, 0, 1),), (Digit(32, 0, 8),), ())
+    assert layout.problem((128,), 1) is not None
+    assert layout.problem((129,), 1) is None
 
 
 # PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" (.f16 and .bf16 operands, .f32 accumulators):
@@ -97,9 +136,9 @@ GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4), WarpGrid(4, 1), WarpGri
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_fragments_lie_where_the_instruction_wants_them(grid: WarpGrid) -> None:
     rows, columns, depth = 64 * grid.rows, 32 * grid.columns, 48
-    a = mma_layouts.operand_a(rows, depth, grid)
-    b = mma_layouts.operand_b(depth, columns, grid)
-    c = mma_layouts.accumulator(rows, columns, grid)
+    a = mma_sync.operand_a(rows, depth, grid)
+    b = mma_sync.operand_b(depth, columns, grid)
+    c = mma_sync.accumulator(rows, columns, grid)
     for warp, lane in itertools.product(range(grid.count), range(32)):
         warp_row, warp_column = warp % grid.rows * 64, warp // grid.rows * 32
         for m, k, i in itertools.product(range(4), range(3), range(8)):

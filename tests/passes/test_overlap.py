@@ -10,7 +10,7 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Effect, Function, Op, VerifyError
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.verifier import verify
-from tilec.passes import prepare
+from tilec.passes.schedule import prepare
 from tilec.target import SM_90A
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"

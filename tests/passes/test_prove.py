@@ -8,8 +8,8 @@ from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.ir import ops
 from tilec.ir.core import Block
-from tilec.ir.types import TileType, i32
-from tilec.passes.prove import prove
+from tilec.ir.types import TileType, boolean, i32
+from tilec.passes.prover import prove
 
 
 def refused(kernel: Kernel) -> tuple[Diagnostic, ...]:
@@ -259,6 +259,22 @@ def either_way(second: str) -> Kernel:
     with k.when(k.op(second, token, 0)):
         k.store(out, row, 0, shape=(1, 64))
     return k
+
+
+def test_stores_in_two_turns_do_not_complement_each_other_over_memory_that_changes():
+    """What is read anew in each turn is no function of the block: above 0 in the first and not above it in the second, or the
+    other way round, and then nothing is stored."""
+    k = Kernel("N")
+    flags, out = k.tensor("flags", Access.INOUT, "N", dtype=i32), k.tensor("out", Access.OUT, "N")
+    row = k.bid()
+    with k.loop(0, 2) as turn:
+        above = k.op("gt", k.scalar_load(flags, row), 0)
+        below = k.emit(ops.Unary(kind="not", operands=[above]), TileType(boolean)).result
+        for side, number in ((above, 0), (below, 1)):
+            both = ops.Binary(kind="and", operands=[side, k.op("eq", turn, number)])
+            with k.when(k.emit(both, TileType(boolean)).result):
+                k.store(out, row, shape=(1,))
+    assert "E0403" in {d.code for d in refused(k)}
 
 
 def test_stores_that_complement_each_other_cover_whatever_memory_holds():

@@ -10,7 +10,7 @@ from tests.passes.builder import Access, Kernel, sym
 from tilec.ir import ops
 from tilec.ir.core import Block, Value
 from tilec.ir.types import MAX_DIM, TileType, i32
-from tilec.passes.ranges import Range, arithmetic, between, expr_range, join, value_ranges
+from tilec.passes.analysis.ranges import Range, arithmetic, between, expr_range, join, value_ranges
 
 SMALL = [Range(0, 3), Range(-4, 2), Range(2, 10, 4, 2), between(5, 5), Range(1, 7, 3, 1), Range(-6, -2, 2, 0)]
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tilec.atoms.mma_sync import WarpGrid, accumulator
 from tilec.ir.blocked_layouts import natural, reshaped, row_major
 from tilec.ir.layout import Digit, Layout
-from tilec.ir.mma_layouts import WarpGrid, accumulator
 
 
 def position(place: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """Row-major position of coordinates."""
-    return sum(c * step for c, step in zip(place, row_major(shape), strict=True))
+    """Row-major position of coordinates; past the end of an axis they wrap."""
+    return sum(c % extent * step for c, extent, step in zip(place, shape, row_major(shape), strict=True))
 
 
 def assert_same_places(layout: Layout, source: tuple[int, ...], made: Layout, target: tuple[int, ...], warps: int) -> None:
@@ -39,6 +39,10 @@ def assert_same_places(layout: Layout, source: tuple[int, ...], made: Layout, ta
         ((2560,), (20, 128)),
         ((20, 128), (2560,)),
         ((64,), (64, 1)),
+        ((1000,), (125, 8)),
+        ((125, 8), (1, 1000)),
+        ((4, 1000), (2, 2, 1000)),
+        ((24, 100), (24, 1, 100)),
     ],
 )
 @pytest.mark.parametrize("warps", [1, 4])
@@ -58,6 +62,13 @@ def test_an_axis_that_ends_inside_a_digit_is_refused() -> None:
     assert reshaped(Layout(1, (Digit(3, 0, 1),), (Digit(32, 0, 3),), ()), (96,), (24, 4)) is None
 
 
+def test_a_position_past_an_inner_axis_does_not_come_into_the_next_row() -> None:
+    layout = natural((4, 1000), 4)
+    assert layout.wraps((4, 1000))
+    assert reshaped(layout, (4, 1000), (4000,)) is None
+    assert reshaped(layout, (4, 1000), (4, 125, 8)) is None
+
+
 def test_fragments_of_heads_split_and_join() -> None:
     layout = accumulator(64, 64, WarpGrid(2, 2))
     made = reshaped(layout, (64, 64), (4, 16, 64))
@@ -68,7 +79,7 @@ def test_fragments_of_heads_split_and_join() -> None:
     assert_same_places(layout, (64, 64), flat, (4096,), 4)
 
 
-extents = st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 16]), min_size=1, max_size=4)
+extents = st.lists(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 12, 16, 25, 40, 100]), min_size=1, max_size=4)
 
 
 @settings(deadline=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,20 @@ from tilec.ir.expr import binary, cdiv, const, sym
 from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad
 from tilec.ir.shared_plan import taken_bytes
 from tilec.ir.types import DType, TileType, bf16, f16, f32
-from tilec.passes.staging import stage
+from tilec.passes.schedule import staging
+from tilec.passes.schedule.choose import pipelines_of, product_warps
+from tilec.schedule import NOTHING_FIXED, Role, Schedule
 from tilec.target import SM_90A, SM_120A, TARGETS, Target
 
 BM, BN, BK = 32, 32, 32
+
+
+def stage(function: Function, target: Target) -> Function:
+    """Pipelined as is chosen for it where nothing else wants shared memory."""
+    function.num_warps = product_warps(function)
+    schedule = Schedule((Role("all", function.num_warps),))
+    pipelines = pipelines_of(function, schedule, target, NOTHING_FIXED)
+    return staging.stage(function, replace(schedule, pipelines=pipelines))
 
 
 def matmul(

@@ -15,12 +15,12 @@ from tests.passes.integer_oracle import SIZE, Maker, Program, State
 from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.types import TileType, i64
-from tilec.passes import terms
-from tilec.passes.divisibility import aligned_ranges
-from tilec.passes.index_terms import IndexTerms
-from tilec.passes.integer_sets import evaluator
-from tilec.passes.ranges import Range, value_ranges
-from tilec.passes.terms import Atom, Kind
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.ranges import Range, value_ranges
+from tilec.passes.prover import terms
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import evaluator
+from tilec.passes.prover.terms import Atom, Kind
 
 seeds = st.integers(0, 1 << 32)
 

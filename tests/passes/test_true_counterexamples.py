@@ -8,7 +8,7 @@ import pytest
 
 from tilec.diagnostics import CompileError
 from tilec.frontend import load_kernel
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
 
 KERNELS = {
     "permuted by bits": """

@@ -8,10 +8,10 @@ from tests.passes.builder import Access, Kernel
 from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Function
-from tilec.passes import prepare
-from tilec.passes.divisibility import aligned_ranges
-from tilec.passes.index_terms import IndexTerms
-from tilec.passes.prove import prove
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.prover import prove
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.schedule import prepare
 from tilec.target import TARGETS
 
 KERNEL = Path(__file__).resolve().parents[1] / "ui" / "bounds" / "unsafe_wrap_ok.py"

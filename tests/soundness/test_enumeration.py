@@ -13,7 +13,7 @@ from tests.soundness.enumeration import Launch, OverBudget
 from tests.soundness.memory import Memory, NoSuchLaunch
 from tests.soundness.schedules import SCHEDULES
 from tests.soundness.verdict import judge, search
-from tilec.passes.aliasing import launch_checks
+from tilec.passes.prover.aliasing import launch_checks
 
 
 def faults(kernel: Description, **sizes: int) -> set[str]:

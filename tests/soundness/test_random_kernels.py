@@ -63,7 +63,7 @@ def test_a_blind_prover_is_caught(blind: str, monkeypatch: pytest.MonkeyPatch) -
     """Without one of its analyses the prover accepts wrong kernels, and the comparison says so."""
     kernel = ONE_FAULT[blind]
     assert judge(kernel).kind == "refused_confirmed"
-    monkeypatch.setattr(sys.modules["tilec.passes.prove"], blind, lambda *_: None)
+    monkeypatch.setattr(sys.modules["tilec.passes.prover.prove"], blind, lambda *_: None)
     assert judge(kernel).kind == "false_accept", blind
 
 

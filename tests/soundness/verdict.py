@@ -26,8 +26,8 @@ from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.ir.expr import Expr
 from tilec.ir.types import MAX_DIM
-from tilec.passes.aliasing import launch_checks
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.prover.aliasing import launch_checks
 
 LARGE = (MAX_DIM, MAX_DIM - 1, 1 << 30, (1 << 16) + 1, 46341)
 WIDE_SHARE = 0.5

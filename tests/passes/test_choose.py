@@ -1,0 +1,121 @@
+"""The schedule is chosen from the tile IR alone, says all that the passes decide by it, and is refused where it cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests import shipped
+from tilec.diagnostics import CompileError, Diagnostic, Span
+from tilec.ir.core import VerifyError
+from tilec.ir.ops import For
+from tilec.ir.ops_staging import GroupMma
+from tilec.ir.ops_sync import Ring
+from tilec.ir.printer import print_function
+from tilec.passes.schedule import choose, prepare
+from tilec.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems
+from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
+
+PLACE = Span("build.toml", 7, 3, 7, 9)
+
+
+def refused(name: str, target: Target, wanted: Overrides) -> Diagnostic:
+    """Why a shipped kernel cannot have what is wanted, all of it written at one place."""
+    places = tuple((part, PLACE) for part in wanted.given())
+    with pytest.raises(CompileError) as caught:
+        choose(shipped.load(name), target, replace(wanted, places=places))
+    (found,) = caught.value.diagnostics
+    assert found.code == "E0809" and found.primary is not None and found.primary.span == PLACE and found.hint
+    return found
+
+
+@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+def test_a_schedule_says_what_the_passes_make(name: str, target: Target) -> None:
+    function = shipped.load(name)
+    text = print_function(function)
+    schedule = choose(function, target)
+    assert print_function(function) == text, "choosing changes nothing"
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert problems(schedule, target) == []
+    made = prepare(shipped.load(name), target, schedule)
+    assert made.num_warps == schedule.warps
+    rings = [op.result.ring.stages for op in made.body.walk() if isinstance(op, Ring)]
+    assert set(rings) == {loop.stages for loop in schedule.pipelines if loop.stages > 1}
+    grouped = any(isinstance(op, GroupMma) for op in made.body.walk())
+    assert grouped == any(loop.mma == "wgmma" for loop in schedule.pipelines)
+
+
+def test_targets_have_schedules_of_their_own() -> None:
+    found = {target: choose(shipped.load("matmul"), target).pipelines for target in TARGETS}
+    assert [loop.mma for loops in found.values() for loop in loops] == ["wgmma", "mma_sync", "mma_sync"]
+    assert found[SM_100A][0].stages >= found[SM_120A][0].stages
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_stages_are_as_many_as_are_asked_for(stages: int) -> None:
+    schedule = choose(shipped.load("matmul"), SM_90A, Overrides(stages=stages, mma="mma_sync", warps=4))
+    assert schedule.pipelines == (Pipeline(stages, "cp_async", "mma_sync"),)
+    made = prepare(shipped.load("matmul"), SM_90A, schedule)
+    assert {op.result.ring.stages for op in made.body.walk() if isinstance(op, Ring)} == {stages}
+
+
+def test_one_stage_is_no_pipeline() -> None:
+    made = prepare(shipped.load("matmul"), SM_90A, Overrides(stages=1))
+    assert not any(isinstance(op, Ring) for op in made.body.walk())
+    assert any(isinstance(op, For) for op in made.body.walk())
+
+
+def test_what_a_kernel_cannot_have_is_refused_at_its_place() -> None:
+    assert "16 stages take" in refused("matmul", SM_120A, Overrides(stages=16)).message
+    assert "sm_120a has no `wgmma`" in refused("matmul", SM_120A, Overrides(mma="wgmma", stages=4)).message
+    assert "none that `wgmma` makes in 2 stages" in refused("matmul", SM_90A, Overrides(mma="wgmma", stages=2)).message
+    assert "none that `wgmma` makes" in refused("decode_attention", SM_90A, Overrides(mma="wgmma")).message
+    assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(stages=3)).message
+    assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(mma="mma_sync")).message
+
+
+GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
+LOOP = GOOD.pipelines[0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "part"),
+    [
+        (replace(GOOD, roles=(Role("producer", 4), Role("consumer", 8))), "roles"),
+        (replace(GOOD, roles=(Role("all", 4, 232),)), "registers"),
+        (replace(GOOD, roles=(Role("all", 33),), blocks=None), "warps"),
+        (replace(GOOD, roles=(Role("all", 0),)), "warps"),
+        (replace(GOOD, blocks=17), "blocks"),
+        (replace(GOOD, blocks=0), "blocks"),
+        (replace(GOOD, persistent=True), "persistent"),
+        (replace(GOOD, cluster=2), "cluster"),
+        (replace(GOOD, order="snake"), "order"),
+        (replace(GOOD, order="up"), "order"),
+        (replace(GOOD, split=2), "split"),
+        (replace(GOOD, pipelines=(replace(LOOP, copy="tma"),)), "copy"),
+        (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
+        (replace(GOOD, pipelines=(replace(LOOP, stages=1),)), "stages"),
+        (replace(GOOD, pipelines=(replace(LOOP, stages=17),)), "stages"),
+        (replace(GOOD, pipelines=(replace(LOOP, stages=0),)), "stages"),
+        (replace(GOOD, pipelines=(replace(LOOP, mma="tcgen05"),)), "mma"),
+        (replace(GOOD, pipelines=(replace(LOOP, mma="dot"),)), "mma"),
+    ],
+)
+def test_what_nothing_lowers_is_refused_and_not_passed_over(schedule: Schedule, part: str) -> None:
+    assert problems(GOOD, SM_90A) == []
+    assert part in {problem.part for problem in problems(schedule, SM_90A)}
+
+
+def test_a_target_decides() -> None:
+    grouped = replace(GOOD, pipelines=(replace(LOOP, mma="wgmma"),))
+    assert [bool(problems(grouped, target)) for target in TARGETS] == [False, True, True]
+    many = replace(GOOD, blocks=16)
+    assert [bool(problems(many, target)) for target in TARGETS] == [False, False, True]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_schedule_of_another_kernel_is_a_defect(count: int) -> None:
+    schedule = choose(shipped.load("matmul"), SM_90A, NOTHING_FIXED)
+    with pytest.raises(VerifyError, match="the schedule has"):
+        prepare(shipped.load("matmul"), SM_90A, replace(schedule, pipelines=schedule.pipelines[:1] * count))

@@ -1,0 +1,132 @@
+"""Notes on what makes a kernel slow name the place, the reason and the fix, and say nothing of what is as fast as can be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import shipped
+from tilec import pipeline
+from tilec.frontend import load_kernel
+from tilec.ir.lines import number_lines
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.notes import Note, notes
+from tilec.schedule import Overrides
+from tilec.target import SM_90A, SM_120A, Target
+
+HEAD = '''import tilec
+from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, mma, requires, store, sum, zeros
+
+
+class N(Dim):
+    """elements"""
+
+
+@tilec.kernel
+'''
+
+KERNELS = {
+    "unaligned": """def unaligned(x: In[bf16, 4, N], out: Out[bf16, 4]):
+    grid(4)
+    v = load(x, (bid(0), 0), shape=(1, 1024), pad=0)
+    store(out, bid(0), sum(v, axis=1))
+""",
+    "aligned": """def aligned(x: In[bf16, 4, N], out: Out[bf16, 4]):
+    grid(4)
+    requires(N % 8 == 0)
+    v = load(x, (bid(0), 0), shape=(1, 1024), pad=0)
+    store(out, bid(0), sum(v, axis=1))
+""",
+    "odd": """def odd(x: In[bf16, N, 1023], out: Out[bf16, N]):
+    grid(N)
+    store(out, bid(0), sum(load(x, (bid(0), 0), shape=(1, 1023)), axis=1))
+""",
+    "by_hand": """def by_hand(a: In[f32, 16, 32], b: In[f32, 32, 16], out: Out[f32, 16, 16]):
+    grid(1)
+    left, right = load(a, (0, 0), shape=(16, 32)), load(b, (0, 0), shape=(32, 16))
+    store(out, (0, 0), sum(left[:, :, None] * right[None, :, :], axis=1))
+""",
+    "scaled": """def scaled(a: In[f32, 16, 32], b: In[f32, 32], out: Out[f32, 16]):
+    grid(1)
+    store(out, 0, sum(load(a, (0, 0), shape=(16, 32)) * load(b, 0, shape=(32,))[None, :], axis=1))
+""",
+    "few_rows": """def few_rows(a: In[bf16, 96, 64], b: In[bf16, 64, 64], out: Out[f32, 96, 64]):
+    grid(1)
+    acc = mma(load(a, (0, 0), shape=(96, 64)), load(b, (0, 0), shape=(64, 64)), zeros((96, 64), f32))
+    store(out, (0, 0), acc)
+""",
+}
+
+
+def found(folder: Path, name: str, target: Target = SM_90A, warps: int | None = None) -> list[Note]:
+    """All notes but that of the largest tile."""
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + KERNELS[name], encoding="utf-8")
+    function = load_kernel(path, {}, root=folder)
+    number_lines(function)
+    return [note for note in notes(prepare(function, target, Overrides(warps=warps)), target) if note.kind != "spill"]
+
+
+def test_rows_that_may_begin_anywhere(tmp_path: Path) -> None:
+    (note,) = found(tmp_path, "unaligned")
+    assert note.kind == "narrow_access" and note.line > 0
+    assert note.text == "`x` is read 2 bytes at a time: its rows or offsets are known to be multiples of no more"
+    assert note.hint == "make them multiples of 8 elements, or state that they are"
+
+
+def test_an_extent_that_no_vector_divides(tmp_path: Path) -> None:
+    (note,) = found(tmp_path, "odd")
+    assert note.kind == "narrow_access"
+    assert "`x` is read 2 bytes at a time" in note.text
+
+
+def test_a_product_of_matrices_by_hand(tmp_path: Path) -> None:
+    (note,) = found(tmp_path, "by_hand")
+    assert note.kind == "tensor_core" and "mma" in note.hint
+
+
+@pytest.mark.parametrize("name", ["aligned", "scaled"])
+def test_nothing_is_said_of_what_is_well(tmp_path: Path, name: str) -> None:
+    assert found(tmp_path, name) == []
+
+
+def test_a_product_without_wgmma_says_why(tmp_path: Path) -> None:
+    (note,) = found(tmp_path, "few_rows", warps=2)
+    assert note == Note("tensor_core", note.line, "a product of 96 x 64 does without `wgmma`: 2 warps are no groups of four",
+                        "set `warps` of its schedule to a multiple of 4")  # fmt: skip
+    assert found(tmp_path, "few_rows", SM_120A, warps=2) == []
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "matmul"])
+def test_shipped_kernels_get_their_largest_tile_alone(name: str) -> None:
+    function = shipped.load(name)
+    number_lines(function)
+    (note,) = notes(shipped.prepare_as(name, function, SM_90A), SM_90A)
+    assert note.kind == "spill" and " elements for each of " in note.text and note.line > 0
+
+
+def test_the_build_places_notes_in_the_source_and_tells_of_spills_where_there_are_some(tmp_path: Path) -> None:
+    path = tmp_path / "kernels_src" / "unaligned.py"
+    path.parent.mkdir()
+    path.write_text(HEAD + KERNELS["unaligned"], encoding="utf-8")
+    request = pipeline.Request("unaligned", "kernels_src/unaligned.py", str(tmp_path), {}, {}, {}, {})
+    work = pipeline.Work(request, SM_90A)
+    for stage in ("tir", "proofs", "schedule", "mlir"):
+        work.products.update(pipeline.stage_named(stage).run(work))
+    work.products["proofs"] = json.dumps(
+        {"obligations": [], "unsafe": [], "launch_checks": [], "value_checks": [], "no_alias": []}
+    ).encode()
+    work.digests = {stage.name: "0" for stage in pipeline.STAGES}
+    for spilled, kinds in ((0, ["narrow_access"]), (64, ["narrow_access", "spill"])):
+        resources = {"registers": 255, "spill_bytes": spilled, "stack_bytes": 0, "static_shared_bytes": 0}
+        work.products["resources"] = json.dumps(resources).encode()
+        pipeline.link(work)
+        found = work.data("summary")["notes"]
+        assert sorted(note["kind"] for note in found) == kinds
+        assert all(note["at"].startswith("kernels_src/unaligned.py:") and note["hint"] for note in found)
+    (told,) = (note["text"] for note in found if note["kind"] == "spill")
+    assert told.startswith(
+        "64 bytes of registers are kept in memory; the threads' largest share is of a tile of 1 x 1024 bf16: "
+    )

@@ -1,0 +1,431 @@
+"""What the prover must be able to see: each kernel or fact here rests on one rule that makes it accept more, never less.
+
+A prover that refuses everything is sound. The other tests catch one that accepts too much; these catch one that has forgotten a
+rule: a small kernel that is right for one reason, the rung and the facts that its proof needs, a range that is as narrow as it
+is, a question that is not asked because it has no answer.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.ir import ops
+from tilec.ir.core import Function, Parameter, Value
+from tilec.ir.expr import Expr
+from tilec.ir.range_facts import Range, arithmetic, between, exactly
+from tilec.ir.types import TileType, boolean, i32
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.ranges import value_ranges
+from tilec.passes.prover import coordinates, divisors, extents, guess, integer_sets, prove, terms
+from tilec.passes.prover.atoms import Atoms
+from tilec.passes.prover.case_split import certain, possible
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import Solver, evaluator, system
+from tilec.passes.prover.ladder import Ladder, Refusal
+from tilec.passes.prover.nonlinear import Case
+from tilec.passes.prover.prove import Proofs
+from tilec.passes.prover.terms import Formula, Kind
+
+# Ranges
+
+NARROW = {
+    ("and", between(0, 7), Range(-100, 100)): Range(0, 7),
+    ("and", Range(-100, 100), between(0, 7)): Range(0, 7),
+    ("and", between(0, 9), between(0, 7)): Range(0, 7),
+    ("and", exactly(0), Range(-100, 100)): exactly(0),
+    ("or", between(0, 4), between(2, 3)): Range(2, 7),
+    ("xor", between(0, 4), between(0, 3)): Range(0, 7),
+    ("shl", between(-1, 3), between(0, 2)): Range(-4, 12),
+    ("shr", between(-8, 9), between(0, 2)): Range(-8, 9),
+    ("floordiv", between(0, 96, 32), exactly(8)): Range(0, 12, 4, 0),
+    ("floordiv", between(-7, 9), between(1, 2)): Range(-7, 9),
+    ("mod", between(0, 5), between(6, 9)): Range(0, 5),
+    ("mod", between(-20, 20), exactly(8)): Range(0, 7),
+    ("mod", between(4, 100, 6, 4), exactly(4)): Range(0, 3, 2, 0),
+    ("mod", between(1, 97, 8, 1), exactly(8)): exactly(1),
+    ("mul", between(0, 4, 2), between(3, 9, 3)): Range(0, 36, 6, 0),
+    ("add", between(0, 8, 4), between(1, 9, 8, 1)): Range(1, 17, 4, 1),
+    ("sub", between(0, 8, 4), between(1, 9, 8, 1)): Range(-9, 7, 4, 3),
+    ("min", between(0, 8, 4), between(2, 6, 4, 2)): Range(0, 6, 2, 0),
+    ("max", between(0, 8, 4), between(2, 6, 4, 2)): Range(2, 8, 2, 0),
+}
+
+
+@pytest.mark.parametrize("question", NARROW, ids=lambda q: f"{q[0]} {q[1].low}..{q[1].high} {q[2].low}..{q[2].high}")
+def test_a_range_is_as_narrow_as_it_is(question: tuple[str, Range, Range]) -> None:
+    assert arithmetic(*question) == NARROW[question]
+
+
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "floordiv", "min", "max", "and"])
+def test_the_ends_of_a_range_are_reached(kind: str) -> None:
+    python = {
+        "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "floordiv": lambda a, b: a // b,
+        "min": min, "max": max, "and": lambda a, b: a & b,
+    }[kind]  # fmt: skip
+    for low, high, other in ((-3, 5, 4), (0, 7, 3), (0, 0, 7), (-6, -2, 3), (2, 9, 1)):
+        found = arithmetic(kind, between(low, high), exactly(other))
+        values = {python(a, other) for a in range(low, high + 1)}
+        assert found is not None and found.low == min(values)
+        assert found.high == max(values) if kind != "and" else found.high >= max(values)
+
+
+def scalar(k: Kernel, name: str) -> Value:
+    value = k.body.add_argument(TileType(i32), name)
+    k.function.parameters.append(Parameter(name, value, None))
+    return value
+
+
+def unary(k: Kernel, kind: str, value: Value) -> Value:
+    return k.emit(ops.Unary(kind=kind, operands=[value]), value.tile).result
+
+
+def clamped(k: Kernel, value: Value, low: int, high: int) -> Value:
+    return k.op("min", k.op("max", value, low), high)
+
+
+def test_what_reaches_an_end_of_its_type_keeps_the_other_end() -> None:
+    k = Kernel(1)
+    n = scalar(k, "n")
+    above, below = k.op("max", n, 5), k.op("min", n, 5)
+    facts = value_ranges(k.function)
+    assert (facts[above].low, facts[above].high) == (5, 2**31 - 1)
+    assert (facts[below].low, facts[below].high) == (-(2**31), 5)
+
+
+def test_an_absolute_value_and_a_negation_are_bounded() -> None:
+    k = Kernel(1)
+    n = scalar(k, "n")
+    around, above, below = clamped(k, n, -3, 5), clamped(k, n, 2, 5), clamped(k, n, -5, -2)
+    found = [unary(k, "abs", value) for value in (around, above, below)] + [unary(k, "neg", around), unary(k, "not", around)]
+    facts = value_ranges(k.function)
+    assert [(facts[v].low, facts[v].high) for v in found] == [(0, 5), (2, 5), (2, 5), (-5, 3), (-6, 2)]
+
+
+@pytest.mark.parametrize(("inverted", "high"), [(False, 7), (True, 12)])
+def test_a_selection_knows_its_condition(inverted: bool, high: int) -> None:
+    """`where(n < 8, n, 0)` is below 8, `where(not n < 8, n, 0)` is what is left of 0 to 12."""
+    k = Kernel(1)
+    n = clamped(k, scalar(k, "n"), 0, 12)
+    condition = k.op("lt", n, 8)
+    if inverted:
+        condition = k.emit(ops.Unary(kind="not", operands=[condition]), TileType(boolean)).result
+    chosen = k.emit(ops.Select(operands=[condition, n, k.c(9 if inverted else 0)]), TileType(i32)).result
+    fact = value_ranges(k.function)[chosen]
+    assert (fact.low, fact.high) == (8 if inverted else 0, high)
+
+
+def test_a_proven_shift_by_a_constant_keeps_its_sign() -> None:
+    """`(bid << 3)` feeds an index, so that it is proven not to wrap; ranges may rest on that."""
+    k = Kernel("N")
+    out = k.tensor("out", Access.INOUT, "N", 8)
+    start = k.op("shl", k.bid(), 3)
+    k.store(out, k.op("shr", start, 3), 0, shape=(1, 8))
+    fact = aligned_ranges(k.function)[start]
+    assert fact.low == 0
+
+
+# Bounds of formulas
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_say_all_that_they_can_of_one_constraint(seed: int) -> None:
+    """With every unknown once, the ends of a linear form are reached: what bounds call possible is, what they do not call
+    certain has an exception."""
+    r, atoms = random.Random(seed), Atoms()
+    xs = [atoms.make(f"x{k}", Kind.OPAQUE, f"x{k}", (-9, 9)) for k in range(3)]
+    bounds = {x: (low := r.randint(-4, 4), low + r.randint(0, 3)) for x in xs}
+    poly = terms.const(r.randint(-12, 12))
+    for x in xs:
+        poly = poly + terms.of(x) * r.randint(-3, 3)
+    values = [
+        terms.evaluate(poly, dict(zip(xs, at, strict=True)).__getitem__)
+        for at in product(*(range(low, high + 1) for low, high in bounds.values()))
+    ]
+    assert possible(Formula("ge", poly), bounds) == any(value >= 0 for value in values)
+    assert certain(Formula("ge", poly), bounds) == all(value >= 0 for value in values)
+    assert certain(Formula("eq", poly), bounds) == (set(values) == {0})
+    assert possible(Formula("eq", poly), bounds) == (min(values) <= 0 <= max(values))
+
+
+def test_what_bounds_decide_of_one_unknown() -> None:
+    x = Atoms().make("x", Kind.OPAQUE, "x", (-9, 9))
+    three, upward = {x: (3, 3)}, {x: (3, 5)}
+    assert certain(Formula("eq", terms.of(x) - 3), three) and not certain(Formula("eq", terms.of(x) - 3), upward)
+    assert not possible(Formula("ge", terms.of(x) - 6), upward) and possible(Formula("ge", terms.of(x) - 5), upward)
+    assert not possible(Formula("eq", terms.of(x) - 6), upward) and not possible(Formula("eq", terms.of(x) - 2), upward)
+
+
+# Terms
+
+
+@pytest.mark.parametrize("by", [0, 1, 31, 32, 33, 40, 62, 70])
+def test_a_shift_by_a_constant_is_exact_past_the_width_too(by: int) -> None:
+    k = Kernel(1)
+    index = IndexTerms(k.function)
+    x = index.atoms.make("x", Kind.OPAQUE, "x", (-(2**31), 2**31 - 1))
+    left, right = (index.unbounded(kind, i32, [terms.of(x), terms.const(by)]) for kind in ("shl", "shr"))
+    assert left is not None and right is not None
+    for value in (-(2**31), -5, -1, 0, 1, 7, 2**31 - 1):
+        at = evaluator({x: value})
+        assert terms.evaluate(right, at) == value >> min(by, 32)
+        assert terms.evaluate(left, at) == (value << by if by < 32 else 0)
+
+
+def test_a_division_says_that_its_divisor_is_positive_to_what_follows() -> None:
+    k = Kernel(1)
+    out = k.tensor("out", Access.INOUT, 64)
+    n = scalar(k, "n")
+    known, unknown = k.div(n, 8), k.div(8, n)
+    store = k.store(out, k.add(known, unknown), shape=(1,))
+    index = IndexTerms(k.function)
+    assert index.divided(store) == [terms.ge(index.scalar(n), 1)]  # of the division by 8 there is nothing to say
+    assert known.owner is not None and index.divided(known.owner) == []
+
+
+def test_common_factors_of_a_division_are_taken_out() -> None:
+    """`(4 * x + 2) // 6` is `(2 * x + 1) // 3`: the same unknown."""
+    atoms = Atoms()
+    x = terms.of(atoms.make("x", Kind.OPAQUE, "x", (0, 99)))
+    assert atoms.quotient(x * 4 + 2, terms.const(6)) == atoms.quotient(x * 2 + 1, terms.const(3))
+    assert atoms.quotient(x * 4 + 3, terms.const(6)) == atoms.quotient(x * 2 + 1, terms.const(3))
+
+
+@pytest.mark.parametrize("op", ["<", "<=", "==", "!=", ">=", ">", "and", "or"])
+def test_a_predicate_is_a_number_where_one_is_wanted(op: str) -> None:
+    index = IndexTerms(Kernel("N").function)
+    found = index.expression(binary("+", binary(op, sym("N"), const(3)), sym("N")))
+    for n in (1, 2, 3, 4):
+        holds = {"<": n < 3, "<=": n <= 3, "==": n == 3, "!=": n != 3, ">=": n >= 3, ">": n > 3}.get(op, True)
+        assert terms.evaluate(found, evaluator({index.symbol("N").atom: n})) == holds + n  # type: ignore[dict-item]
+
+
+def test_a_quotient_of_polynomials_is_found_where_it_is_one() -> None:
+    atoms = Atoms()
+    x, y = (terms.of(atoms.make(name, Kind.OPAQUE, name, (0, 9))) for name in "xy")
+    quotients = {
+        (x * y * 6, x * 2): y * 3,
+        (x * x + x, x): x + 1,
+        (x * 3 + y * 3, x + y): terms.const(3),
+        (x * 3 + y, x + y): None,
+        (x + 1, x): None,
+        (x * 3, x * 2): None,
+    }
+    for (whole, part), found in quotients.items():
+        assert coordinates._exact_quotient(whole, part) == found  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_loop_is_named_as_its_author_named_it() -> None:
+    k = Kernel(1)
+    with k.loop(0, 8, name="turn"):
+        k.add(1, 2)
+    loop = next(op for op in k.body.ops if isinstance(op, ops.For))
+    atom = IndexTerms(k.function).iteration(loop).atom
+    assert atom is not None and (atom.name, atom.label) == ("turn", "turn")
+
+
+def test_only_divisions_of_integer_scalars_are_asked_about() -> None:
+    k = Kernel("N")
+    n = k.dim("N")
+    single = k.div(n, 8)
+    tile = k.op("floordiv", k.iota(8), k.spread(k.c(3), (8,)))
+    product_ = k.mul(n, 8)
+    assert [divisors._is_scalar_division(value.owner) for value in (single, tile, product_)] == [True, False, False]  # type: ignore[arg-type]
+
+
+def test_a_launch_is_asked_only_what_may_fail() -> None:
+    """Values that reach the ends of 64 bits and go no further, and divisors from 1 on, need no check."""
+    least, largest = -(2**63), 2**63 - 1
+    symbols = {"a": Range(least + 1, 0), "b": Range(0, largest - 1), "d": Range(1, 9), "z": Range(0, 9)}
+
+    def checks(expr: Expr) -> int:
+        return len(list(extents._checks(expr, symbols, "x")))  # pyright: ignore[reportPrivateUsage]
+
+    assert [checks(binary("-", sym("a"), const(k))) for k in (1, 2)] == [0, 1]
+    assert [checks(binary("+", sym("b"), const(k))) for k in (1, 2)] == [0, 1]
+    assert [checks(binary(op, const(8), sym(s))) for op in ("//", "%") for s in "dz"] == [0, 1, 0, 1]
+
+
+# Questions that are not asked
+
+
+def asked(k: Kernel, symbol: str) -> int:
+    """How many sets isl is asked about before `symbol < 9` is refused."""
+    ladder = Ladder(IndexTerms(k.function))
+    found = ladder.discharge([terms.lt(ladder.index.symbol(symbol), 9)])
+    assert isinstance(found, Refusal)
+    return ladder.solver.queries
+
+
+def test_a_rung_without_facts_is_not_climbed() -> None:
+    k = Kernel("N", "M")
+    assert asked(k, "N") == 1
+    k.requires(binary(">=", sym("N"), const(4)))
+    assert asked(k, "N") == 2
+    assert asked(k, "M") == 1  # the precondition says nothing of it
+
+
+def test_what_folds_to_false_is_asked_of_nobody() -> None:
+    k = Kernel("N")
+    ladder = Ladder(IndexTerms(k.function))
+    found = ladder.discharge([terms.FALSE])
+    assert found.rung == "interval" and not ladder.solver.queries  # type: ignore[union-attr]
+
+
+def test_an_equality_is_learned_once() -> None:
+    """Neither side can be replaced by the other, so that it stays; with the other sign it is the same."""
+    atoms = Atoms()
+    x, y = (terms.of(atoms.make(name, Kind.OPAQUE, name, (-9, 9))) for name in "xy")
+    for known in (x * 2 - y * 3, y * 3 - x * 2):
+        case = Case([], [known])
+        assert not Solver()._learn_equalities(case)  # pyright: ignore[reportPrivateUsage]
+        assert case.equalities == [known]
+
+
+def test_a_system_with_many_derived_unknowns_is_split_and_not_multiplied_out() -> None:
+    atoms = Atoms()
+    x = terms.of(atoms.make("x", Kind.OPAQUE, "x", (0, 1 << 20)))
+    few = system([terms.ge(atoms.quotient(x, terms.const(3)), 1)])
+    many = system([terms.ge(sum((atoms.quotient(x + k, terms.const(k + 3)) for k in range(12)), terms.ZERO), 1)])
+    assert integer_sets._small(few)  # pyright: ignore[reportPrivateUsage]
+    assert len(terms.closure([many])) <= integer_sets.SMALL
+    assert not integer_sets._small(many)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_tries_are_the_same_in_every_version() -> None:
+    """What they find is printed as the counterexample of a refused kernel."""
+    x = Atoms().make("x", Kind.OPAQUE, "x", (-(2**31), 2**31 - 1))
+    found = [values[x] for values in guess._tries([x])]
+    assert all(-limit <= value <= 0 for limit, value in zip((2, 4, 16, 64, 1024, 1 << 31), found, strict=False))
+    assert found[:8] == [0, -4, -16, -32, -944, -1742840289, -1, -1]
+
+
+def test_each_obligation_is_named_before_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is charged to what it was done for, and whoever watches is told."""
+    said: list[str] = []
+    monkeypatch.setattr("tilec.passes.prover.work.note", said.append)
+    k = Kernel("N")
+    out = k.tensor("out", Access.OUT, "N", 64)
+    k.store(out, k.bid(), 0, shape=(1, 64))
+    prove(k.function)
+    assert any(text.startswith("proving bounds of store to `out` at k.py") for text in said)
+    assert any(text.startswith("proving no race of store to `out` with store to `out`") for text in said)
+    assert any(text.startswith("proving") and "coverage of `out`" in text for text in said)
+
+
+def test_each_proof_is_recorded() -> None:
+    """What a manifest does not name, nobody can check again."""
+    k = Kernel("N")
+    x, out = k.tensor("x", Access.IN, "N"), k.tensor("out", Access.OUT, "N")
+    start = k.mul(k.bid(), 64)
+    k.load(x, start, shape=(64,), pad=0.0)
+    k.store(out, start, shape=(64,), mask=True)
+    k.function.grid = (cdiv(sym("N"), const(64)),)
+    assert sorted((o.property, o.subject) for o in prove(k.function).obligations) == [
+        ("bounds", "load from `x`"),
+        ("bounds", "store to `out`"),
+        ("coverage", "`out`"),
+        ("race", "`out`"),
+        ("race", "`out` written once"),
+        ("wrap", "`*`"),
+        ("wrap", "end of load from `x`"),
+        ("wrap", "end of store to `out`"),
+    ]
+
+
+# Kernels that are right for one reason
+
+HEAD = '''
+import tilec
+from tilec import Const, Dim, In, InOut, Out, Scratch, bid, f32, full, grid, i32, load, requires, store, unsafe, values, zeros
+
+class N(Dim):
+    """length"""
+
+class M(Dim):
+    """width"""
+
+@tilec.kernel
+'''
+
+ACCEPTED = {
+    # an index in an `unsafe` block is exact where intervals say that it cannot wrap: the coverage of `out` needs it
+    "unsafe_index": """
+def k(out: Out[f32, 128]):
+    grid(16)
+    with unsafe("sixteen blocks of eight"):
+        store(out, bid(0) * 8, full((8,), 1.0, f32))
+""",
+    # of two accesses of which one is in an `unsafe` block nothing is to be proven
+    "unsafe_and_safe": """
+def k(out: InOut[f32, N], n: i32):
+    grid(N)
+    with unsafe("n is N - 1 and block N - 1 alone writes it"):
+        store(out, n, full((1,), 1.0, f32), mask=True)
+    store(out, bid(0), full((1,), 2.0, f32))
+""",
+    # a mask of what may be 0 is between 0 and the mask
+    "mask_of_data": """
+def k(ids: In[i32, N], table: In[f32, 8], out: Out[f32, N]):
+    grid(N)
+    row = bid(0)
+    store(out, row, load(table, load(ids, row) & 7, shape=(1,)))
+""",
+    # a shift of data by all bits but the sign is 0 or -1
+    "sign_of_data": """
+def k(ids: In[i32, N], table: In[f32, 2], out: Out[f32, N]):
+    grid(N)
+    row = bid(0)
+    store(out, row, load(table, (load(ids, row) >> 31) + 1, shape=(1,)))
+""",
+    # a divisor that was divided by is positive, behind the division
+    "divisor": """
+def k(x: In[f32, M], out: Out[f32, N], n: i32):
+    grid(N)
+    requires(n >= 1)
+    requires(n <= M)
+    row = bid(0)
+    store(out, row, load(x, row % n, shape=(1,)))
+""",
+    # what is computed from memory that changes is one value within one turn of a loop
+    "written_and_read_in_one_turn": """
+def k(part: Scratch[f32, N, 64], at: InOut[i32, N], out: Out[f32, N]):
+    grid(N)
+    row = bid(0)
+    total = zeros((1,), f32)
+    for turn in range(3):
+        place = load(at, row) & 63
+        store(part, (row, place), full((1, 1), 1.0, f32))
+        total = total + load(part, (row, place), shape=(1, 1)).reshape((1,))
+    store(out, row, total)
+""",
+}
+
+
+def function(tmp_path: Path, text: str) -> Function:
+    path = tmp_path / "k.py"
+    path.write_text(HEAD + text.lstrip("\n"), encoding="utf-8")
+    return load_kernel(path, {}, root=tmp_path)
+
+
+def proofs(tmp_path: Path, text: str) -> Proofs:
+    try:
+        return prove(function(tmp_path, text))
+    except CompileError as refused:
+        pytest.fail("\n".join(f"{d.code}: {d.message}" for d in refused.diagnostics))
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_it_is_accepted(name: str, tmp_path: Path) -> None:
+    assert proofs(tmp_path, ACCEPTED[name]).obligations
+
+
+def test_a_proof_names_no_fact_that_a_division_before_it_gives(tmp_path: Path) -> None:
+    found = [o for o in proofs(tmp_path, ACCEPTED["divisor"]).obligations if o.property == "bounds" and "x" in o.subject]
+    assert [o.facts for o in found] == [("requires(n <= M)",)]

@@ -1,0 +1,217 @@
+"""What the schedule must choose: no kernel is wrong that has another, but it has work, barriers or bytes that it need not have.
+
+Each choice against the sentence that defines it, by trying all there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests import shipped
+from tests.passes.builder import Access, Kernel, as_expr, const
+from tilec.diagnostics import CompileError
+from tilec.ir import ops
+from tilec.ir.blocked_layouts import BANKS_BYTES, ROW_PADDING_BYTES, row_padding
+from tilec.ir.core import Block, Effect, Function, Parameter, Value
+from tilec.ir.layout import Digit, Layout
+from tilec.ir.operand_layouts import carried
+from tilec.ir.ops_sync import Barrier, Ring
+from tilec.ir.shared_plan import shared_bytes
+from tilec.ir.touches import Touch
+from tilec.ir.types import TensorType, TileType, f32, i8, i64
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.schedule import anchors, meetings, prepare, staged_loads, versioning
+from tilec.passes.schedule.choose import _warps_to_load  # pyright: ignore[reportPrivateUsage]
+from tilec.passes.schedule.folding import same_as
+from tilec.passes.schedule.overlap import launch_values
+from tilec.target import SM_90A
+
+# Warps and padding
+
+
+@pytest.mark.parametrize("units", range(1, 80))
+def test_warps_divide_the_tile_or_leave_the_least_without_work(units: int) -> None:
+    """`units` warps' worth of 16-byte vectors, and at least two of them a warp."""
+    warps = _warps_to_load(units * 256)
+    wanted = max(1, min(16, units // 2))
+    dividing = max(count for count in range(1, wanted + 1) if units % count == 0)
+    if 2 * dividing > wanted:
+        assert warps == dividing
+        return
+    idle = {count: (-units) % count for count in range(wanted // 2 + 1, wanted + 1)}
+    assert warps in idle and idle[warps] == min(idle.values())
+    assert warps == max(count for count in idle if idle[count] == idle[warps])
+
+
+@pytest.mark.parametrize(("size", "warps"), [(1, 1), (32, 1), (33, 4), (255, 4), (256, 1), (1024, 2), (4096, 8), (23 * 256, 8)])
+def test_small_tiles_need_few_warps(size: int, warps: int) -> None:
+    assert _warps_to_load(size) == warps
+
+
+@pytest.mark.parametrize("dtype", [i8, f32, i64])
+@pytest.mark.parametrize("columns", [8, 16, 32, 48, 64, 96, 128, 256])
+def test_rows_that_begin_in_one_bank_are_moved_apart(columns: int, dtype) -> None:
+    pitch = columns * dtype.bytes
+    for rows in (1, 16, 64):
+        tile = TileType(dtype, (rows, columns))
+        padded = pitch % BANKS_BYTES == 0 and rows * pitch <= 64 << 10
+        assert row_padding(tile) == (ROW_PADDING_BYTES if padded else 0)
+    assert row_padding(TileType(dtype, (columns * 1024,))) == 0
+
+
+# Versions without masks
+
+
+def test_a_box_that_is_inside_needs_no_test_and_one_that_may_not_be_needs_one() -> None:
+    k = Kernel("N")
+    inside, across = k.tensor("a", Access.IN, 64), k.tensor("b", Access.IN, "N")
+    loads = [k.load(inside, at, shape=(extent,), pad=0.0) for at, extent in ((0, 64), (1, 63), (0, 65), (1, 64))]
+    loads.append(k.load(across, 0, shape=(64,), pad=0.0))
+    early, facts = launch_values(k.function), aligned_ranges(k.function)
+
+    def edges(value: Value):
+        assert isinstance(value.owner, ops.Load)
+        found = versioning._edges(k.function, value.owner, early, facts)  # pyright: ignore[reportPrivateUsage]
+        return None if found is None else [(extent, dim) for _, extent, dim in found]
+
+    assert [edges(value) for value in loads] == [[], [], [(65, 64)], [(64, 64)], [(64, "N")]]
+
+
+# Meetings
+
+
+LANES = Layout(1, (), (Digit(32, 0, 1),), ())
+COPIES = Layout(1, (), (Digit(16, 0, 1), Digit(2, None, 0)), ())
+
+
+def touch(kind: Effect, layout: Layout | None) -> Touch:
+    k = Kernel("N")
+    tensor = k.tensor("out", Access.INOUT, "N")
+    store = k.store(tensor, 0, shape=(32,))
+    return Touch(store, kind, tensor, place=(store.operands[2],), layout=layout, shape=(32,))
+
+
+def test_threads_need_not_meet_between_touches_of_the_same_thread_alone() -> None:
+    read, write = Effect.READ, Effect.WRITE
+    alike = [
+        (write, LANES, write, LANES, True),
+        (write, LANES, read, LANES, True),
+        (write, COPIES, write, COPIES, True),
+        (write, COPIES, read, COPIES, False),  # read by threads that did not write it
+        (write, LANES, write, COPIES, False),
+        (write, None, write, None, True),  # by the first thread both times
+        (write, None, read, None, False),
+        (write, None, write, LANES, False),
+        (write, LANES, write, None, False),
+    ]
+    for first, by, second, by_then, same in alike:
+        found = meetings.same_threads(touch(first, by), touch(second, by_then))
+        assert found == same, (first, by, second, by_then)
+
+
+def blocks(function: Function) -> Iterator[Block]:
+    """The body and every region in it."""
+    yield function.body
+    for op in function.body.walk():
+        yield from op.regions
+
+
+@pytest.mark.parametrize("kernel", ["flash_attention", "decode_attention"])
+def test_a_loop_whose_turns_begin_with_copies_meets_inside_of_them_alone(kernel: str) -> None:
+    """The first copies of a pipeline stand in a branch each, and one meeting before them all does; a loop is no such branch."""
+    for block in blocks(shipped.prepared(kernel, SM_90A)):
+        for before, op in zip(block.ops, block.ops[1:], strict=False):
+            met = isinstance(op, ops.For) and isinstance(before, Barrier)
+            assert not met
+
+
+@pytest.mark.parametrize(("step", "met"), [(0, False), (512, True)])
+def test_turns_meet_where_the_next_touches_what_other_threads_have_written(step: int, met: bool) -> None:
+    """The same box in each turn is each thread's own; a box that moves by less than its length is another's."""
+    k = Kernel(1)
+    x = k.tensor("x", Access.INOUT, 8192)
+    with k.loop(0, 8) as turn:
+        place = k.mul(turn, step) if step else k.c(64)
+        tile = k.load(x, place, shape=(1024,))
+        k.emit(ops.Store(operands=[x, k.op("add", tile, tile), place]))
+    function = prepare(k.function, SM_90A)
+    assert any(isinstance(op, Barrier) for op in function.body.walk()) == met
+
+
+# Folding
+
+
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "floordiv", "or", "xor", "shl", "shr"])
+def test_a_neutral_operand_goes_only_where_it_is_neutral(kind: str) -> None:
+    k = Kernel("N")
+    n, neutral = k.dim("N"), k.c(1 if kind in ("mul", "floordiv") else 0)
+    right, left = k.op(kind, n, neutral).owner, k.op(kind, neutral, n).owner
+    assert isinstance(right, ops.Binary) and isinstance(left, ops.Binary)
+    kept = [same_as(right) is n, same_as(left) is n, same_as(left) is None]  # an operation's own text may be very long
+    assert kept == ([True, True, False] if kind in ("add", "mul", "or", "xor") else [True, False, True])
+
+
+# Pipelines
+
+
+def stages(function: Function) -> int:
+    return max((op.result.ring.stages for op in function.body.walk() if isinstance(op, Ring)), default=0)
+
+
+def test_a_pipeline_is_as_long_as_there_is_room_for() -> None:
+    whole = shipped.prepared("matmul", SM_90A)
+    assert stages(whole) > 2
+    small = replace(SM_90A, max_shared_bytes=shared_bytes(whole) - 1)
+    shorter = shipped.prepare_as("matmul", shipped.load("matmul"), small)
+    assert 2 <= stages(shorter) < stages(whole) and shared_bytes(shorter) <= small.max_shared_bytes
+
+
+def test_a_kernel_without_a_pipeline_has_none_to_shorten() -> None:
+    function = shipped.prepared("rms_norm", SM_90A)
+    assert shared_bytes(function) > 0 and not stages(function)
+    with pytest.raises(CompileError) as caught:
+        shipped.prepare_as("rms_norm", shipped.load("rms_norm"), replace(SM_90A, max_shared_bytes=0))
+    assert [item.code for item in caught.value.diagnostics] == ["E0507"]
+
+
+@pytest.mark.parametrize(("inner", "vector"), [(1, 16), (2, 0), ("S", 0)])
+def test_only_rows_without_gaps_are_copied(inner: int | str, vector: int) -> None:
+    """With steps between rows of its own, a tensor is staged if the elements of a row lie side by side."""
+    k = Kernel("S")
+    strides = (const(64), as_expr(inner))
+    tensor = k.body.add_argument(TensorType(f32, (const(32), const(32)), align=16, strides=strides), "x")
+    k.function.parameters.append(Parameter("x", tensor, Access.IN))
+    load = k.load(tensor, 0, 0, shape=(16, 16)).owner
+    assert isinstance(load, ops.Load)
+    assert staged_loads._copy_vector(k.function, load, aligned_ranges(k.function)) == vector  # pyright: ignore[reportPrivateUsage]
+
+
+def test_what_regions_carry_out_is_what_their_operation_gives() -> None:
+    k = Kernel("N")
+    with k.when(k.op("lt", k.dim("N"), 8)):
+        k.c(1)
+    with k.loop(0, 8):
+        k.c(1)
+    branch, loop = (op for op in k.body.ops if op.regions)
+    branch.define(TileType(f32, (64,)))
+    loop.regions[0].add_argument(TileType(f32, (64,)), "carried")
+    assert len(carried(branch)) == 1
+    assert carried(loop) == loop.regions[0].arguments[1:]
+
+
+# Layouts
+
+
+def test_a_value_is_made_once_in_each_layout() -> None:
+    k = Kernel("N")
+    value = k.iota(64)
+    state = anchors._State(k.function)  # pyright: ignore[reportPrivateUsage]
+    by_lane, by_register = (Layout(1, (Digit(2, 0, step),), (Digit(32, 0, 33 - step),), ()) for step in (32, 1))
+    state.set(value, by_lane)
+    assert state.made_as(value, by_lane) is value
+    made = state.made_as(value, by_register)
+    again = state.made_as(value, by_register)
+    assert made is not value and made is again and len(k.body.ops) == 2

@@ -1,0 +1,270 @@
+"""The second verifier accepts what the passes make and roles that are in order, and refuses either with one thing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests import shipped
+from tilec.ir.core import Block, Function, Op, VerifyError
+from tilec.ir.operand_layouts import operand_layouts
+from tilec.ir.ops import Reduce
+from tilec.ir.ops_staging import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
+from tilec.ir.ops_sync import Barrier, SharedFree
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.lowering import lower
+from tilec.passes.schedule import prepare
+from tilec.passes.schedule.verify import verify
+from tilec.schedule import Overrides
+from tilec.target import SM_90A, SM_120A, TARGETS, Target
+
+ROLES = """kernel @k(%a: in tensor<bf16, [M, K], align 16>, %n: i32) {
+  constants {}
+  dims [M, K]
+  strides []
+  grid [1]
+  warps 5
+  requires K % 8 == 0
+  %0 = constant {value = 0} : i32
+  %1 = constant {value = 1} : i32
+  %2 = constant {value = 3} : i32
+  wait_prior
+  %3 = ring {sync = "mbarriers", offset = 65536} : ring<4>
+  %4 = shared_alloc %3 {offset = 0, alignment = 128} : shared<bf16, [64, 64], stages 4>
+  roles {names = ["producer", "consumer"], warps = [1, 4], registers = [0, 232]} {
+    %5 = for %0, %n, %1, %0 {variable = "k"} : i32 {
+    ^(%6: i32, %7: i32)
+      acquire %3
+      async_copy %a, %4, %7, %0, %6 {vector = 16, pad = true, whole = true, row_axis = -2, unsafe = none}
+      commit %3
+      %8 = compare %7, %2 {kind = "eq"} : bool
+      %9 = binary %7, %1 {kind = "add"} : i32
+      %10 = select %8, %0, %9 : i32
+      yield %10
+    }
+  } {
+    %11 = for %0, %n, %1, %0 {variable = "k"} : i32 {
+    ^(%12: i32, %13: i32)
+      wait %3 {pending = 0}
+      %14 = shared_load %4, %13 {row = 0, column = 0, transposed = false} :
+        bf16[64, 16] <2@1*1 2@0*8 2@1*8 | 4@1*2 8@0*1 | 4@0*16>
+      release %3 {held = 0}
+      %15 = compare %13, %2 {kind = "eq"} : bool
+      %16 = binary %13, %1 {kind = "add"} : i32
+      %17 = select %15, %0, %16 : i32
+      yield %17
+    }
+    barrier {scope = "role"}
+  }
+  shared_free %4, %3
+}
+"""
+
+
+def test_roles_are_read_printed_and_in_order() -> None:
+    function = parse_function(ROLES)
+    text = print_function(function)
+    assert print_function(parse_function(text)) == text
+    assert '  roles {names = ["producer", "consumer"], warps = [1, 4], registers = [0, 232]} {\n' in text
+    for target in TARGETS:
+        verify(function, target)
+
+
+def test_nothing_lowers_several_roles_yet() -> None:
+    with pytest.raises(VerifyError, match="nothing lowers mbarriers yet"):
+        lower(parse_function(ROLES), SM_90A)
+    alone = ROLES.replace('sync = "mbarriers", offset = 65536', 'sync = "groups", offset = 0')
+    with pytest.raises(VerifyError, match="nothing lowers 2 of them yet"):
+        lower(parse_function(alone), SM_90A)
+
+
+def test_one_role_is_the_block() -> None:
+    """The body of a kernel as the only role is the same code."""
+    function = prepare(shipped.load("rms_norm"), SM_90A)
+    plain = lower(function, SM_90A)
+    text = print_function(function)
+    head, _, body = text.partition("  wait_prior\n")
+    warps = function.num_warps
+    wrapped = f'{head}  wait_prior\n  roles {{names = ["all"], warps = [{warps}], registers = [0]}} {{\n{body[:-2]}  }}\n}}\n'
+    again = parse_function(wrapped)
+    verify(again, SM_90A)
+    assert lower(again, SM_90A) == plain
+
+
+WAIT = "      wait %3 {pending = 0}\n"
+COPY = "      async_copy %a, %4, %7, %0, %6 {vector = 16, pad = true, whole = true, row_axis = -2, unsafe = none}\n"
+BROKEN = [
+    ("      acquire %3\n", "", "goes into a stage that was not acquired"),
+    ("      acquire %3\n", "      acquire %3\n      acquire %3\n", "the stage before was not committed"),
+    ("      commit %3\n", "", "a role leaves copies or products under way"),
+    (COPY, "", "reads a stage before its copy is there"),
+    (COPY, COPY + COPY, "overwrites a stage that is in use"),
+    ("async_copy %a, %4, %7", "async_copy %a, %4, %0", "goes into a stage that was not acquired"),
+    (WAIT, "", "reads a stage before its copy is there"),
+    (WAIT, WAIT + WAIT, "waits for ever"),
+    ("      release %3 {held = 0}\n", "", "waits for ever"),
+    ("      release %3 {held = 0}\n", "      release %3 {held = 4}\n", "waits for ever"),
+    (WAIT, f"{WAIT}      release %3 {{held = 0}}\n", "given back"),
+    ("shared_load %4, %13", "shared_load %4, %0", "reads a stage before its copy is there"),
+    ("%11 = for %0, %n, %1, %0", "%11 = for %1, %n, %1, %0", "nobody waited for them"),
+    ("%5 = for %0, %n, %1, %0", "%5 = for %1, %n, %1, %0", "waits for ever"),
+    ('sync = "mbarriers"', 'sync = "groups"', "its mbarriers tell the others"),
+    ('barrier {scope = "role"}', 'barrier {scope = "block"}', "threads of the block that are not all here"),
+    ('barrier {scope = "role"}', 'barrier {scope = "cluster"}', "threads of the cluster that are not all here"),
+    (
+        "  shared_free %4, %3\n",
+        '  barrier {scope = "role"}\n  shared_free %4, %3\n',
+        "threads of the role that are not all here",
+    ),
+    ("offset = 65536", "offset = 512", "takes bytes of the ring before it"),
+    ("registers = [0, 232]", "registers = [0, 228]", "registers are 24 to 256"),
+    ("warps 5\n", "warps 6\n", "roles of 5 warps in a block of 6"),
+    ("| 4@0*16>", "| 5@0*16>", "the warps are not 4"),
+    ("  shared_free %4, %3\n", "  shared_free %4, %3\n  acquire %3\n", "its ring was freed"),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "rule"), BROKEN, ids=[f"{number} {case[2]}" for number, case in enumerate(BROKEN)])
+def test_roles_out_of_order_are_refused(good: str, bad: str, rule: str) -> None:
+    assert good in ROLES
+    with pytest.raises(VerifyError) as caught:
+        verify(parse_function(ROLES.replace(good, bad, 1)), SM_90A)
+    assert rule in str(caught.value)
+
+
+def test_more_registers_than_a_multiprocessor_has_are_refused() -> None:
+    text = ROLES.replace("warps 5", "warps 12").replace(
+        "warps = [1, 4], registers = [0, 232]", "warps = [8, 4], registers = [200, 232]"
+    )
+    with pytest.raises(VerifyError, match="80896 registers; a multiprocessor has 65536"):
+        verify(parse_function(text), SM_90A)
+
+
+def test_two_roles_do_not_share_scratch() -> None:
+    scratch = "  %40 = shared_alloc {offset = 131072, alignment = 128} : scratch<4096>\n  roles"
+    tile = "    %41 = constant {value = 0x0.0p+0} : f32[32] <1 | 32@0*1 | 1>\n    put %40, %41 {steps = [1]}\n"
+    text = ROLES.replace("  roles", scratch).replace("    %5 = for", tile + "    %5 = for")
+    verify(parse_function(text), SM_90A)
+    other = tile.replace("%41", "%42").replace("| 1>", "| 4>")
+    with pytest.raises(VerifyError, match="nothing orders put and put of two roles"):
+        verify(parse_function(text.replace("    %11 = for", other + "    %11 = for")), SM_90A)
+
+
+@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+def test_every_kernel_is_verified_again_from_its_text(name: str, target: Target) -> None:
+    verify(parse_function(print_function(shipped.prepared(name, target))), target)
+
+
+def blocks(block: Block) -> list[Block]:
+    return [block, *(inner for op in block.ops for region in op.regions for inner in blocks(region))]
+
+
+def drop(function: Function, op: Op) -> None:
+    next(block for block in blocks(function.body) if op in block.ops).ops.remove(op)
+
+
+def first(function: Function, *kinds: type[Op]) -> Op:
+    return next(op for op in function.body.walk() if isinstance(op, kinds))
+
+
+def lose_a_barrier(function: Function) -> None:
+    """The one between what is put and what is taken."""
+    taken = first(function, Take, ReduceTake)
+    home = next(block for block in blocks(function.body) if taken in block.ops)
+    place = home.ops.index(taken)
+    assert isinstance(home.ops[place - 1], Barrier)
+    del home.ops[place - 1]
+
+
+def lose_a_put(function: Function) -> None:
+    drop(function, first(function, Put, ReducePut))
+
+
+def take_by_itself(function: Function) -> None:
+    """A reduction along an axis that lies on several warps, in one piece."""
+    take = first(function, ReduceTake)
+    assert isinstance(take, ReduceTake)
+    whole = Reduce(operands=[take.operands[1]], kind=take.kind, axis=take.axis, results=take.results)
+    home = next(block for block in blocks(function.body) if take in block.ops)
+    home.ops[home.ops.index(take)] = whole
+    whole.result.owner = whole
+
+
+def combine_another_way(function: Function) -> None:
+    first(function, ReduceTake).kind = "max"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def forget_a_conversion(function: Function) -> None:
+    """An operation takes what stood in front of the change of layout."""
+    user, place = next(
+        (op, place)
+        for op in function.body.walk()
+        for place, layout in enumerate(operand_layouts(op))
+        if layout is not None and isinstance(op.operands[place].owner, Relayout)
+    )
+    moved = op.operands[0] if isinstance(op := user.operands[place].owner, Relayout) else None
+    assert moved is not None
+    user.operands[place] = moved
+
+
+def hide_an_exchange(function: Function) -> None:
+    """A change of layout that threads cannot make by themselves, as one operation."""
+    take = first(function, Take)
+    put = next(op for op in function.body.walk() if isinstance(op, Put) and op.operands[0] is take.operands[0])
+    home = next(block for block in blocks(function.body) if take in block.ops)
+    moved = Relayout(operands=[put.operands[1]], results=take.results)
+    home.ops[home.ops.index(take)] = moved
+    moved.result.owner = moved
+
+
+FAULTS: list[tuple[str, Callable[[Function], None], str]] = [
+    ("rms_norm", lose_a_barrier, "no meeting of the block's threads"),
+    ("rms_norm", lose_a_put, "takes what was not put there"),
+    ("rms_norm", take_by_itself, "passes elements between threads by itself"),
+    ("rms_norm", combine_another_way, "takes another reduction than was put there"),
+    ("flash_attention", forget_a_conversion, "an operand is held as"),
+    ("qk_norm_rope_kv", forget_a_conversion, "an operand is held as"),
+    ("matmul", hide_an_exchange, "passes elements between threads by itself"),
+    ("matmul", lose_a_barrier, "no meeting of the block's threads"),
+    ("matmul", lose_a_put, "takes what was not put there"),
+]
+
+
+@pytest.mark.parametrize(("name", "fault", "rule"), FAULTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_faulty_schedule_is_refused(name: str, fault: Callable[[Function], None], rule: str) -> None:
+    function = shipped.prepared(name, SM_90A)
+    fault(function)
+    with pytest.raises(VerifyError, match=rule):
+        verify(function, SM_90A)
+
+
+def test_scratch_in_use_is_not_taken_again() -> None:
+    function = shipped.prepared("rms_norm", SM_90A)
+    alloc = first(function, SharedAlloc)
+    home = next(block for block in blocks(function.body) if alloc in block.ops)
+    again = SharedAlloc(offset=alloc.offset)  # pyright: ignore[reportAttributeAccessIssue]
+    again.define(alloc.result.type)
+    home.ops.insert(home.ops.index(alloc) + 1, again)
+    with pytest.raises(VerifyError, match="takes bytes of the shared_alloc before it"):
+        verify(function, SM_90A)
+    drop(function, again)
+    free = first(function, SharedFree)
+    home.ops.insert(home.ops.index(free) + 1, again)
+    verify(function, SM_90A)
+
+
+def test_a_target_without_the_instruction_is_refused() -> None:
+    function = shipped.prepared("matmul", SM_90A)
+    assert first(function, GroupMma)
+    verify(function, SM_90A)
+    with pytest.raises(VerifyError, match=r"sm_120a has no products of groups|bytes of shared memory; sm_120a has 101376"):
+        verify(function, SM_120A)
+    small = prepare(shipped.load("matmul"), SM_90A, Overrides(stages=3))
+    assert first(small, GroupMma)
+    verify(small, SM_90A)
+    for alloc in [op for op in small.body.walk() if isinstance(op, SharedAlloc)]:
+        alloc.alignment = 128
+    with pytest.raises(VerifyError, match="multiples of 1024 bytes"):
+        verify(small, SM_90A)

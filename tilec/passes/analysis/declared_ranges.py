@@ -1,0 +1,124 @@
+"""Ranges of integer values under what the kernel declares: `values` of tensors, `requires` of single symbols.
+
+In: a function. Out: for each value a range that holds in every launch that keeps to what is declared, which the launcher
+checks. `tilec.passes.analysis.ranges` uses no declaration, because marks in machine code rest on it; here proofs alone may
+look, and say in their record what they rest on (`tilec.passes.prover.ladder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tilec.ir.core import Access, Block, Function, Op, Value
+from tilec.ir.ops import BlockId, DimValue, Gather, Load, NumBlocks
+from tilec.ir.range_facts import Range, exactly, join
+from tilec.passes.analysis.dataflow import solve
+from tilec.passes.analysis.ranges import RangeAnalysis, expr_range, symbol_ranges
+
+
+@dataclass(slots=True)
+class _DeclaredAnalysis(RangeAnalysis):
+    declared: dict[str, Range] = field(default_factory=dict[str, Range])
+
+    def _result(self, op: Op, operands: list[Range]) -> Range | None:
+        if isinstance(op, Load | Gather) and op.unsafe is None:
+            bounds = self.declared.get(self.function.parameter_of(op.source).name)
+            if bounds is not None:
+                return bounds if op.pad is None else join(bounds, exactly(int(op.pad)))
+        return RangeAnalysis._result(self, op, operands)
+
+
+def declared_ranges(function: Function) -> dict[Value, Range]:
+    """Ranges of every value; for tiles, of every element. Empty where nothing is declared."""
+    symbols = symbol_ranges(function)
+    for bound in required(function):
+        known = symbols[bound.symbol]
+        low, high = max(known.low, bound.low), min(known.high, bound.high)
+        if low <= high:  # else no launch satisfies it, and the contract is refused for that
+            symbols[bound.symbol] = exactly(low) if low == high else Range(low, high)
+    declared = _declared(function, symbols)
+    if not declared and symbols == symbol_ranges(function):
+        return {}
+    return solve(function, _DeclaredAnalysis(function, symbols, declared=declared))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`low <= symbol <= high`, by a precondition whose text is `text`."""
+
+    symbol: str
+    low: int
+    high: int
+    text: str
+
+
+def required(function: Function) -> list[Bound]:
+    """Preconditions that compare one symbol with a constant."""
+    known = symbol_ranges(function)
+    found: list[Bound] = []
+    for precondition in function.requires:
+        waiting = [precondition.condition]
+        while waiting:
+            part = waiting.pop()
+            if part.op == "and":
+                waiting += part.args
+            elif part.op in _BOUNDS and part.args[0].op == "sym" and part.args[1].op == "const" and part.args[0].name in known:
+                low, high = _BOUNDS[part.op](part.args[1].value)
+                found.append(Bound(part.args[0].name, low, high, f"requires({precondition.condition})"))
+    return found
+
+
+_FAR: Final = 2**70  # past every symbol
+_BOUNDS: Final[dict[str, Callable[[int], tuple[int, int]]]] = {
+    ">=": lambda n: (n, _FAR),
+    ">": lambda n: (n + 1, _FAR),
+    "<": lambda n: (-_FAR, n - 1),
+    "<=": lambda n: (-_FAR, n),
+    "==": lambda n: (n, n),
+}
+
+
+def _declared(function: Function, symbols: dict[str, Range]) -> dict[str, Range]:
+    found: dict[str, Range] = {}
+    for fact in function.values:
+        parameter = function.parameter(fact.tensor)
+        dtype = parameter.value.tensor.dtype
+        if parameter.access is not Access.IN or not dtype.is_integer:
+            continue
+        least, greatest = dtype.integer_range()
+        low = max(least, expr_range(fact.low, symbols).low)
+        high = min(greatest, expr_range(fact.high, symbols).high - 1)
+        if fact.tensor in found:
+            low, high = max(low, found[fact.tensor].low), min(high, found[fact.tensor].high)
+        if low <= high:  # else no launch satisfies it, and the contract is refused for that
+            found[fact.tensor] = exactly(low) if low == high else Range(low, high)
+    return found
+
+
+def sources(value: Value, function: Function) -> frozenset[str]:
+    """Names of the tensors and symbols that are read on the way to a value; of a loop or branch, all that are read inside."""
+    loops = {region: op for op in function.body.walk() for region in op.regions}
+    found: set[str] = set()
+    seen: set[Op] = set()
+    waiting = [value]
+    scalars = {p.value: p.name for p in function.parameters}
+    while waiting:
+        value = waiting.pop()
+        owner = value.owner
+        if value in scalars:
+            found.add(scalars[value])
+        op = loops.get(owner) if isinstance(owner, Block) else owner
+        for each in () if op is None or op in seen else (op, *(inner for region in op.regions for inner in region.walk())):
+            seen.add(each)
+            waiting += each.operands
+            if isinstance(each, DimValue):
+                found.add(each.symbol)
+            elif isinstance(each, BlockId | NumBlocks):
+                found |= {name for extent in function.grid for name in extent.symbols()}
+            elif isinstance(each, Load | Gather):
+                name = function.parameter_of(each.source).name
+                ends = [end for fact in function.values if fact.tensor == name for end in (fact.low, fact.high)]
+                found |= {name, *(symbol for end in ends for symbol in end.symbols())}
+    return frozenset(found)

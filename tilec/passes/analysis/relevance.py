@@ -1,0 +1,77 @@
+"""Which operations decide where memory is touched: all that an index, a loop bound or a branch condition is computed from.
+
+Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import For, If, MemoryOp, ReadOp
+from tilec.ir.ops_staging import AsyncCopy
+
+
+def deciding_ops(function: Function) -> list[Op]:
+    """Those operations and all loops, in program order."""
+    roots = [value for op in function.body.walk() for value in _roots(op)]
+    found = _sources_of(function, roots) | {op for op in function.body.walk() if isinstance(op, For)}
+    return [op for op in function.body.walk() if op in found]
+
+
+def trusted_ops(function: Function) -> set[Op]:
+    """Operations that an index in an `unsafe` block is computed from: there, nobody has proven that they do not wrap."""
+    accesses = (op for op in function.body.walk() if isinstance(op, MemoryOp | AsyncCopy))
+    return _sources_of(function, [value for op in accesses if op.unsafe is not None for value in _places(op)])
+
+
+def _places(op: MemoryOp | AsyncCopy) -> list[Value]:
+    return op.places if isinstance(op, MemoryOp) else op.offsets
+
+
+def _sources_of(function: Function, roots: list[Value]) -> set[Op]:
+    """Every operation that `roots` are computed from."""
+    found: set[Op] = set()
+    pending = list(roots)
+    loops = {op.regions[0]: op for op in function.body.walk() if isinstance(op, For)}
+    seen: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        pending += _sources(loops, value)
+        if isinstance(value.owner, Op):
+            found.add(value.owner)
+    return found
+
+
+def _roots(op: Op) -> list[Value]:
+    match op:
+        case MemoryOp():
+            return [] if op.unsafe is not None else op.places
+        case For():
+            return op.operands[:3]
+        case If():
+            return op.operands[:1]
+        case _:
+            return []
+
+
+def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
+    """Values that this one is computed from. What a memory access yields does not depend on arithmetic we must check."""
+    owner = value.owner
+    if isinstance(owner, For):
+        place = owner.results.index(value)
+        yield from (owner.initial[place], owner.regions[0].ops[-1].operands[place])
+    elif isinstance(owner, If):
+        yield owner.operands[0]
+        yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
+    elif isinstance(owner, Op):
+        if not isinstance(owner, ReadOp):
+            yield from (operand for operand in owner.operands if not operand.tile.dtype.is_float)
+    elif owner is not None and owner in loops:
+        loop = loops[owner]
+        place = owner.arguments.index(value)
+        if place:
+            yield from (loop.initial[place - 1], owner.ops[-1].operands[place - 1])

@@ -1,0 +1,93 @@
+"""Ranges of `where(condition, a, b)`: each arm is taken only where the condition lets it.
+
+`where(c > 0, c - 1, 3)` stays in `0..4` for a `c` in it, which the ranges of `c - 1` and `3` alone do not say. An arm is looked
+at again with what the condition says of its operands, through element-wise operations alone: only there do an element of the
+arm and the element that the condition tests stand at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Select, Unary
+from tilec.ir.range_facts import Range, between, join
+
+Facts = Mapping[Value, Range]
+DEPTH = 4  # operations that an arm is followed through
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
+
+
+def selected(op: Select, facts: Facts, under: Callable[[Op, list[Range]], Range]) -> Range:
+    """Range of a selection; `facts` has the operands of every operation before it, `under` is the rule of an element-wise
+    operation for ranges of its operands."""
+    condition, *arms = op.operands
+    found: Range | None = None
+    for arm, truth in zip(arms, (True, False), strict=True):
+        narrowed = _narrowed(condition, truth, facts, {})
+        if narrowed is None:
+            continue  # never taken
+        range_ = _again(arm, {**facts, **narrowed}, narrowed, under, DEPTH)
+        found = range_ if found is None else join(found, range_)
+    return found if found is not None else join(facts[arms[0]], facts[arms[1]])
+
+
+def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Range]) -> dict[Value, Range] | None:
+    """What holds of values at the places where a condition is `truth`; None if there are none."""
+    owner = _spread(condition).owner
+    if isinstance(owner, Unary) and owner.kind == "not":
+        return _narrowed(owner.operands[0], not truth, facts, known)
+    if isinstance(owner, Binary) and owner.kind == ("and" if truth else "or"):
+        for part in owner.operands:
+            inside = _narrowed(part, truth, facts, known)
+            if inside is None:
+                return None
+            known = inside
+        return known
+    if not isinstance(owner, Compare) or not owner.operands[0].tile.dtype.is_integer:
+        return known
+    kind = owner.kind if truth else _OPPOSITE[owner.kind]
+    left, right = owner.operands
+    for value, other, relation in ((left, right, kind), (right, left, _MIRRORED[kind])):
+        fact = known.get(_spread(value)) or facts.get(_spread(value)) or facts.get(value)
+        against = known.get(_spread(other)) or facts.get(_spread(other)) or facts.get(other)
+        if fact is None or against is None:
+            continue
+        low, high = _limits(fact, relation, against)
+        if low > high:
+            return None
+        known = {**known, _spread(value): between(low, high, fact.modulus, fact.rest)}
+    return known
+
+
+def _limits(fact: Range, relation: str, other: Range) -> tuple[int, int]:
+    low, high = fact.low, fact.high
+    if relation in ("lt", "le", "eq"):
+        high = min(high, other.high - (relation == "lt"))
+    if relation in ("gt", "ge", "eq"):
+        low = max(low, other.low + (relation == "gt"))
+    if relation == "ne" and other.constant is not None:
+        low += low == other.low
+        high -= high == other.low
+    return low, high
+
+
+def _spread(value: Value) -> Value:
+    """The scalar that a value repeats, else the value."""
+    owner = value.owner
+    return owner.operands[0] if isinstance(owner, Broadcast) and not owner.operands[0].tile.rank else value
+
+
+def _again(value: Value, facts: Facts, narrowed: Facts, under: Callable[[Op, list[Range]], Range], depth: int) -> Range:
+    value = _spread(value) if _spread(value) in facts else value
+    owner = value.owner
+    if value in narrowed or depth == 0 or not isinstance(owner, Binary | Unary | Cast):
+        return facts[value]
+    if not value.tile.dtype.is_integer or any(
+        operand not in facts or operand.tile.dtype.is_float for operand in owner.operands
+    ):
+        return facts[value]
+    again = under(owner, [_again(operand, facts, narrowed, under, depth - 1) for operand in owner.operands])
+    # Both hold; the narrower one is kept.
+    return again if again.high - again.low < facts[value].high - facts[value].low else facts[value]

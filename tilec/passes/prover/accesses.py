@@ -1,0 +1,210 @@
+"""Every access of a kernel as a family of statement instances: who runs it, when, and which elements it touches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilec.diagnostics import Span
+from tilec.ir.core import Effect, Op, Parameter
+from tilec.ir.ops import For, MemoryOp
+from tilec.passes.prover import terms
+from tilec.passes.prover.coordinates import Coordinates, persistent, split_digits
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Elements `start <= e < start + extent` of one axis of extent `dim`."""
+
+    start: Poly
+    extent: int
+    dim: Poly
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """One execution of an access in symbolic coordinates.
+
+    `runs`: when it is executed. `given`: what is known to hold then. `blocks`: the block id per grid axis; `digits`: the
+    coordinates that stand for it, if any. `loops`: the enclosing loops with variable and iteration number, outermost first.
+    """
+
+    axes: tuple[Axis, ...]
+    runs: tuple[Formula, ...]
+    given: tuple[Formula, ...]
+    blocks: tuple[Poly, ...]
+    digits: Mapping[int, tuple[Poly, ...]]
+    loops: tuple[tuple[For, Poly, Poly], ...]
+    positions: tuple[Poly, ...]
+
+    @property
+    def holds(self) -> tuple[Formula, ...]:
+        """All that is true when it is executed."""
+        return (*self.runs, *self.given)
+
+    def renamed(self, index: IndexTerms, copy: int, like: int = 0, loops: tuple[For, ...] = ()) -> Instance:
+        """The same execution by unknowns of its own, for reasoning about two at a time. With `like`, one by the same block as
+        the copy of that number, in the same iteration of `loops`: what is computed outside of other loops is then the same."""
+        mapping = _copies(index, self, copy)
+        if like:
+            known = _copies(index, self, like)
+            mapping = {atom: known[atom] if _fixed(index, atom, loops) else twin for atom, twin in mapping.items()}
+        return _substituted(index, self, mapping)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AccessSite:
+    """A load, store, gather, scatter or atomic of the kernel text. `clipped`: elements outside the tensor are not touched
+    (`pad=` or `mask=True`). `unsafe`: inside a `with unsafe` block."""
+
+    op: MemoryOp
+    parameter: Parameter
+    instance: Instance
+    clipped: bool
+    position: int
+    coordinates: Coordinates = field(default_factory=Coordinates)
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.parameter.name
+
+    @property
+    def unsafe(self) -> bool:
+        return self.op.unsafe is not None
+
+    @property
+    def writes(self) -> bool:
+        return self.op.effect in (Effect.WRITE, Effect.ATOMIC)
+
+    @property
+    def verb(self) -> str:
+        """The word the kernel author wrote."""
+        return self.op.verb
+
+    @property
+    def subject(self) -> str:
+        """Short text, such as "store to `out`"."""
+        return f"{self.verb} {'to' if self.writes else 'from'} `{self.name}`"
+
+    @property
+    def location(self) -> Span | None:
+        return self.op.loc
+
+
+def access_sites(index: IndexTerms) -> list[AccessSite]:
+    """All accesses in program order."""
+    found: list[AccessSite] = []
+    for op in index.function.body.walk():
+        if isinstance(op, MemoryOp):
+            found.append(_site(index, op))
+    return found
+
+
+def _site(index: IndexTerms, op: MemoryOp) -> AccessSite:
+    parameter = index.function.parameter_of(op.tensor)
+    instance, coordinates = rebased(index, op, _instance(index, op))
+    return AccessSite(op, parameter, instance, op.clipped, index.structure.position[op], coordinates)
+
+
+def rebased(index: IndexTerms, op: Op, instance: Instance) -> tuple[Instance, Coordinates]:
+    """The instance in the coordinates that suit it."""
+    coordinates = persistent(index, index.structure.frames[op])
+    result = _rebase(index, instance, coordinates)
+    for _ in range(4):
+        if not split_digits(index, coordinates, _formulas(result)):
+            break
+        result = _rebase(index, instance, coordinates)
+    return result, coordinates
+
+
+def _formulas(instance: Instance) -> list[Formula]:
+    return [*instance.holds, *(Formula("eq", axis.start) for axis in instance.axes)]
+
+
+def _instance(index: IndexTerms, op: MemoryOp) -> Instance:
+    dims = [index.expression(dim) for dim in op.tensor.tensor.dims]
+    positions: tuple[Poly, ...] = ()
+    if op.indexed:
+        shape = op.places[0].tile.shape if op.places else ()
+        positions = tuple(tile_position(index, op, axis, extent) for axis, extent in enumerate(shape))
+        axes = [Axis(index.element(i, positions), 1, dim) for i, dim in zip(op.places, dims, strict=True)]
+    else:
+        axes = [Axis(index.scalar(o), e, dim) for o, e, dim in zip(op.places, op.tile.tile.shape, dims, strict=True)]
+    frames = index.structure.frames[op]
+    loops = [frame.op for frame in frames if isinstance(frame.op, For)]
+    return Instance(
+        tuple(axes),
+        tuple(index.runs(frames)),
+        tuple(index.divided(op)),
+        tuple(index.block(axis) for axis in range(len(index.grid))),
+        {},
+        tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops),
+        positions,
+    )
+
+
+def tile_position(index: IndexTerms, op: Op, axis: int, extent: int) -> Poly:
+    """A position along one axis of a tile."""
+    if extent == 1:
+        return terms.ZERO
+    return terms.of(index.atoms.make((op, axis), Kind.POSITION, f"p{axis}", (0, extent - 1)))
+
+
+def _rebase(index: IndexTerms, instance: Instance, coordinates: Coordinates) -> Instance:
+    if not coordinates.mapping:
+        return instance
+    moved = _substituted(index, instance, coordinates.mapping)
+    digits = {axis: tuple(map(terms.of, atoms)) for axis, atoms in coordinates.digits.items()}
+    return Instance(moved.axes, moved.runs, moved.given, moved.blocks, digits, moved.loops, moved.positions)
+
+
+def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, Poly]) -> Instance:
+    memo: dict[Atom, Poly] = {}
+
+    def move(poly: Poly) -> Poly:
+        return index.atoms.substitute(poly, mapping, memo)
+
+    return Instance(
+        tuple(Axis(move(axis.start), axis.extent, axis.dim) for axis in instance.axes),
+        tuple(index.atoms.substitute_in(formula, mapping, memo) for formula in instance.runs),
+        tuple(index.atoms.substitute_in(formula, mapping, memo) for formula in instance.given),
+        tuple(map(move, instance.blocks)),
+        {axis: tuple(map(move, digits)) for axis, digits in instance.digits.items()},
+        tuple((loop, move(variable), move(count)) for loop, variable, count in instance.loops),
+        tuple(map(move, instance.positions)),
+    )
+
+
+def _fixed(index: IndexTerms, atom: Atom, loops: tuple[For, ...]) -> bool:
+    """Whether an unknown has one value in a block and an iteration of each of `loops`."""
+    if atom.kind is Kind.BLOCK:
+        return True
+    if atom.kind is Kind.ITERATION:
+        return any(index.iteration(loop).atom is atom for loop in loops)
+    value = index.sources.get(atom)
+    if atom.kind is not Kind.OPAQUE or value is None or any(p.constant is None for p in index.places.get(atom, ())):
+        return False
+    around = index.structure.around(value)
+    return around is not None and all(loop in loops for loop in around)
+
+
+_BASE = (Kind.BLOCK, Kind.ITERATION, Kind.POSITION, Kind.COORDINATE, Kind.OPAQUE)
+
+
+def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly]:
+    polys = [*instance.blocks, *instance.positions, *(p for digits in instance.digits.values() for p in digits)]
+    polys += [p for _, variable, count in instance.loops for p in (variable, count)]
+    given = [*_formulas(instance), *(Formula("eq", poly) for poly in polys)]
+    mapping: dict[Atom, Poly] = {}
+    for atom in terms.closure(given):
+        if atom.varies and atom.kind in _BASE:
+            bounds = (atom.low, atom.high)
+            name = f"{atom.name}_{copy}"
+            twin = index.atoms.make((atom, copy), atom.kind, name, bounds, args=atom.args, label=atom.label, level=atom.level)
+            mapping[atom] = terms.of(twin)
+            if atom in index.sources:
+                index.sources[twin] = index.sources[atom]
+    return mapping

@@ -1,0 +1,101 @@
+"""Every access stays inside its tensor, or is declared to be clipped at its edges."""
+
+from __future__ import annotations
+
+from tilec.diagnostics import Label
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import AccessSite, Axis
+from tilec.passes.prover.findings import Complaint, Findings, loop_labels
+from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.terms import Formula, Poly
+
+
+def prove_bounds(findings: Findings, sites: list[AccessSite]) -> None:
+    """One obligation per access: for every axis, `0 <= start` and `start + extent <= dim`."""
+    for site in sites:
+        findings.begin(f"bounds of {site.subject}", site.location)
+        if site.unsafe:
+            findings.met("bounds", site.subject, site.op, Discharge("unsafe"))
+        elif site.clipped:
+            findings.met("bounds", site.subject, site.op, Discharge("static"))
+        else:
+            _prove(findings, site)
+
+
+def _prove(findings: Findings, site: AccessSite) -> None:
+    met: list[Discharge] = []
+    for place, axis in enumerate(site.instance.axes):
+        for past_the_end in (True, False):
+            end = axis.start + axis.extent
+            violation = terms.lt(axis.dim, end) if past_the_end else terms.lt(axis.start, 0)
+            if violation == terms.FALSE and _constant(axis):
+                met.append(Discharge("static"))
+                continue
+            system = [*site.instance.holds, violation]
+            known = findings.index.ranges[site.op.places[place]]
+            coarse = terms.lt(axis.dim, known.high + axis.extent) if past_the_end else terms.lt(terms.const(known.low), 0)
+            found = findings.prove(system, lambda p=place, e=past_the_end: _complaint(findings, site, p, e), coarse)
+            if found is None:
+                return
+            met.append(found)
+    findings.met("bounds", site.subject, site.op, strongest(met))
+
+
+def _constant(axis: Axis) -> bool:
+    return axis.start.constant is not None and axis.dim.constant is not None
+
+
+def _complaint(findings: Findings, site: AccessSite, place: int, past_the_end: bool) -> Complaint:
+    axis = site.instance.axes[place]
+    indexed = site.op.indexed
+    code = "E0303" if indexed else "E0302" if site.writes else "E0301"
+    side = "past the end" if past_the_end else "before the start"
+    verb = "write" if site.writes else "read"
+    element = [a.start for a in site.instance.axes]
+    if past_the_end:
+        element[place] = axis.start + (axis.extent - 1)
+    clip = "mask=True" if site.writes else "pad=0"
+    because: list[Label] = [*loop_labels(findings.index, site.op)]
+    if site.parameter.loc is not None:
+        because.append(Label(site.parameter.loc, f"axis {place} of `{site.name}` has {_dim_text(site, place)} elements"))
+    return Complaint(
+        code,
+        f"{site.subject} may {verb} {side} of axis {place}",
+        site.location,
+        "index outside the tensor" if indexed else f"{axis.extent} element{'s' if axis.extent > 1 else ''} on axis {place}",
+        tuple(because),
+        _hint(site, place, clip, axis),
+        (site.instance,),
+        site.name,
+        tuple(element),
+    )
+
+
+def _dim_text(site: AccessSite, place: int) -> str:
+    return str(site.parameter.value.tensor.dims[place])
+
+
+def _hint(site: AccessSite, place: int, clip: str, axis: Axis) -> str:
+    dim = site.parameter.value.tensor.dims[place]
+    loaded = [atom for atom in terms.closure([Formula("eq", axis.start)]) if atom.kind is terms.Kind.LOADED]
+    if loaded:
+        return f"declare what `{loaded[0].label}` holds with `values({loaded[0].label}, 0, {dim})`"
+    if axis.extent > 1 and dim.constant is None:
+        return f"pass `{clip}`, or state `requires({dim} % {axis.extent} == 0)`"
+    return f"pass `{clip}`, or make the range of the index fit axis {place}"
+
+
+def overlap(left: Axis, right: Axis, clipped: tuple[bool, bool]) -> list[Formula]:
+    """The elements two accesses touch on one axis meet (three intervals meet if each two do)."""
+    found = [terms.lt(left.start, right.start + right.extent), terms.lt(right.start, left.start + left.extent)]
+    for axis, clip in zip((left, right), clipped, strict=True):
+        if clip:
+            found += [terms.lt(axis.start, axis.dim), terms.lt(terms.ZERO, axis.start + axis.extent)]
+    return found
+
+
+def meeting_point(findings: Findings, lefts: tuple[Axis, ...], rights: tuple[Axis, ...]) -> tuple[Poly, ...]:
+    """An element that two overlapping accesses share."""
+    atoms = findings.index.atoms
+    starts = [atoms.maximum(a.start, b.start) for a, b in zip(lefts, rights, strict=True)]
+    return tuple(atoms.maximum(start, terms.ZERO) for start in starts)

@@ -1,0 +1,36 @@
+"""Writes of the same box in both arms of an `if` are one write that happens whatever the condition: what depends on data in the
+condition then leaves the question which elements are written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilec.ir.ops import If
+from tilec.passes.prover.accesses import AccessSite
+from tilec.passes.prover.findings import Findings
+
+
+def either_arm(findings: Findings, writes: list[AccessSite]) -> list[AccessSite]:
+    """The writes, with pairs that cover the same elements from opposite arms joined to one without the condition."""
+    found = list(writes)
+    while True:
+        pair = next(((a, b) for a in found for b in found if _opposite(findings, a, b)), None)
+        if pair is None:
+            return found
+        first, second = pair
+        joined = replace(first, instance=replace(first.instance, runs=first.instance.runs[:-1]))
+        found = [joined if site is first else site for site in found if site is not second]
+
+
+def _opposite(findings: Findings, left: AccessSite, right: AccessSite) -> bool:
+    """Same elements, same conditions (one for each frame, outermost first) but the last, which is an `if` and its other arm."""
+    if left.unsafe or right.unsafe or left.instance.axes != right.instance.axes:
+        return False
+    frames = [findings.index.structure.frames[site.op][: len(site.instance.runs)] for site in (left, right)]
+    ours, theirs = frames
+    if not ours or len(ours) != len(theirs) or left.instance.runs[:-1] != right.instance.runs[:-1]:
+        return False
+    around = all(a.op is b.op and a.arm == b.arm for a, b in zip(ours[:-1], theirs[:-1], strict=True))
+    last, other = ours[-1], theirs[-1]
+    return around and isinstance(last.op, If) and last.op is other.op and (last.arm, other.arm) == (0, 1)

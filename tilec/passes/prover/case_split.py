@@ -1,0 +1,224 @@
+"""Decide a linear formula by splitting it into cases lazily, so that its alternatives are never multiplied out.
+
+In goes a formula over integer atoms whose polynomials are linear, out comes a point that satisfies it, or None, which is a
+proof that there is none. Every step keeps all solutions, so that None can be trusted:
+
+- bounds that linear constraints imply are implied bounds: an alternative outside of them holds nowhere, one that holds
+  everywhere within them says nothing, and a choice of one alternative is no choice;
+- the constraints without the choices are weaker than the formula: where they have no solution, neither has the formula, and
+  where the point found for them happens to satisfy every choice, it satisfies the formula;
+- otherwise some choice is violated by that point. It is split into its alternatives, which together are all there are. Behind
+  an alternative that has no solution its negation holds in those that follow.
+
+Twenty nested `min` have a million combinations, of which a handful is ever looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tilec.limits import MAX_CASES
+from tilec.passes.prover import terms
+from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.terms import Atom, Formula, Poly
+
+ROUNDS = 4  # passes over all constraints in search of implied bounds; more would only find more
+Point = dict[Atom, int]
+Bounds = dict[Atom, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class CaseSplit:
+    """One search. `sample` gives a point of a conjunction of linear constraints, None where it has none; it raises Undecided
+    where it does not know."""
+
+    sample: Callable[[list[Formula]], Point | None]
+    cases: int = 0
+
+    def point(self, formula: Formula) -> Point | None:
+        """A point that satisfies `formula`, or None if there is none; Undecided after too many cases."""
+        return self._search([], [formula])
+
+    def _search(self, literals: list[Formula], pending: list[Formula]) -> Point | None:
+        self.cases += 1
+        if self.cases > MAX_CASES:
+            raise Undecided
+        known = _simplified(literals, pending)
+        if known is None:
+            return None
+        found = self.sample(known.literals)
+        if found is None:
+            return None
+        value = found.__getitem__
+        broken = [c for c in known.choices if not all(a in found for p in c.polys() for a in p.atoms())]
+        broken = broken or [choice for choice in known.choices if not terms.holds(choice, value)]
+        if not broken:
+            return found
+        choice = min(broken, key=lambda c: len(c.parts))
+        others = [other for other in known.choices if other is not choice]
+        excluded: list[Formula] = []
+        for part in choice.parts:
+            deeper = self._search(known.literals + excluded, [part, *others])
+            if deeper is not None:
+                return deeper
+            if part.op == "ge":
+                excluded.append(terms.negate(part))
+        return None
+
+
+@dataclass(slots=True)
+class _Known:
+    """A conjunction of literals and choices with what literals say of each atom."""
+
+    literals: list[Formula] = field(default_factory=list[Formula])
+    choices: list[Formula] = field(default_factory=list[Formula])
+    bounds: Bounds = field(default_factory=dict[Atom, tuple[int, int]])
+
+
+def _simplified(literals: list[Formula], pending: list[Formula]) -> _Known | None:
+    """Literals and remaining choices of a conjunction; None where bounds alone leave no solution."""
+    known = _Known(list(literals))
+    while True:
+        if not _flatten(known, pending):
+            return None
+        if not _tighten(known):
+            return None
+        pending = list[Formula]()
+        choices = list[Formula]()
+        for choice in known.choices:
+            left = [part for part in choice.parts if possible(part, known.bounds)]
+            if not left:
+                return None
+            if any(certain(part, known.bounds) for part in left):
+                continue
+            if len(left) == 1:
+                pending.append(left[0])
+            else:
+                choices.append(choice if len(left) == len(choice.parts) else Formula("or", parts=tuple(left)))
+        known.choices = choices
+        if not pending:
+            return known
+
+
+def _flatten(known: _Known, pending: Iterable[Formula]) -> bool:
+    """Sort formulas into literals and choices; False for one that is false."""
+    left, seen = list(pending), set(known.literals)
+    while left:
+        formula = left.pop()
+        if formula.op == "and":
+            left.extend(formula.parts)
+        elif formula.op == "or":
+            if not formula.parts:
+                return False
+            known.choices.append(formula)
+        elif formula not in seen:
+            seen.add(formula)
+            known.literals.append(formula)
+    return True
+
+
+def _tighten(known: _Known) -> bool:
+    """Bounds that the literals imply, each from one literal and the bounds so far; False if an atom has no value left."""
+    bounds = known.bounds
+    for literal in known.literals:
+        for atom in literal.poly.atoms():
+            if atom not in bounds:
+                bounds[atom] = (atom.low, atom.high)
+    for _ in range(ROUNDS):
+        changed = False
+        for literal in known.literals:
+            outcome = _narrow(literal.poly, bounds)
+            if literal.op == "eq" and outcome is not None:
+                other = _narrow(-literal.poly, bounds)
+                outcome = None if other is None else outcome or other
+            if outcome is None:
+                return False
+            changed = changed or outcome
+        if not changed:
+            break
+    return True
+
+
+def _narrow(poly: Poly, bounds: Bounds) -> bool | None:
+    """Use `poly >= 0`: each term is at least minus the most that all others reach. True if a bound moved, None if none is
+    left. Products are taken as they come and narrow nothing."""
+    reach = poly.offset
+    most: list[tuple[Atom, int, int]] = []
+    for monomial, coefficient in poly.terms.items():
+        if not monomial:
+            continue
+        high = _most(monomial, coefficient, bounds)
+        reach += high
+        if len(monomial) == 1:
+            most.append((monomial[0], coefficient, high))
+    if reach < 0:
+        return None
+    moved = False
+    for atom, coefficient, high in most:
+        least = high - reach  # coefficient * atom >= least
+        low, top = bounds[atom]
+        if coefficient > 0:
+            low = max(low, -(-least // coefficient))
+        else:
+            top = min(top, least // coefficient)
+        if low > top:
+            return None
+        if (low, top) != bounds[atom]:
+            bounds[atom] = (low, top)
+            moved = True
+    return moved
+
+
+def _most(monomial: tuple[Atom, ...], coefficient: int, bounds: Bounds) -> int:
+    low = high = coefficient
+    for atom in monomial:
+        ends = bounds.get(atom, (atom.low, atom.high))
+        products = (low * ends[0], low * ends[1], high * ends[0], high * ends[1])
+        low, high = min(products), max(products)
+    return high
+
+
+def _ends(poly: Poly, bounds: Bounds) -> tuple[int, int]:
+    low = high = poly.offset
+    for monomial, coefficient in poly.terms.items():
+        if monomial:
+            low, high = low - _most(monomial, -coefficient, bounds), high + _most(monomial, coefficient, bounds)
+    return low, high
+
+
+def possible(formula: Formula, bounds: Bounds) -> bool:
+    """False only if no values within the bounds satisfy the formula."""
+    if formula.op in ("ge", "eq"):
+        low, high = _ends(formula.poly, bounds)
+        return high >= 0 and (formula.op == "ge" or low <= 0)
+    held = (possible(part, bounds) for part in formula.parts)
+    return all(held) if formula.op == "and" else any(held)
+
+
+def certain(formula: Formula, bounds: Bounds) -> bool:
+    """True only if all values within the bounds satisfy the formula."""
+    if formula.op in ("ge", "eq"):
+        low, high = _ends(formula.poly, bounds)
+        return low >= 0 if formula.op == "ge" else low == high == 0
+    held = (certain(part, bounds) for part in formula.parts)
+    return all(held) if formula.op == "and" else any(held)
+
+
+def contradictory(polys_ge: Iterable[Poly], polys_eq: Iterable[Poly]) -> bool:
+    """True only if bounds alone show that no integers make the first `>= 0` and the second `== 0`."""
+    known = _Known([*(Formula("ge", p) for p in polys_ge), *(Formula("eq", p) for p in polys_eq)])
+    return not _tighten(known)
+
+
+def alternatives(formula: Formula, limit: int) -> int:
+    """How many conjunctions the formula has when it is multiplied out, counted up to `limit`."""
+    if formula.op in ("ge", "eq"):
+        return 1
+    total = 0 if formula.op == "or" else 1
+    for part in formula.parts:
+        count = alternatives(part, limit)
+        total = total + count if formula.op == "or" else total * count
+        if total > limit:
+            return limit + 1
+    return total

@@ -1,0 +1,123 @@
+"""A launch contract must admit some launch: otherwise everything would be proven of it, and nothing would ever run.
+
+In goes the translation of one kernel's launch values, out come diagnostics: none, or one that names a minimal set of clauses
+that contradict each other. A clause is a precondition, a declared range of values, a grid extent, an extent of a tensor or a
+stride. What is reported is proven: no integers satisfy the clauses together. A contract about products that can be neither
+proven empty nor met is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilec.diagnostics import Diagnostic, Label, Span
+from tilec.ir.core import Parameter, ValueFact
+from tilec.ir.expr import Expr, binary, const
+from tilec.ir.types import MAX_DIM
+from tilec.passes.analysis.ranges import GRID_LIMITS
+from tilec.passes.prover import terms
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import Solver
+from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.terms import Formula, Kind, Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """Something that every launch satisfies: what it says in words, where it is said, and as a formula."""
+
+    text: str
+    where: Span | None
+    formula: Formula
+
+
+def prove_contract(index: IndexTerms, solver: Solver) -> Diagnostic | None:
+    """E0307 with the clauses that contradict, if no launch can satisfy the contract."""
+    given = [clause for clause in _clauses(index) if clause.formula != terms.TRUE]
+    if not _contradict(solver, given):
+        return None
+    # Deleting one clause at a time leaves a set of which none can be spared. Limits that nobody wrote go first.
+    needed = sorted(given, key=lambda clause: (clause.where is not None, given.index(clause)))
+    for clause in list(needed):
+        fewer = [other for other in needed if other is not clause]
+        if fewer and _contradict(solver, fewer):
+            needed = fewer
+    needed.sort(key=lambda clause: (clause.where is None, given.index(clause)))
+    return _diagnostic(index, needed)
+
+
+def _contradict(solver: Solver, clauses: list[Clause]) -> bool:
+    try:
+        return bool(clauses) and solver.empty([clause.formula for clause in clauses])
+    except Undecided:
+        return False
+
+
+def _clauses(index: IndexTerms) -> Iterator[Clause]:
+    function = index.function
+    for precondition in function.requires:
+        yield Clause(f"`{precondition.condition}`", precondition.loc, index.predicate(precondition.condition))
+    for fact in function.values:
+        yield from _stored(index, fact)
+    for axis, extent in enumerate(index.grid):
+        limit = GRID_LIMITS[axis]
+        text = f"grid axis {axis} has 1 to {limit} blocks: `{function.grid[axis]}`"
+        yield Clause(text, function.loc, _between(extent, limit))
+    for parameter in function.parameters:
+        if parameter.access is not None:
+            yield from _shape(index, parameter)
+
+
+def _between(size: Poly, limit: int) -> Formula:
+    return terms.conjunction((terms.ge(size, 1), terms.ge(terms.const(limit), size)))
+
+
+def _shape(index: IndexTerms, parameter: Parameter) -> Iterator[Clause]:
+    tensor = parameter.value.tensor
+    inner: Expr = const(1)
+    for axis in reversed(range(tensor.rank)):
+        dim = tensor.dims[axis]
+        text = f"axis {axis} of `{parameter.name}` has 1 to {MAX_DIM} elements: `{dim}`"
+        yield Clause(text, parameter.loc, _between(index.expression(dim), MAX_DIM))
+        if tensor.strides is not None:
+            stride = tensor.strides[axis]
+            text = f"stride {axis} of `{parameter.name}` steps over the axes inside it: `{stride} >= {inner}`"
+            yield Clause(text, parameter.loc, terms.ge(index.expression(stride), index.expression(inner)))
+            inner = binary("*", dim, stride)
+
+
+def _stored(index: IndexTerms, fact: ValueFact) -> Iterator[Clause]:
+    """Every tensor has an element, and some number must be allowed for it; distinct ones need as many as there are elements."""
+    parameter = index.function.parameter(fact.tensor)
+    tensor = parameter.value.tensor
+    low, high = index.expression(fact.low), index.expression(fact.high)
+    bounds = tensor.dtype.integer_range()
+    element = index.atoms.make(("stored", fact.tensor), Kind.OPAQUE, fact.tensor, bounds, varies=False)
+    value = terms.of(element)
+    text = f"`values({fact.tensor}, {fact.low}, {fact.high}{', distinct=True' if fact.distinct else ''})`"
+    yield Clause(text, fact.loc, terms.conjunction((terms.ge(value, low), terms.lt(value, high))))
+    if fact.distinct:
+        count = terms.ONE
+        for dim in tensor.dims:
+            count = count * index.expression(dim)
+        room = terms.conjunction((terms.ge(high - low, count), terms.ge(terms.const(bounds[1] - bounds[0] + 1), count)))
+        yield Clause(f"{text}: as many numbers as elements", fact.loc, room)
+
+
+def _diagnostic(index: IndexTerms, needed: list[Clause]) -> Diagnostic:
+    first, *others = needed
+    where = first.where or index.function.loc
+    alone = not others
+    label = f"{first.text} never holds" if alone else f"{first.text} contradicts what follows"
+    because = tuple(Label(clause.where, clause.text) for clause in others if clause.where is not None)
+    notes = tuple(clause.text for clause in others if clause.where is None)
+    return Diagnostic(
+        "E0307",
+        "no launch satisfies the contract" + ("" if alone else f": {len(needed)} clauses contradict each other"),
+        Label(where, label) if where is not None else None,
+        because,
+        notes,
+        None,
+        "drop or correct one of the clauses shown",
+    )

@@ -1,0 +1,117 @@
+"""Change of coordinates: block ids and loop variables in terms of independent digits.
+
+Two shapes of schedule are outside linear arithmetic only as they are written, and become linear in other coordinates:
+
+- A persistent loop, `for t in range(bid(a), n, num_blocks(a))`. Block id and iteration together say the same as `t`: with
+  `G = num_blocks(a)`, `(b, k) -> b + G * k` is a bijection from the pairs that run to `0 <= t < n`, with inverse
+  `b = t % G`, `k = t // G`. So `t` becomes a coordinate of its own, and two different blocks have different `t`.
+- A block id `t` in `0 <= t < A * P` that is taken apart by `t // P` and `t % P` for a symbolic `P >= 1`. The map
+  `(q, r) -> q * P + r` is a bijection from `0 <= q < A, 0 <= r < P`, so `q` and `r` become coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tilec.ir.ops import For
+from tilec.passes.prover import terms
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.structure import Frame
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+
+@dataclass(slots=True)
+class Coordinates:
+    """Substitution for the atoms of one access; `digits` are the coordinates that replace the block id of a grid axis, `loops`
+    the grid axis of each persistent loop. Different blocks have different digits; with a persistent loop, so have different
+    iterations of one block."""
+
+    mapping: dict[Atom, Poly] = field(default_factory=dict[Atom, Poly])
+    digits: dict[int, tuple[Atom, ...]] = field(default_factory=dict[int, "tuple[Atom, ...]"])
+    loops: dict[For, int] = field(default_factory=dict[For, int])
+
+
+def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
+    """Coordinates of the persistent loops among the frames, at most one per grid axis."""
+    found = Coordinates()
+    for loop in (frame.op for frame in frames if isinstance(frame.op, For)):
+        axis = _axis(index, loop)
+        if axis is None or axis in found.digits:
+            continue
+        upper = index.scalar(loop.upper)
+        block, iteration = index.block(axis).atom, index.iteration(loop).atom
+        if block is None or iteration is None or any(atom.varies for atom in upper.atoms()):
+            continue
+        high = max(0, terms.interval(upper)[1] - 1)
+        name = loop.variable or "t"
+        t = index.atoms.make((loop, "t"), Kind.COORDINATE, name, (0, high), args=(upper,), label=name)
+        round = index.atoms.quotient(terms.of(t), index.grid[axis])
+        found.mapping[iteration] = round
+        found.mapping[block] = terms.of(t) - index.grid[axis] * round
+        found.digits[axis] = (t,)
+        found.loops[loop] = axis
+    return found
+
+
+def _axis(index: IndexTerms, loop: For) -> int | None:
+    """The grid axis whose block id a loop starts at and whose extent it steps by."""
+    start = index.scalar(loop.lower).atom
+    if start is None or start.kind is not Kind.BLOCK or index.scalar(loop.step) != index.grid[start.level]:
+        return None
+    return start.level
+
+
+def split_digits(index: IndexTerms, found: Coordinates, formulas: Iterable[Formula]) -> bool:
+    """Take one block id or persistent loop variable of the formulas apart by a symbolic divisor; False if there is none."""
+    for atom in terms.closure(formulas):
+        if atom.kind is not Kind.QUOTIENT or atom.args[1].constant is not None:
+            continue
+        digit, divisor = atom.args[0].atom, atom.args[1]
+        if digit is None or digit.kind not in (Kind.BLOCK, Kind.COORDINATE) or terms.interval(divisor)[0] < 1:
+            continue
+        count = _exact_quotient(digit.args[0], divisor)
+        if count is None or any(a.varies for a in divisor.atoms()):
+            continue
+        q = _digit(index, digit, divisor, "q", count)
+        r = _digit(index, digit, divisor, "r", divisor)
+        _refine(index, found, digit, terms.of(q) * divisor + terms.of(r), (q, r))
+        return True
+    return False
+
+
+def _digit(index: IndexTerms, whole: Atom, divisor: Poly, part: str, extent: Poly) -> Atom:
+    high = max(0, terms.interval(extent)[1] - 1)
+    key = (whole, divisor, part)
+    return index.atoms.make(key, Kind.COORDINATE, f"{whole.name}_{part}", (0, high), args=(extent,), label=whole.label)
+
+
+def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, parts: tuple[Atom, Atom]) -> None:
+    step = {digit: value}
+    found.mapping = {atom: index.atoms.substitute(poly, step) for atom, poly in found.mapping.items()}
+    found.mapping[digit] = value
+    if digit.kind is Kind.BLOCK:
+        found.digits[digit.level] = parts
+        return
+    for axis, digits in found.digits.items():
+        if digit in digits:
+            place = digits.index(digit)
+            found.digits[axis] = (*digits[:place], *parts, *digits[place + 1 :])
+
+
+def _exact_quotient(whole: Poly, divisor: Poly) -> Poly | None:
+    """`whole / divisor` as a polynomial, if it is one. Only for a divisor of a single term, or a constant multiple."""
+    if len(divisor.terms) == 1:
+        ((monomial, coefficient),) = divisor.terms.items()
+        result: dict[tuple[Atom, ...], int] = {}
+        for term, c in whole.terms.items():
+            left = list(term)
+            if c % coefficient or any(left.count(a) < monomial.count(a) for a in monomial):
+                return None
+            for a in monomial:
+                left.remove(a)
+            result[tuple(left)] = c // coefficient
+        return Poly(result)
+    first = next(iter(divisor.terms))
+    scale, rest = divmod(whole.terms.get(first, 0), divisor.terms[first])
+    return terms.const(scale) if scale and not rest and divisor * scale == whole else None

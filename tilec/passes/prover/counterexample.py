@@ -1,0 +1,84 @@
+"""From a solution of a violated obligation to words: the concrete launch that goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tilec.diagnostics import Counterexample
+from tilec.ir.core import Op
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import Instance
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.terms import Atom, Kind
+
+
+def counterexample(
+    index: IndexTerms,
+    found: Assignment,
+    instances: tuple[Instance, ...],
+    tensor: str = "",
+    element: tuple[int, ...] = (),
+    note: str = "",
+) -> Counterexample:
+    """The launch of an assignment; the block ids, loop variables and loaded values of each instance."""
+    value = evaluator(found)
+    dims = {atom.name: number for atom, number in found.items() if atom.kind is Kind.SYMBOL}
+    # A dim that plays no part may have any size.
+    dims = {name: 1 for name in index.function.dims if name not in index.function.strides} | dims
+    order = [*index.function.dims, *(p.name for p in index.function.parameters)]
+    dims = dict(sorted(dims.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    blocks = tuple(tuple(terms.evaluate(block, value) for block in instance.blocks) for instance in instances)
+    iterations = tuple(
+        {loop.variable or "i": terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
+        for instance in instances
+    )
+    note = ", ".join(part for part in (note, _assumed(index, _needed(found, instances))) if part)
+    return Counterexample(dims, blocks, iterations, tensor, element, _loaded(found, value), note)
+
+
+class _Recorded(dict[Atom, int]):
+    """An assignment that remembers which of its values were asked for."""
+
+    def __init__(self, values: Assignment) -> None:
+        super().__init__(values)
+        self.asked: set[Atom] = set()
+
+    def get(self, key: Atom, default: int = 0) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.asked.add(key)
+        return super().get(key, default)
+
+
+def _needed(found: Assignment, instances: tuple[Instance, ...]) -> Assignment:
+    """The part of an assignment that decides what the instances touch and whether they run, in the cases that apply."""
+    if not instances:
+        return found
+    recorded = _Recorded(found)
+    value = evaluator(recorded)
+    for instance in instances:
+        for axis in instance.axes:
+            terms.evaluate(axis.start, value)
+        for formula in instance.runs:
+            terms.holds(formula, value)
+    return {atom: number for atom, number in found.items() if atom in recorded.asked}
+
+
+def _assumed(index: IndexTerms, found: Assignment) -> str:
+    """Values that were not followed exactly, such as what a loop computes: the counterexample assumes them."""
+    parts: list[str] = []
+    for atom, number in found.items():
+        source = index.sources.get(atom)
+        if atom.kind is Kind.OPAQUE and source is not None:
+            place = source.owner.loc if isinstance(source.owner, Op) else None
+            name = f"`{source.name}`" if source.name else f"the value computed at line {place.line}" if place else "a value"
+            parts.append(f"{name} is {number}")
+    return f"assuming that {' and '.join(dict.fromkeys(parts))}" if parts else ""
+
+
+def _loaded(found: Mapping[Atom, int], value: Callable[[Atom], int]) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for atom, number in found.items():
+        if atom.kind is Kind.LOADED:
+            place = ", ".join(str(terms.evaluate(arg, value)) for arg in atom.args)
+            values[f"{atom.label}[{place}]"] = number
+    return values

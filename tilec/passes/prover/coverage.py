@@ -1,0 +1,373 @@
+"""The blocks together write every element of each `Out` tensor.
+
+Only writes that certainly happen count: one whose index or condition depends on memory contents is left out, unless the
+bijection argument applies. That argument handles schedules no linear set describes (`pid // (GROUP * n)`, `perm[b]` with
+distinct values): a map from `E` block ids to a box of `E` cells that never leaves the box and never hits a cell twice hits
+every cell. Both halves are obligations like any other, so the cells can stand in for the block ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
+from math import gcd
+
+from tilec.diagnostics import Label
+from tilec.ir.core import Access, Op, Parameter, Value
+from tilec.ir.ops import For, ReadOp
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import AccessSite, Axis, Instance
+from tilec.passes.prover.branches import either_arm
+from tilec.passes.prover.counterexample import counterexample
+from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
+from tilec.passes.prover.findings import Complaint, Findings
+from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.ladder import Discharge, Refusal, strongest
+from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.races import told_apart
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+
+def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
+    """One obligation per `Out` tensor."""
+    for parameter in findings.index.function.parameters:
+        if parameter.access is Access.OUT:
+            writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
+            _prove_tensor(findings, parameter, writes)
+
+
+def tensor_elements(findings: Findings, parameter: Parameter) -> list[Poly]:
+    """An element of a tensor, one unknown per axis."""
+    found: list[Poly] = []
+    for axis, dim in enumerate(parameter.value.tensor.dims):
+        high = max(0, terms.interval(findings.index.expression(dim))[1] - 1)
+        key = ("element", parameter.name, axis)
+        found.append(terms.of(findings.index.atoms.make(key, Kind.POSITION, f"e{axis}", (0, high), varies=False)))
+    return found
+
+
+def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessSite]) -> None:
+    findings.begin(f"coverage of `{parameter.name}`", writes[0].location if writes else parameter.loc)
+    elements = tensor_elements(findings, parameter)
+    dims = [findings.index.expression(dim) for dim in parameter.value.tensor.dims]
+    universe = [terms.lt(e, dim) for e, dim in zip(elements, dims, strict=True)]
+    covers: list[Cover] = []
+    how: list[Discharge] = []
+    left_out = False
+    unsure: list[Cover] = []
+    for site in writes:
+        instance = site.instance
+        cover = cover_of(findings, instance, elements)
+        if not usable(cover, set()) or loaded_or_opaque(cover, set()):
+            straight = straightened(findings, site)
+            if straight is None:
+                left_out = True
+                if usable(cover, set()):
+                    unsure.append(cover)
+                continue
+            instance, proofs = straight
+            how += proofs
+            cover = cover_of(findings, instance, elements)
+            if not usable(cover, set()) or loaded_or_opaque(cover, set()):
+                left_out = True
+                continue
+        covers.append(cover)
+    subject = f"`{parameter.name}`"
+    place = writes[0].op if writes else None
+    try:
+        found = climb(findings, universe, covers, (), _uncertain(findings, unsure))
+    except Undecided:
+        found, left_out = None, True
+        example = None
+    else:
+        if isinstance(found, Discharge):
+            findings.met("coverage", subject, place, strongest([found, *how]), parameter.loc)
+            return
+        example = found
+    if any(site.unsafe for site in writes):
+        findings.met("coverage", subject, place, Discharge("unsafe"), parameter.loc)
+        return
+    if left_out and (example is None or not _never_written(findings, writes, elements, example)):
+        example = _at_small_sizes(findings, universe, writes, elements)
+    if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
+        example = None  # a quotient on the host by what may be no divisor: its value in the example need not be its own
+    _complain(findings, parameter, writes, elements, example)
+
+
+def _is_host_unknown(findings: Findings, atom: Atom) -> bool:
+    return atom.kind is Kind.OPAQUE and not atom.varies and atom not in findings.index.sources
+
+
+def climb(
+    findings: Findings,
+    universe: list[Formula],
+    covers: list[Cover],
+    points_of: Sequence[Poly] = (),
+    uncertain: Uncertain | None = None,
+) -> Discharge | Assignment:
+    """Climb the rungs; the last one's uncovered element if none of them holds."""
+    solver, ladder = findings.ladder.solver, findings.ladder
+    everything = [*universe, *(formula for cover in covers for formula in cover)]
+    solver.texts.clear()
+    grid = ladder.grid_limits(everything)
+    with suppress(Undecided):
+        if uncovered(solver, [*universe, *grid], covers, points_of, None, uncertain) is None:
+            return Discharge("set", (), tuple(solver.texts[-1:]))
+    facts = ladder.preconditions(everything)
+    whole = [*universe, *grid, *(formula for _, formula in facts)]
+    found = uncovered(solver, whole, covers, points_of, _is_size, uncertain)
+    if found is None:
+        return Discharge("launch", tuple(dict.fromkeys(text for text, _ in facts)), tuple(solver.texts[-1:]))
+    return found
+
+
+def _is_size(atom: Atom) -> bool:
+    return atom.kind is Kind.SYMBOL
+
+
+def _uncertain(findings: Findings, covers: list[Cover]) -> Uncertain | None:
+    """The covers that depend on memory, if what they read is a function of block ids and loop variables."""
+    atoms = dict.fromkeys(atom for cover in covers for atom in terms.closure(cover) if atom.varies)
+    contents = [atom for atom in atoms if atom.kind in (Kind.LOADED, Kind.OPAQUE)]
+    if not contents or any(atom.kind is Kind.OPAQUE and not _once_per_block(findings, atom) for atom in contents):
+        return None
+    indexed = set(terms.closure(Formula("eq", arg) for atom in contents for arg in atom.args))
+    if any(atom.kind is Kind.POSITION for atom in indexed):
+        return None  # contents that differ along a tile are no function of the places
+    places = [
+        atom
+        for atom in atoms
+        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) or (atom.kind is Kind.ITERATION and atom in indexed)
+    ]
+    return Uncertain(covers, places, contents, [])
+
+
+def _once_per_block(findings: Findings, atom: Atom) -> bool:
+    """True for an unknown that has one value per block: it is computed outside of all loops."""
+    value = findings.index.sources.get(atom)
+    owner = value.owner if value is not None else None
+    if not isinstance(owner, Op) or (value is not None and value.tile.rank):
+        return False
+    return not any(isinstance(frame.op, For) for frame in findings.index.structure.frames[owner])
+
+
+def cover_of(findings: Findings, instance: Instance, elements: list[Poly]) -> Cover:
+    """The elements that an instance writes. Blocks exist only if every extent of the grid is positive."""
+    cover = [terms.ge(extent, 1) for extent in findings.index.grid]
+    cover += instance.runs
+    for element, axis in zip(elements, instance.axes, strict=True):
+        cover += [terms.ge(element, axis.start), terms.lt(element, axis.start + axis.extent)]
+    return cover
+
+
+def _at_small_sizes(
+    findings: Findings, universe: list[Formula], writes: list[AccessSite], elements: list[Poly]
+) -> Assignment | None:
+    """An unwritten element at sizes tried one after the other: products of a size and an unknown are then linear."""
+    atoms, ladder = findings.index.atoms, findings.ladder
+    covers = [cover_of(findings, site.instance, elements) for site in writes]
+    everything = [*universe, *(formula for cover in covers for formula in cover)]
+    facts = [*ladder.grid_limits(everything), *(formula for _, formula in ladder.preconditions(everything))]
+    symbols = [atom for atom in terms.closure([*everything, *facts]) if atom.kind is Kind.SYMBOL]
+    for sizes in ladder.small_sizes(symbols, everything):
+        mapping = {atom: terms.const(size) for atom, size in sizes.items()}
+        for atom in terms.closure(everything):
+            if atom.kind in (Kind.BLOCK, Kind.COORDINATE):
+                mapping[atom] = _with_extent(findings, atom, atoms.substitute(atom.args[0], mapping))
+        fixed = [[atoms.substitute_in(formula, mapping) for formula in cover] for cover in covers]
+        given = [atoms.substitute_in(formula, mapping) for formula in [*universe, *facts]]
+        if terms.conjunction(given) == terms.FALSE:
+            continue
+        known = [cover for cover in fixed if terms.conjunction(cover) != terms.FALSE]
+        if not all(usable(cover, set()) and not loaded_or_opaque(cover, set()) for cover in known):
+            continue
+        try:
+            found = uncovered(ladder.solver, given, known)
+        except Undecided:
+            continue
+        if found is not None:
+            return {**found, **sizes}
+    return None
+
+
+def _with_extent(findings: Findings, atom: Atom, extent: Poly) -> Poly:
+    high = max(0, terms.interval(extent)[1] - 1)
+    key = (atom, extent)
+    return terms.of(findings.index.atoms.make(key, atom.kind, atom.name, (0, high), args=(extent,), level=atom.level))
+
+
+def _never_written(findings: Findings, writes: list[AccessSite], elements: list[Poly], example: Assignment) -> bool:
+    """True if no write can reach the element of the example, whatever memory holds: decided at the example's sizes."""
+    fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
+    for site in writes:
+        cover = cover_of(findings, site.instance, elements)
+        result = findings.ladder.discharge([*fixed, *cover])
+        if isinstance(result, Refusal) and (not loaded_or_opaque(cover, set()) or _computed(findings, cover)):
+            return False
+    return True
+
+
+def _computed(findings: Findings, cover: Cover) -> bool:
+    """Whether a cover has unknowns that no memory decides: they have one value each, which we do not know."""
+    sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
+    return any(value is not None and not _from_memory(value) for value in sources)
+
+
+def _from_memory(value: Value) -> bool:
+    """Whether a load may decide the value; what loops carry is taken to be so."""
+    pending, seen = [value], set[Value]()
+    while pending:
+        value = pending.pop()
+        owner = value.owner
+        if value in seen or owner is None:
+            continue
+        seen.add(value)
+        if not isinstance(owner, Op) or owner.regions or isinstance(owner, ReadOp):
+            return True
+        pending += owner.operands
+    return False
+
+
+def _complain(
+    findings: Findings, parameter: Parameter, writes: list[AccessSite], elements: list[Poly], example: Assignment | None
+) -> None:
+    name = parameter.name
+    where = writes[0].location if writes else parameter.loc
+    because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
+    message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
+    hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
+    complaint = Complaint("E0403", message, where, "not all elements are written", because, hint)
+    if example is None:
+        findings.report(complaint, None)
+        return
+    example = findings.ladder.completed(example)
+    element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
+    shown = counterexample(findings.index, example, (), name, element, "is written by no block")
+    findings.report(complaint, shown)
+
+
+# The bijection argument
+
+
+def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
+    """The instance with cells of a box in place of the block ids it scrambles, if it does so one-to-one."""
+    hard = _scrambled(site.instance)
+    if not hard:
+        return None
+    return _straightened(findings, site, hard) or _straightened(findings, site, _with_partners(site.instance, hard))
+
+
+def _with_partners(instance: Instance, hard: list[Atom]) -> list[Atom]:
+    """Block ids that are added to scrambled ones too, such as `m` in `h * M + m`: only together they fill an axis."""
+    found = set(hard)
+    for axis in instance.axes:
+        mine = set(_base([Formula("eq", axis.start)]))
+        if mine & found:
+            found |= {atom for atom in mine if atom.kind in (Kind.BLOCK, Kind.COORDINATE)}
+    return sorted(found, key=lambda atom: atom.uid)
+
+
+def _straightened(findings: Findings, site: AccessSite, hard: list[Atom]) -> tuple[Instance, list[Discharge]] | None:
+    instance = site.instance
+    if any(atom in hard for formula in instance.runs for atom in terms.closure([formula])):
+        return None
+    extents = terms.ONE
+    for atom in hard:
+        extents = extents * atom.args[0]
+    parts = [_split_part(axis, hard) for axis in instance.axes]
+    for counts in product(*(_cells(findings, axis, part) for axis, part in zip(instance.axes, parts, strict=True))):
+        total = terms.ONE
+        for count in counts:
+            total = total * count
+        if total != extents:
+            continue
+        proofs = _one_to_one(findings, instance, hard, [part[0] for part in parts], list(counts))
+        if proofs is None:
+            continue
+        axes: list[Axis] = []
+        for k, (axis, (cell, scale, rest)) in enumerate(zip(instance.axes, parts, strict=True)):
+            if cell is None:
+                axes.append(axis)
+                continue
+            high = max(0, terms.interval(counts[k])[1] - 1)
+            atom = findings.index.atoms.make((site.op, "cell", k), Kind.COORDINATE, f"u{k}", (0, high), args=(counts[k],))
+            axes.append(replace(axis, start=terms.of(atom) * scale + rest))
+        return replace(instance, axes=tuple(axes)), proofs
+    return None
+
+
+def _scrambled(instance: Instance) -> list[Atom]:
+    """Block ids and coordinates that occur in products, in quotients by a symbol, or in the index of a loaded value."""
+    starts = [Formula("eq", axis.start) for axis in instance.axes]
+    hard: set[Atom] = set()
+    for atom in terms.closure(starts):
+        inner = [Formula("eq", arg) for arg in atom.args] if atom.kind in (Kind.QUOTIENT, Kind.LOADED) else []
+        if atom.kind is Kind.OPAQUE and atom.varies:
+            return []
+        symbolic = atom.kind is Kind.QUOTIENT and atom.args[1].constant is None
+        if atom.kind is Kind.LOADED or symbolic:
+            hard.update(_base(inner))
+        polys = list(terms.definition(atom).polys()) if atom.kind in (Kind.QUOTIENT, Kind.CHOICE) else []
+        for poly in polys:
+            hard.update(_base([Formula("eq", terms.of(a)) for m in poly.terms if len(m) > 1 for a in m]))
+    for formula in starts:
+        hard.update(_base([Formula("eq", terms.of(a)) for m in formula.poly.terms if len(m) > 1 for a in m]))
+    if any(atom.kind not in (Kind.BLOCK, Kind.COORDINATE) for atom in hard):
+        return []
+    return sorted(hard, key=lambda atom: atom.uid)
+
+
+def _base(formulas: list[Formula]) -> Iterator[Atom]:
+    for atom in terms.closure(formulas):
+        if atom.varies and not atom.derived and atom.kind is not Kind.LOADED:
+            yield atom
+
+
+def _split_part(axis: Axis, hard: list[Atom]) -> tuple[Poly | None, int, Poly]:
+    """(cell, scale, rest) with `start == cell * scale + rest`, the cell holding all that depends on `hard`."""
+    inside = {m: c for m, c in axis.start.terms.items() if any(a in hard for a in _base([Formula("eq", Poly({m: 1}))]))}
+    rest = Poly({m: c for m, c in axis.start.terms.items() if m not in inside})
+    if not inside:
+        return None, 1, rest
+    scale = gcd(*inside.values())
+    return Poly({m: c // scale for m, c in inside.items()}), scale, rest
+
+
+def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) -> list[Poly]:
+    """How many cells an axis may have."""
+    cell, scale, _ = part
+    if cell is None:
+        return [terms.ONE]
+    atoms = findings.index.atoms
+    up = atoms.quotient(axis.dim + (scale - 1), terms.const(scale))
+    return list(dict.fromkeys((up, atoms.quotient(axis.dim, terms.const(scale)))))
+
+
+def _one_to_one(
+    findings: Findings, instance: Instance, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]
+) -> list[Discharge] | None:
+    """Proofs that every cell lies in the box and that different block ids have different cells."""
+    atoms = findings.index.atoms
+    proofs: list[Discharge | Refusal] = []
+    for cell, count in zip(cells, counts, strict=True):
+        if cell is not None:
+            proofs.append(findings.ladder.discharge([*instance.holds, terms.lt(cell, 0)]))
+            proofs.append(findings.ladder.discharge([*instance.holds, terms.ge(cell, count)]))
+    copies: list[dict[Atom, Poly]] = []
+    for copy in (1, 2):
+        names = {a: f"{a.name}_{copy}" for a in hard}
+        twins = {
+            a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level) for a in hard
+        }
+        copies.append({a: terms.of(twin) for a, twin in twins.items()})
+    system = [told_apart((copies[0][a], copies[1][a]) for a in hard)]
+    for mapping in copies:
+        system += [atoms.substitute_in(formula, mapping) for formula in instance.holds]
+    for cell in cells:
+        if cell is not None:
+            system.append(terms.eq(atoms.substitute(cell, copies[0]), atoms.substitute(cell, copies[1])))
+    proofs.append(findings.ladder.discharge(system))
+    met = [proof for proof in proofs if isinstance(proof, Discharge)]
+    return met if len(met) == len(proofs) else None

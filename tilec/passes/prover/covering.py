@@ -1,0 +1,200 @@
+"""Is every point of one set covered by the union of others? Exact, with isl; used for coverage and for reads after writes.
+
+The universe is described by formulas over universal atoms. A cover holds for a point if *some* values of its other atoms
+satisfy it. Products of unknowns are sound on one side only: in the universe a product may become an unknown of its own (there
+are more points to cover), in a cover it may not, so a cover with products of its own atoms is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+
+import islpy
+
+from tilec.passes.prover import terms
+from tilec.passes.prover.case_split import alternatives
+from tilec.passes.prover.integer_sets import LIMITS, Assignment, Solver, evaluator, near_zero
+from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.set_text import Names, formula_text
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+Cover = list[Formula]
+ALTERNATIVES = 64  # of a universe or cover, each of which isl multiplies out
+UNKNOWNS = 12  # of a cover alone, each a division for isl; every further one makes its operations half as long again
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """Covers that depend on memory contents. Together they cover a point if some values of `places` (block ids, loop variables)
+    make one of them hold *whatever* `contents` are, given `facts`; contents are a function of the places."""
+
+    covers: list[Cover]
+    places: list[Atom]
+    contents: list[Atom]
+    facts: list[Formula]
+
+
+def usable(cover: Cover, universal: set[Atom]) -> bool:
+    """True where no product in the cover or its definitions involves one of its own atoms."""
+    whole = [*cover, *(terms.definition(atom) for atom in terms.closure(cover))]
+    products = [m for f in whole for p in f.polys() for m in p.terms if len(m) > 1]
+    return not any(atom.varies and atom not in universal for m in products for atom in m)
+
+
+def uncovered(
+    solver: Solver,
+    universe: Iterable[Formula],
+    covers: list[Cover],
+    points_of: Iterable[Poly] = (),
+    small: Callable[[Atom], bool] | None = None,
+    uncertain: Uncertain | None = None,
+) -> Assignment | None:
+    """A point of the universe that no cover covers (with small numbers, if `small` says which), or None if there is none.
+    The atoms of `points_of` belong to a point even where the universe does not restrict them. Undecided when the budget is
+    spent, or the point found is not one because products in it are wrong."""
+    universe = list(universe)
+    universal = set(terms.closure([*universe, *(Formula("eq", poly) for poly in points_of)]))
+    unsure = uncertain.covers if uncertain is not None else []
+    shared = [a for cover in (*covers, *unsure) for a in terms.closure(cover) if not a.varies]
+    universal |= set(shared)
+    names = Names()
+    ordered = sorted(universal, key=lambda atom: atom.uid)
+    whole, left_out = _few_alternatives([*universe, *_described(ordered)])
+    formula_text(terms.conjunction(whole), names)
+    # A product of universal atoms is universal too, wherever it occurs.
+    for cover in (*covers, *unsure):
+        for formula in (*cover, *map(terms.definition, terms.closure(cover))):
+            for monomial in (m for poly in formula.polys() for m in poly.terms if len(m) > 1):
+                names.of(monomial)
+    for atom in ordered:
+        names.of((atom,))
+    products = [_above_corner(monomial) for monomial in names.order if len(monomial) == 2]
+    body = formula_text(terms.conjunction((*whole, *products)), names)
+    dims = list(names.order)
+    simple = [cover for cover in covers if _is_simple(cover, universal)]
+    for cover in (whole, *simple):
+        solver.check_size(terms.conjunction(cover))
+    pieces = [_cover_text(cover, universal, names.copy()) for cover in simple]
+    space = ", ".join(names.of(m) for m in dims)
+    try:
+        points = islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {body} }}")
+        written = [islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {piece} }}") for piece in pieces]
+        points = solver.work.limited(solver.context, lambda: _without(points, written))
+        empty = solver.work.limited(solver.context, points.is_empty)
+        if uncertain is not None and not empty:
+            rest, unsure_too = points, uncertain
+            points = solver.work.limited(solver.context, lambda: rest.subtract(_whatever(solver, unsure_too, universal, names)))
+            empty = solver.work.limited(solver.context, points.is_empty)
+            pieces.append("what is written whatever memory holds")
+        solver.queries += 1
+        if empty:
+            solver.texts.append(f"{{ [{space}] : {body} }} - {{ [{space}] : {' or '.join(pieces) or 'false'} }}")
+            return None
+        point = solver.work.limited(solver.context, lambda: _smallest(points, ordered, dims, small))
+    except islpy.Error as error:
+        raise Undecided from error
+    values = [point.get_coordinate_val(islpy.dim_type.set, i).to_python() for i in range(len(dims))]
+    found = {m[0]: v for m, v in zip(dims, values, strict=True) if len(m) == 1}
+    if any(prod(found[atom] for atom in m) != v for m, v in zip(dims, values, strict=True)):
+        raise Undecided  # a point where products are no products; there may be others
+    if len(simple) < len(covers) or not all(terms.holds(formula, evaluator(found)) for formula in left_out):
+        raise Undecided  # a point that what was left out may cover or exclude
+    return found
+
+
+def _few_alternatives(formulas: list[Formula]) -> tuple[list[Formula], list[Formula]]:
+    """The formulas that isl can multiply out, and those left out for that. Of points to be covered there are then more, never
+    fewer: where the covers reach all of them, they reach the ones in question."""
+    kept, left_out = list(formulas), list[Formula]()
+    while alternatives(terms.conjunction(kept), ALTERNATIVES) > ALTERNATIVES:
+        widest = max(kept, key=lambda formula: alternatives(formula, ALTERNATIVES))
+        kept.remove(widest)
+        left_out.append(widest)
+    return kept, left_out
+
+
+def _is_simple(cover: Cover, universal: set[Atom]) -> bool:
+    """Whether isl can subtract it. Without a cover, fewer points are covered, never more."""
+    own = sum(atom not in universal for atom in terms.closure(cover))
+    return own <= UNKNOWNS and alternatives(_in_full(cover, universal), ALTERNATIVES) <= ALTERNATIVES
+
+
+def _in_full(cover: Cover, universal: set[Atom]) -> Formula:
+    return terms.conjunction((*cover, *_described(atom for atom in terms.closure(cover) if atom not in universal)))
+
+
+def _without(points: islpy.Set, covered: Iterable[islpy.Set]) -> islpy.Set:
+    for piece in covered:
+        points = points.subtract(piece)
+    return points
+
+
+def _whatever(solver: Solver, uncertain: Uncertain, universal: set[Atom], names: Names) -> islpy.Set:
+    """Points covered for some places whatever the contents: those places that no contents spoil."""
+    known = len(names.order)
+    names = names.copy()
+    own = [*uncertain.places, *uncertain.contents]
+    space = ", ".join([*(names.of(m) for m in names.order), *(names.of((atom,)) for atom in own)])
+    body = formula_text(terms.conjunction((*_described(own), *uncertain.facts)), names)
+    assert len(names.order) == known + len(own), "a fact about contents mentions something else"
+    everything = islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {body} }}")
+    missed = everything
+    for cover in uncertain.covers:
+        text = _cover_text(cover, universal | set(own), names.copy())
+        missed = missed.subtract(islpy.Set.read_from_str(solver.context, f"{{ [{space}] : {text} }}"))
+    first = known + len(uncertain.places)
+    count = len(uncertain.contents)
+    spoiled = missed.project_out(islpy.dim_type.set, first, count)
+    places = everything.project_out(islpy.dim_type.set, first, count).subtract(spoiled)
+    return places.project_out(islpy.dim_type.set, known, len(uncertain.places))
+
+
+def _above_corner(monomial: terms.Monomial) -> Formula:
+    """`(x - low) * (y - low) >= 0`: what the smallest values of its factors say of a product."""
+    left, right = (terms.of(atom) - atom.low for atom in monomial)
+    return Formula("ge", left * right)
+
+
+def _smallest(
+    points: islpy.Set, ordered: list[Atom], dims: list[terms.Monomial], small: Callable[[Atom], bool] | None
+) -> islpy.Point:
+    if small is None:
+        return points.sample_point()
+    for limit in LIMITS:
+        if limit is None:
+            break
+        names = Names()
+        space = ", ".join(names.of(m) for m in dims)
+        text = formula_text(terms.conjunction(near_zero(atom, limit) for atom in ordered if small(atom)), names)
+        near = points.intersect(islpy.Set.read_from_str(points.get_ctx(), f"{{ [{space}] : {text} }}"))
+        if not near.is_empty():
+            return near.sample_point()
+    return points.sample_point()
+
+
+def _described(atoms: Iterable[Atom]) -> list[Formula]:
+    found: list[Formula] = []
+    for atom in atoms:
+        found.append(terms.definition(atom))
+        found.append(Formula("ge", terms.of(atom) - atom.low))
+        found.append(Formula("ge", terms.const(atom.high) - terms.of(atom)))
+    return found
+
+
+def _cover_text(cover: Cover, universal: set[Atom], names: Names) -> str:
+    known = len(names.order)
+    own = [atom for atom in terms.closure(cover) if atom not in universal]
+    body = formula_text(terms.conjunction((*cover, *_described(own))), names)
+    fresh = names.order[known:]
+    assert all(len(monomial) == 1 and monomial[0] not in universal for monomial in fresh), "product in a cover"
+    if not fresh:
+        return f"({body})"
+    return f"(exists ({', '.join(map(names.of, fresh))} : {body}))"
+
+
+def loaded_or_opaque(cover: Cover, universal: set[Atom]) -> bool:
+    """True where what a cover writes depends on memory contents that differ from block to block."""
+    unknown = (Kind.LOADED, Kind.OPAQUE)
+    return any(atom.varies and atom.kind in unknown and atom not in universal for atom in terms.closure(cover))

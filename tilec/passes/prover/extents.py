@@ -1,0 +1,50 @@
+"""Launch checks that make the kernel's evaluation of extents and strides exact.
+
+The launch contract evaluates launch expressions over all integers, the kernel in i64 (`tilec.lowering.launch_terms`). The two
+agree where no divisor is zero and every part of an expression fits i64; what ranges do not show of that is checked at launch.
+That each extent is from 1 to `MAX_DIM` and each tensor shorter than 2^63 bytes is a clause of every contract already
+(`tilec.runtime.contract`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tilec.artifact import LaunchCheck
+from tilec.ir.core import Function
+from tilec.ir.expr import Expr, binary, const
+from tilec.passes.analysis.ranges import Range, expr_range, symbol_ranges
+
+LEAST: Final = -(2**63)
+LARGEST: Final = 2**63 - 1
+
+
+def extent_checks(function: Function) -> tuple[LaunchCheck, ...]:
+    """For each part of an extent or stride, inner parts first, what must hold of it."""
+    symbols = symbol_ranges(function)
+    found: dict[Expr, LaunchCheck] = {}
+    for parameter in function.parameters:
+        if parameter.access is not None:
+            type_ = parameter.value.tensor
+            for expr in (*type_.dims, *(type_.strides or ())):
+                for check in _checks(expr, symbols, parameter.name):
+                    found.setdefault(check.condition, check)
+    return tuple(found.values())
+
+
+def _checks(expr: Expr, symbols: dict[str, Range], tensor: str) -> Iterator[LaunchCheck]:
+    for arg in expr.args:
+        yield from _checks(arg, symbols, tensor)
+    if not expr.args:
+        return
+    if expr.op in ("//", "%"):
+        divisor = expr_range(expr.args[1], symbols)
+        if divisor.low <= 0 <= divisor.high:
+            text = f"the divisor in `{expr}` of {tensor} is not zero"
+            yield LaunchCheck(binary("!=", expr.args[1], const(0)), text)
+    bounds = expr_range(expr, symbols)
+    if bounds.low < LEAST:
+        yield LaunchCheck(binary(">=", expr, const(LEAST)), f"`{expr}` of {tensor} fits 64 bits")
+    if bounds.high > LARGEST:
+        yield LaunchCheck(binary("<=", expr, const(LARGEST)), f"`{expr}` of {tensor} fits 64 bits")

@@ -1,0 +1,118 @@
+"""What proving a kernel leaves behind: obligations met, and diagnostics for those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tilec.artifact import Obligation
+from tilec.diagnostics import Counterexample, Diagnostic, Label, Span
+from tilec.ir.core import Op
+from tilec.ir.ops import For
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import Instance
+from tilec.passes.prover.counterexample import counterexample
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
+from tilec.passes.prover.terms import Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """How to report an obligation that is not met: what, where, why, and how to fix it."""
+
+    code: str
+    message: str
+    where: Span | None
+    label: str = ""
+    because: tuple[Label, ...] = ()
+    hint: str = ""
+    instances: tuple[Instance, ...] = ()
+    tensor: str = ""
+    element: tuple[Poly, ...] = ()
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Findings:
+    """Obligations and diagnostics of one kernel."""
+
+    index: IndexTerms
+    ladder: Ladder
+    obligations: list[Obligation] = field(default_factory=list[Obligation])
+    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    by_op: dict[Op, list[Obligation]] = field(default_factory=dict[Op, "list[Obligation]"])
+
+    def met(self, property: str, subject: str, op: Op | None, how: Discharge, where: Span | None = None) -> None:
+        """Record a discharged obligation."""
+        location = (op.loc if op is not None else None) or where
+        obligation = Obligation(property, subject, str(location or ""), how.rung, how.facts, how.sets)
+        self.obligations.append(obligation)
+        if op is not None:
+            self.by_op.setdefault(op, []).append(obligation)
+
+    def begin(self, what: str, where: Span | None) -> None:
+        """Say which obligation comes next: its work is counted under this name, and whoever ends the process can tell."""
+        self.ladder.solver.work.begin(what, where)
+
+    def prove(
+        self, violation: Iterable[terms.Formula], complain: Callable[[], Complaint], coarse: terms.Formula | None = None
+    ) -> Discharge | None:
+        """Discharge a violation, or add the diagnostic that `complain` describes. `coarse` follows from the violation and says
+        less: it is for what products and nested choices make too hard, and ranges alone decide."""
+        result = self.ladder.discharge(violation)
+        if isinstance(result, Discharge):
+            return result
+        if coarse is not None and coarse != terms.TRUE:
+            weaker = self.ladder.discharge([coarse])
+            if isinstance(weaker, Discharge):
+                return weaker
+        self.refuse(result, complain())
+        return None
+
+    def refuse(self, refusal: Refusal, complaint: Complaint) -> None:
+        """Add a diagnostic, with a counterexample if there is one; "could not be decided" if there is none."""
+        shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
+        shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
+        found = self.ladder.witness(refusal, shown)
+        self.report(complaint, self._example(complaint, found) if found is not None else None)
+
+    def report(self, complaint: Complaint, example: Counterexample | None) -> None:
+        """Add a diagnostic; without a counterexample the truth is unknown, and it says so."""
+        code, message = complaint.code, complaint.message
+        notes: tuple[str, ...] = ()
+        if example is None:
+            code = "E0306"
+            message = f"could not decide whether {_as_clause(message)}"
+            notes = ("no launch that goes wrong was found, and no proof that there is none",)
+        where = complaint.where or self.index.function.loc
+        primary = Label(where, complaint.label) if where is not None else None
+        diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint)
+        if not any(_same_place(diagnostic, other) for other in self.diagnostics):
+            self.diagnostics.append(diagnostic)
+
+    def _example(self, complaint: Complaint, found: Assignment) -> Counterexample:
+        value = evaluator(found)
+        element = tuple(terms.evaluate(p, value) for p in complaint.element)
+        return counterexample(self.index, found, complaint.instances, complaint.tensor, element, complaint.note)
+
+
+def _as_clause(message: str) -> str:
+    return message.replace(" may ", " could ")
+
+
+def _same_place(left: Diagnostic, right: Diagnostic) -> bool:
+    same_span = (left.primary and left.primary.span) == (right.primary and right.primary.span)
+    return left.code == right.code and same_span and left.message == right.message
+
+
+def loop_labels(index: IndexTerms, op: Op) -> tuple[Label, ...]:
+    """A label for each loop around an operation, saying what its variable ranges over."""
+    labels: list[Label] = []
+    for frame in index.structure.frames[op]:
+        if isinstance(frame.op, For) and frame.op.loc is not None:
+            variable = index.ranges[frame.op.regions[0].arguments[0]]
+            text = f"{variable.low} <= `{frame.op.variable or 'i'}` < {variable.high + 1}"
+            labels.append(Label(frame.op.loc, text))
+    return tuple(labels)

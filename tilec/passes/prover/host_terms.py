@@ -1,0 +1,114 @@
+"""Translate what the host knows at launch - sizes, grid, preconditions - into polynomials and formulas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilec.ir.core import Function
+from tilec.ir.expr import COMPARISONS, Expr
+from tilec.passes.analysis.ranges import GRID_LIMITS, Range, expr_range
+from tilec.passes.prover import terms
+from tilec.passes.prover.atoms import Atoms
+from tilec.passes.prover.terms import Formula, Kind, Poly
+
+
+def compare(operator: str, left: Poly, right: Poly) -> Formula:
+    """`left operator right` for the six comparison operators."""
+    match operator:
+        case "==":
+            return terms.eq(left, right)
+        case "!=":
+            return terms.ne(left, right)
+        case "<":
+            return terms.lt(left, right)
+        case "<=":
+            return terms.ge(right, left)
+        case ">":
+            return terms.lt(right, left)
+        case _:
+            return terms.ge(left, right)
+
+
+@dataclass(slots=True)
+class HostTerms:
+    """The translation of launch values, and arithmetic on what is translated."""
+
+    function: Function
+    atoms: Atoms = field(default_factory=Atoms)
+    symbols: dict[str, Range] = field(default_factory=dict[str, Range])
+    grid: tuple[Poly, ...] = ()
+
+    def symbol(self, name: str) -> Poly:
+        """A dim, stride or integer scalar parameter."""
+        bounds = self.symbols[name]
+        return terms.of(self.atoms.make(name, Kind.SYMBOL, name, (bounds.low, bounds.high), varies=False))
+
+    def block(self, axis: int) -> Poly:
+        """The block id on a grid axis."""
+        if axis >= len(self.grid) or self.grid[axis] == terms.ONE:
+            return terms.ZERO
+        high = min(terms.interval(self.grid[axis])[1], GRID_LIMITS[axis])
+        args = (self.grid[axis],)
+        return terms.of(self.atoms.make(axis, Kind.BLOCK, f"b{axis}", (0, max(0, high - 1)), args=args, level=axis))
+
+    def expression(self, expr: Expr) -> Poly:
+        """A host expression."""
+        if expr.op == "const":
+            return terms.const(expr.value)
+        if expr.op == "sym":
+            return self.symbol(expr.name)
+        if expr.op not in ("+", "-", "*", "//", "%", "min", "max"):
+            return self.choose(self.predicate(expr), terms.ONE, terms.ZERO)
+        left, right = (self.expression(arg) for arg in expr.args)
+        kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
+        if kind in ("floordiv", "mod") and terms.interval(right)[0] < 1:
+            # The host may divide by a negative number, which a quotient here does not describe. By zero it does not divide:
+            # such a launch is refused.
+            fact = expr_range(expr, self.symbols)
+            return terms.of(self.atoms.make(str(expr), Kind.OPAQUE, "h", (fact.low, fact.high), varies=False))
+        result = self.arithmetic(kind, left, right)
+        assert result is not None
+        return result
+
+    def predicate(self, expr: Expr) -> Formula:
+        """A host predicate; anything but a comparison or connective is true where it is not zero."""
+        if expr.op in COMPARISONS:
+            return compare(expr.op, self.expression(expr.args[0]), self.expression(expr.args[1]))
+        if expr.op in ("and", "or"):
+            parts = [self.predicate(arg) for arg in expr.args]
+            return terms.conjunction(parts) if expr.op == "and" else terms.disjunction(parts)
+        return terms.ne(self.expression(expr))
+
+    def choose(self, condition: Formula, on_true: Poly, on_false: Poly) -> Poly:
+        """One of two by a condition."""
+        return self.atoms.choice(((condition, on_true), (terms.negate(condition), on_false)))
+
+    def arithmetic(self, kind: str, left: Poly, right: Poly) -> Poly | None:
+        """`left kind right` over the integers; None where that is no polynomial or derived atom."""
+        match kind:
+            case "add":
+                return left + right
+            case "sub":
+                return left - right
+            case "mul":
+                return left * right
+            case "floordiv":
+                return self.atoms.quotient(left, right)
+            case "mod":
+                return left - right * self.atoms.quotient(left, right)
+            case "min":
+                return self.atoms.minimum(left, right)
+            case "max":
+                return self.atoms.maximum(left, right)
+            case _:
+                return self._bitwise(kind, left, right.constant)
+
+    def _bitwise(self, kind: str, left: Poly, right: int | None) -> Poly | None:
+        if right is None or right < 0:
+            return None
+        if kind in ("shl", "shr") and right < 63:
+            power = terms.const(1 << right)
+            return left * power if kind == "shl" else self.atoms.quotient(left, power)
+        if kind == "and" and right & (right + 1) == 0:
+            return left - self.atoms.quotient(left, terms.const(right + 1)) * (right + 1)
+        return None

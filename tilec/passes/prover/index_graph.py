@@ -1,0 +1,124 @@
+"""The dataflow graph of a kernel as data: values and operations that decide where memory is touched, with obligations.
+
+A `networkx.DiGraph`; edges run from a value's producer to its user. Node attributes:
+`kind` is one of parameter, tensor, scalar (an operation on index values), loop, branch, access or grid; `text` a short label
+in the kernel author's words; `span` the source place or None; `range` the (low, high) of an integer value or None;
+`obligations` the `artifact.Obligation`s that hang on the node; `ownership` of a tensor its access word (in, out, ...), of an
+access the tensor's. Edge attribute `role`: data, index, bound, condition or memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import networkx
+
+from tilec.ir.core import Block, Op, Value
+from tilec.ir.ops import BlockId, Compare, Constant, DimValue, For, If, Iota, NumBlocks, Unary
+from tilec.passes.prover.accesses import AccessSite
+from tilec.passes.prover.findings import Findings
+
+if TYPE_CHECKING:
+    Graph = networkx.DiGraph[str]
+else:
+    Graph = networkx.DiGraph
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%", "shl": "<<", "shr": ">>",
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+}  # fmt: skip
+
+
+def index_graph(findings: Findings, sites: list[AccessSite]) -> Graph:
+    """Build the graph once everything is proven."""
+    graph: Graph = networkx.DiGraph()
+    index = findings.index
+    function = index.function
+    for parameter in function.parameters:
+        kind = "tensor" if parameter.access is not None else "parameter"
+        text = f"{parameter.name}: {parameter.value.type}"
+        mine = tuple(o for o in findings.obligations if o.subject.startswith(f"`{parameter.name}`"))
+        owner = parameter.access.value if parameter.access is not None else None
+        _node(graph, parameter.name, kind, text, parameter.loc, None, mine, owner)
+    names = {op: f"{op.opcode}{place}" for op, place in index.structure.position.items()}
+    # In program order: the order of nodes and edges is the order in which they are drawn.
+    relevant = sorted(set(index.deciding) | {site.op for site in sites}, key=index.structure.position.__getitem__)
+    for op in relevant:
+        if isinstance(op, Constant):
+            continue
+        obligations = tuple(findings.by_op.get(op, ()))
+        bounds = None
+        if op.results and op.results[0].tile.dtype.is_integer:
+            fact = index.ranges[op.results[0]]
+            bounds = (fact.low, fact.high)
+        site = next((site for site in sites if site.op is op), None)
+        owner = site.parameter.access.value if site is not None and site.parameter.access is not None else None
+        _node(graph, names[op], _kind(op, site), _text(op, site), op.loc, bounds, obligations, owner)
+    for op in relevant:
+        if isinstance(op, Constant):
+            continue
+        site = next((site for site in sites if site.op is op), None)
+        for place, value in enumerate(op.operands):
+            source = _producer(findings, names, value)
+            if source is not None and source in graph:
+                graph.add_edge(source, names[op], role=_role(op, site, place))
+        if site is not None and site.writes:
+            graph.add_edge(names[op], site.name, role="memory")
+            if graph.has_edge(site.name, names[op]):
+                graph.remove_edge(site.name, names[op])
+    return graph
+
+
+def _node(graph: Graph, name: str, kind: str, text: str, span: Any, bounds: Any, obligations: Any, owner: Any) -> None:
+    graph.add_node(name, kind=kind, text=text, span=span, range=bounds, obligations=obligations, ownership=owner)
+
+
+def _producer(findings: Findings, names: dict[Op, str], value: Value) -> str | None:
+    for parameter in findings.index.function.parameters:
+        if parameter.value is value:
+            return parameter.name
+    if isinstance(value.owner, Block):
+        loop = findings.index.structure.loops.get(value.owner)
+        return names[loop] if loop is not None else None
+    return names[value.owner] if value.owner is not None else None
+
+
+def _kind(op: Op, site: AccessSite | None) -> str:
+    if site is not None:
+        return "access"
+    if isinstance(op, For):
+        return "loop"
+    if isinstance(op, If):
+        return "branch"
+    return "grid" if isinstance(op, BlockId | NumBlocks) else "scalar"
+
+
+def _text(op: Op, site: AccessSite | None) -> str:
+    if site is not None:
+        return site.subject.replace("`", "")
+    match op:
+        case BlockId():
+            return f"bid({op.axis})"
+        case NumBlocks():
+            return f"num_blocks({op.axis})"
+        case DimValue():
+            return op.symbol
+        case For():
+            return f"for {op.variable or 'i'}"
+        case Iota():
+            return f"arange({op.result.tile.shape[0]})"
+        case Compare() | Unary():
+            return _SIGNS.get(op.kind, op.kind)
+        case _:
+            kind = op.attributes().get("kind")
+            return _SIGNS.get(kind, kind) if isinstance(kind, str) else op.opcode
+
+
+def _role(op: Op, site: AccessSite | None, place: int) -> str:
+    if site is not None:
+        if op.operands[place] is site.op.tensor:
+            return "memory"
+        return "data" if site.writes and place == 1 else "index"
+    if isinstance(op, For):
+        return "bound" if place < 3 else "data"
+    return "condition" if isinstance(op, If) else "data"

@@ -1,0 +1,390 @@
+"""Translate integer and bool values of a kernel into polynomials and formulas.
+
+Arithmetic is translated as arithmetic on integers: whatever feeds an index, a loop bound or a branch has an obligation of its
+own not to wrap, so the translation is exact for kernels that are accepted. An element of a tile is translated at symbolic
+positions, one polynomial per axis, which makes index tiles as exact as scalars. What cannot be expressed becomes an opaque
+atom with the range that the dataflow solver found.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+
+from tilec.ir.core import Access, Block, Op, Value
+from tilec.ir.ops import (
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    For,
+    Gather,
+    If,
+    Iota,
+    Load,
+    NumBlocks,
+    Permute,
+    Reshape,
+    Select,
+    Unary,
+)
+from tilec.ir.types import DType, TileType
+from tilec.passes.analysis.ranges import Range, symbol_ranges, value_ranges
+from tilec.passes.analysis.relevance import deciding_ops
+from tilec.passes.prover import terms
+from tilec.passes.prover.host_terms import HostTerms, compare
+from tilec.passes.prover.structure import Frame, Structure, structure
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+Positions = tuple[Poly, ...]
+IN_ORDER = 100  # deciding operations from which on scalars are translated in program order
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+@dataclass(slots=True)
+class IndexTerms(HostTerms):
+    """The translation of one kernel; values are translated on demand and remembered."""
+
+    ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])
+    structure: Structure = field(default_factory=Structure)
+    deciding: list[Op] = field(default_factory=list[Op])
+    sources: dict[Atom, Value] = field(default_factory=dict[Atom, Value])
+    places: dict[Atom, Positions] = field(default_factory=dict[Atom, Positions])
+    _divisions: tuple[Binary, ...] = ()
+    _obliged: frozenset[Op] = frozenset()
+    _on_trial: frozenset[Value] = frozenset()
+    _names: dict[Value, str] = field(default_factory=dict[Value, str])
+    _elements: dict[tuple[Value, Positions], Poly] = field(default_factory=dict[tuple[Value, Positions], Poly])
+    _conditions: dict[tuple[Value, Positions], Formula] = field(default_factory=dict[tuple[Value, Positions], Formula])
+
+    def __post_init__(self) -> None:
+        self.ranges = value_ranges(self.function)
+        self.symbols = symbol_ranges(self.function)
+        self.structure = structure(self.function)
+        self.deciding = deciding_ops(self.function)
+        self._obliged = frozenset(self.deciding)
+        self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
+        self.grid = tuple(self.expression(extent) for extent in self.function.grid)
+        self._names = {parameter.value: parameter.name for parameter in self.function.parameters}
+        if len(self.deciding) > IN_ORDER:
+            self._translate_in_order()
+
+    def _translate_in_order(self) -> None:
+        """Translate scalars in program order, each of which then finds its operands translated: the translation of the last of
+        thousands would nest as deep."""
+        for op in self.deciding:
+            for value in op.results:
+                if not value.tile.rank and value.tile.dtype.is_integer:
+                    self.scalar(value)
+
+    # Values
+
+    def scalar(self, value: Value) -> Poly:
+        """A scalar."""
+        return self.element(value, ())
+
+    def element(self, value: Value, positions: Positions) -> Poly:
+        """The element of an integer tile at `positions`."""
+        key = (value, positions)
+        found = self._elements.get(key)
+        if found is None:
+            found = self._elements[key] = self._translate(value, positions)
+        return found
+
+    def condition(self, value: Value, positions: Positions = ()) -> Formula:
+        """The element of a bool tile, as a formula."""
+        key = (value, positions)
+        found = self._conditions.get(key)
+        if found is None:
+            found = self._conditions[key] = self._translate_condition(value, positions)
+        return found
+
+    def _translate(self, value: Value, positions: Positions) -> Poly:
+        if value.tile.dtype.kind == "b":
+            return self.choose(self.condition(value, positions), terms.ONE, terms.ZERO)
+        owner = value.owner
+        if value in self._names:
+            return self.symbol(self._names[value])
+        if isinstance(owner, Block):
+            return self._argument(value, owner, positions)
+        assert owner is not None
+        known = self.ranges[value].constant
+        if known is not None and not isinstance(owner, Load | Gather):
+            return terms.const(known)
+        found = self._operation(owner, value, positions)
+        return self.opaque(value, positions) if found is None else found
+
+    def _operation(self, op: Op, value: Value, positions: Positions) -> Poly | None:
+        match op:
+            case Constant():
+                return terms.const(int(op.value))
+            case Iota():
+                return positions[0]
+            case BlockId():
+                return self.block(op.axis)
+            case NumBlocks():
+                return self.grid[op.axis] if op.axis < len(self.grid) else terms.ONE
+            case DimValue():
+                return self.symbol(op.symbol)
+            case Broadcast() | Permute() | Reshape():
+                return self.element(op.operands[0], self._moved(op, positions))
+            case Binary() | Unary():
+                return self._exact(op, [self.element(v, positions) for v in op.operands])
+            case Select():
+                on_true, on_false = (self.element(v, positions) for v in op.operands[1:])
+                return self.choose(self.condition(op.operands[0], positions), on_true, on_false)
+            case Cast() if not op.operands[0].tile.dtype.is_float:
+                return self._exact(op, [self.element(op.operands[0], positions)])
+            case Load() | Gather():
+                return self._read(op, positions)
+            case If():
+                place = op.results.index(value)
+                arms = [self.element(region.ops[-1].operands[place], positions) for region in op.regions]
+                return self.choose(self.condition(op.operands[0]), *arms)
+            case For():
+                return self._after_loop(op, op.results.index(value), positions)
+            case _:
+                return None
+
+    def _exact(self, op: Binary | Unary | Cast, operands: list[Poly]) -> Poly | None:
+        """The result over unbounded integers, where it is known to be that: an obligation says so of what decides where memory
+        is touched, intervals must say it of the rest (an index in an `unsafe` block may wrap)."""
+        found = operands[0] if isinstance(op, Cast) else self.unbounded(op.kind, op.result.tile.dtype, operands)
+        if found is None or op in self._obliged:
+            return found
+        if isinstance(op, Binary) and op.kind in ("floordiv", "mod") and terms.interval(operands[1])[0] < 1:
+            return None
+        (low, high), (least, greatest) = op.result.tile.dtype.integer_range(), terms.interval(found)
+        return found if low <= least and greatest <= high else None
+
+    def unbounded(self, kind: str, dtype: DType, operands: list[Poly]) -> Poly | None:
+        """The result of a unary or binary operation on elements of `dtype` if integers had no end; None where that is no
+        polynomial or derived atom."""
+        match kind:
+            case "neg":
+                return -operands[0]
+            case "abs":
+                return self.atoms.maximum(operands[0], -operands[0])
+            case "not":
+                low, high = dtype.integer_range()
+                return terms.const(low + high) - operands[0]  # -1 - x of a signed number, the largest one - x of an unsigned
+            case "shl" | "shr" if (by := operands[1].constant) is not None and not 0 <= by < dtype.bits:
+                # As by the width: no bit is left, or copies of the sign.
+                return terms.ZERO if kind == "shl" else self.atoms.quotient(operands[0], terms.const(1 << dtype.bits))
+            case _ if len(operands) == 2:
+                return self.arithmetic(kind, operands[0], operands[1])
+            case _:
+                return None
+
+    def _moved(self, op: Broadcast | Permute | Reshape, positions: Positions) -> Positions:
+        """Positions in the operand of the element at `positions` of the result."""
+        source, target = op.operands[0].tile, op.result.tile
+        if isinstance(op, Broadcast):
+            return tuple(terms.ZERO if e == 1 else p for e, p in zip(source.shape, positions, strict=False))
+        if isinstance(op, Permute):
+            return tuple(positions[op.axes.index(axis)] for axis in range(source.rank))
+        kept = [p for p, extent in zip(positions, target.shape, strict=True) if extent != 1]
+        if [e for e in source.shape if e != 1] == [e for e in target.shape if e != 1]:
+            return tuple(terms.ZERO if extent == 1 else kept.pop(0) for extent in source.shape)
+        linear = terms.ZERO
+        for position, extent in zip(positions, target.shape, strict=True):
+            linear = linear * extent + position
+        moved: list[Poly] = []
+        for extent in reversed(source.shape):
+            upper = self.atoms.quotient(linear, terms.const(extent))
+            moved.insert(0, linear - upper * extent)
+            linear = upper
+        return tuple(moved)
+
+    def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
+        """An element of an In tensor is a function of its index; of any other tensor it may change under way, and what lies
+        outside (an `unsafe` load may read there) is nothing we know of."""
+        parameter = self.function.parameter_of(op.source)
+        if parameter.access is not Access.IN or op.unsafe is not None:
+            return None
+        if isinstance(op, Load):
+            index = tuple(self.scalar(o) + p for o, p in zip(op.offsets, positions, strict=True))
+        else:
+            index = tuple(self.element(i, positions) for i in op.indices)
+        bounds = op.result.tile.dtype.integer_range()
+        element = terms.of(self.atoms.loaded(parameter.name, index, bounds))
+        if op.pad is None:
+            return element
+        dims = [self.expression(dim) for dim in op.source.tensor.dims]
+        inside = [f for i, dim in zip(index, dims, strict=True) for f in (terms.ge(i), terms.lt(i, dim))]
+        return self.choose(terms.conjunction(inside), element, terms.const(int(op.pad)))
+
+    # Loops
+
+    def iteration(self, loop: For) -> Poly:
+        """How many iterations of the loop came before this one."""
+        step = self.ranges[loop.step]
+        variable = self.ranges[loop.regions[0].arguments[0]]
+        trips = max(0, variable.high - self.ranges[loop.lower].low) // max(1, step.low)
+        name = loop.variable or "i"
+        return terms.of(self.atoms.make(loop, Kind.ITERATION, name, (0, trips), label=name))
+
+    def variable(self, loop: For) -> Poly:
+        """The loop variable."""
+        return self.scalar(loop.lower) + self.scalar(loop.step) * self.iteration(loop)
+
+    def runs(self, frames: tuple[Frame, ...]) -> list[Formula]:
+        """Conditions under which the inside of the frames is executed."""
+        found: list[Formula] = []
+        for frame in frames:
+            if isinstance(frame.op, For):
+                found.append(terms.lt(self.variable(frame.op), self.scalar(frame.op.upper)))
+            else:
+                condition = self.condition(frame.op.operands[0])
+                found.append(terms.negate(condition) if frame.arm else condition)
+        return found
+
+    def divided(self, op: Op) -> list[Formula]:
+        """Divisors are positive in the divisions that are executed before `op` whenever `op` is. Each of these has an
+        obligation that says so, proven from those before it."""
+        frames, place = self.structure.frames[op], self.structure.position[op]
+        found: list[Formula] = []
+        for other in self._divisions:
+            if self.structure.position[other] >= place:
+                break
+            around = self.structure.frames[other]
+            outer = len(around) <= len(frames) and all(
+                a.op is b.op and a.arm == b.arm for a, b in zip(around, frames, strict=False)
+            )
+            if outer:
+                found.append(terms.ge(self.scalar(other.operands[1]), 1))
+        return [formula for formula in dict.fromkeys(found) if formula != terms.TRUE]
+
+    def _argument(self, value: Value, body: Block, positions: Positions) -> Poly:
+        loop = self.structure.loops[body]
+        place = body.arguments.index(value)
+        if place == 0:
+            return self.variable(loop)
+        if value in self._on_trial:
+            return self.opaque(value, positions)
+        first = self.element(loop.initial[place - 1], positions)
+        advance = self._advance(loop, place - 1, positions)
+        if advance is None:
+            later = self.opaque(value, positions)
+            return self.choose(terms.eq(self.iteration(loop)), first, later) if value.tile.rank else later
+        return first + advance * self.iteration(loop)
+
+    def _after_loop(self, loop: For, place: int, positions: Positions) -> Poly | None:
+        advance = self._advance(loop, place, positions)
+        if advance is None:
+            return None
+        lower, upper, step = (self.scalar(v) for v in (loop.lower, loop.upper, loop.step))
+        trips = self.atoms.maximum(terms.ZERO, self.atoms.quotient(upper - lower + step - 1, step))
+        return self.element(loop.initial[place], positions) + advance * trips
+
+    def _advance(self, loop: For, place: int, positions: Positions) -> Poly | None:
+        """By how much the element at `positions` of a carried value grows per iteration, if always by the same amount."""
+        carried = loop.regions[0].arguments[place + 1]
+        if not isinstance(carried.type, TileType) or not carried.type.dtype.is_integer:
+            return None
+        # Translated in a scratch copy, where this one element is an unknown: what is learned holds for any value of it. Other
+        # elements are unknowns that change inside the loop, so that growth by them is no growth by the same amount.
+        trial = copy(self)
+        unknown = self.opaque(carried, positions)
+        trial._on_trial = self._on_trial | {carried}
+        trial._elements = {**self._elements, (carried, positions): unknown}
+        trial._conditions = dict(self._conditions)
+        growth = trial.element(loop.regions[0].ops[-1].operands[place], positions) - unknown
+        inner = {*self._varying(loop), *unknown.atoms()}
+        moving = any(atom in inner or self._inside(atom, loop) for atom in terms.closure([Formula("ge", growth)]))
+        return None if moving else growth
+
+    def _varying(self, loop: For) -> list[Atom]:
+        atoms = [self.iteration(loop).atom]
+        for inner in loop.regions[0].walk():
+            if isinstance(inner, For):
+                atoms.append(self.iteration(inner).atom)
+        return [atom for atom in atoms if atom is not None]
+
+    def _inside(self, atom: Atom, loop: For) -> bool:
+        source = self.sources.get(atom)
+        if atom.kind is not Kind.OPAQUE:
+            return False
+        if source is None:
+            return True
+        if isinstance(source.owner, Block):
+            return source.owner is loop.regions[0] or self.structure.inside(self.structure.loops[source.owner], loop)
+        return source.owner is not None and self.structure.inside(source.owner, loop)
+
+    # What cannot be expressed
+
+    def opaque(self, value: Value, positions: Positions) -> Poly:
+        """An unknown of the value's range. One that depends on launch values alone is the same in all blocks."""
+        bounds = self.ranges[value]
+        if bounds.constant is not None:
+            return terms.const(bounds.constant)
+        name = value.name if value.name.isidentifier() else "v"
+        varies = bool(positions) or not self._uniform(value)
+        atom = self.atoms.make((value, positions), Kind.OPAQUE, name, (bounds.low, bounds.high), varies=varies)
+        self.sources[atom], self.places[atom] = value, positions
+        if bounds.modulus > 1:
+            # Divisibility is kept exactly: v = modulus * q + rest with a fresh q.
+            share = ((bounds.low - bounds.rest) // bounds.modulus, (bounds.high - bounds.rest) // bounds.modulus)
+            key = (value, positions, "multiple")
+            inner = self.atoms.make(key, Kind.OPAQUE, name, share, varies=varies)
+            self.sources[inner], self.places[inner] = value, positions
+            return terms.of(inner) * bounds.modulus + bounds.rest
+        return terms.of(atom)
+
+    def _uniform(self, value: Value) -> bool:
+        if value in self._names:
+            return True
+        owner = value.owner
+        if not isinstance(owner, Op) or owner.regions or isinstance(owner, BlockId | Load | Gather):
+            return False
+        return all(self._uniform(operand) for operand in owner.operands)
+
+    def _translate_condition(self, value: Value, positions: Positions) -> Formula:
+        owner = value.owner
+        match owner:
+            case Constant():
+                return terms.TRUE if owner.value else terms.FALSE
+            case Compare() if not owner.operands[0].tile.dtype.is_float:
+                left, right = (self.element(v, positions) for v in owner.operands)
+                return compare(_COMPARE[owner.kind], left, right)
+            case Unary() if owner.kind == "not":
+                return terms.negate(self.condition(owner.operands[0], positions))
+            case Binary() if owner.kind in ("and", "or", "xor", "min", "max"):
+                return self._connective(owner.kind, *(self.condition(v, positions) for v in owner.operands))
+            case Select():
+                which, on_true, on_false = (self.condition(v, positions) for v in owner.operands)
+                return self._pick(which, on_true, on_false)
+            case Broadcast() | Permute() | Reshape():
+                return self.condition(owner.operands[0], self._moved(owner, positions))
+            case Cast() if not owner.operands[0].tile.dtype.is_float:
+                return terms.ne(self.element(owner.operands[0], positions))
+            case If():
+                place = owner.results.index(value)
+                arms = [self.condition(region.ops[-1].operands[place], positions) for region in owner.regions]
+                return self._pick(self.condition(owner.operands[0]), *arms)
+            case _:
+                return terms.ge(self._flag(value, positions), 1)
+
+    def _flag(self, value: Value, positions: Positions) -> Poly:
+        if value in self._names:
+            return self.symbol(self._names[value])
+        found = self._read(value.owner, positions) if isinstance(value.owner, Load | Gather) else None
+        return self.opaque(value, positions) if found is None else found
+
+    def _pick(self, which: Formula, on_true: Formula, on_false: Formula) -> Formula:
+        taken = terms.conjunction((which, on_true))
+        return terms.disjunction((taken, terms.conjunction((terms.negate(which), on_false))))
+
+    def _connective(self, kind: str, left: Formula, right: Formula) -> Formula:
+        if kind in ("and", "min"):
+            return terms.conjunction((left, right))
+        if kind in ("or", "max"):
+            return terms.disjunction((left, right))
+        return self._pick(left, terms.negate(right), right)
+
+
+def _divides(op: Binary) -> bool:
+    return op.kind in ("floordiv", "mod") and not op.result.tile.rank

@@ -1,0 +1,310 @@
+"""Decide whether a conjunction of formulas has an integer solution, with isl.
+
+Linear systems are split into cases lazily (`case_split`), whose conjunctions go to isl; the answer is exact. A product of two
+unknowns (`row * H` with a symbolic `H`) lies outside what isl can express; the system is then split into cases, simplified by
+its equalities, and every product becomes an unknown of its own. Products of pairs of constraints, which hold whenever the
+constraints do, are added, so that what is lost is small (Sherali and Adams' reformulation-linearization). That makes the set
+larger, never smaller: "empty" is always a proof, a solution may be spurious and is checked by evaluation before anyone sees it.
+
+Every query has a budget of isl operations, and so has the kernel (`work`); a query that exceeds it is undecided, never a proof.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import islpy
+
+from tilec.limits import MAX_SYSTEM
+from tilec.passes.prover import terms
+from tilec.passes.prover.case_split import CaseSplit, alternatives, contradictory
+from tilec.passes.prover.guess import DERIVED, guessed
+from tilec.passes.prover.nonlinear import Case, Undecided, add_products, cases, substitute_equalities
+from tilec.passes.prover.set_text import Names, case_text, set_text
+from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
+from tilec.passes.prover.work import STAGES, Work
+
+SMALL = 32  # alternatives of a system and atoms in it, up to which isl multiplies it out to find a point in it
+LARGE = 20  # unknowns above which rational solutions are looked for before the long search for integer ones
+HUGE = 40  # unknowns above which integer solutions are not looked for at length: thousands of isl's operations take seconds
+RATIONAL = 36  # unknowns, products among them, above which isl is not asked: one of its operations may take minutes there
+HULL = 24  # unknowns above which equalities are not learned, for the same reason
+ROUNDS = 3  # times that equalities are learned from a case
+LIMITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256, 1024, 4096, 1 << 16, None)  # tried in turn for readable numbers
+
+Assignment = dict[Atom, int]
+
+
+def system(formulas: Iterable[Formula]) -> Formula:
+    """The formulas together with intervals and definitions of all atoms they mention."""
+    given = list(formulas)
+    parts = list(given)
+    for atom in terms.closure(given):
+        parts.append(terms.definition(atom))
+        parts.append(Formula("ge", terms.of(atom) - atom.low))
+        parts.append(Formula("ge", terms.const(atom.high) - terms.of(atom)))
+    return terms.conjunction(parts)
+
+
+@dataclass(slots=True)
+class Solver:
+    """One isl context with its budget; `texts` are the sets found empty since the list was last cleared. Once
+    `search_end` steps of work are spent, no more solutions are searched for in systems with products."""
+
+    context: islpy.Context = field(default_factory=islpy.Context)
+    work: Work = field(default_factory=Work)
+    texts: list[str] = field(default_factory=list[str])
+    queries: int = 0
+    search_end: int | None = None
+
+    @property
+    def searched_enough(self) -> bool:
+        """Whether the search for counterexamples has had its share."""
+        return self.search_end is not None and self.work.spent > self.search_end
+
+    def empty(self, formulas: Iterable[Formula]) -> bool:
+        """True only if no integers satisfy all formulas; Undecided when the budget is spent."""
+        whole = system(formulas)
+        if whole == terms.FALSE:
+            return True
+        self.check_size(whole)
+        if _linear(whole):
+            self.queries += 1
+            if guessed(whole) is not None or CaseSplit(self._point).point(whole) is not None:
+                return False
+            self.texts.append(set_text(whole))
+            return True
+        return all(self._case_is_empty(case) for case in cases(whole))
+
+    def solution(
+        self, formulas: Iterable[Formula], small: Callable[[Atom], bool], limits: Iterable[int | None] = LIMITS
+    ) -> Assignment | None:
+        """Values that satisfy all formulas (checked by evaluation), the atoms chosen by `small` as near zero as is cheap to
+        find; None if there are none or none was found."""
+        given = list(formulas)
+        whole = system(given)
+        if whole == terms.FALSE:
+            return None
+        chosen = [atom for atom in terms.closure(given) if small(atom) and not atom.derived]
+        for limit in limits if _linear(whole) else (3, 64, 1 << 17, None):
+            bounds = [] if limit is None else [near_zero(atom, limit) for atom in chosen]
+            found = self._sample(terms.conjunction((whole, *bounds)))
+            if found is not None:
+                value = evaluator(found)
+                if all(terms.holds(formula, value) for formula in given) and not _out_of_interval(found, value):
+                    return {atom: value(atom) for atom in terms.closure(given)}
+        return None
+
+    def _sample(self, whole: Formula) -> Assignment | None:
+        try:
+            self.check_size(whole)
+            if _linear(whole) and not _small(whole):
+                return guessed(whole) or CaseSplit(self._point).point(whole)
+        except Undecided:
+            return None
+        for case in (None,) if _linear(whole) else self._some_cases(whole):
+            names = Names()
+            try:
+                text = set_text(whole, names) if case is None else case_text(case, names)
+                points = self._read(text)
+                point = self.work.limited(self.context, lambda s=points: None if s.is_empty() else s.sample_point())
+            except (Undecided, islpy.Error):
+                continue
+            if point is None:
+                continue
+            values = [point.get_coordinate_val(islpy.dim_type.set, i).to_python() for i in range(len(names.order))]
+            found: Assignment = defaultdict(int)
+            found.update({m[0]: v for m, v in zip(names.order, values, strict=True) if len(m) == 1})
+            for atom, poly in reversed(case.replaced if case else []):
+                found[atom] = terms.evaluate(poly, found.__getitem__)
+            return found
+        return None
+
+    def _some_cases(self, whole: Formula) -> Iterator[Case]:
+        try:
+            for count, case in enumerate(cases(whole)):
+                if count == 16 or self.searched_enough:
+                    return
+                yield case
+        except Undecided:
+            return
+
+    def _case_is_empty(self, case: Case) -> bool:
+        if contradictory(case.inequalities, case.equalities):
+            return True
+        for _ in range(ROUNDS):
+            if not self._learn_equalities(case):
+                break
+        # Integer solutions were looked for above; with the many unknowns of products that search may not end. Rational ones
+        # are decided by linear programming, and what has no rational solution has no integer one.
+        add_products(case)
+        names = Names()
+        text = case_text(case, names).replace("{ [", "{ rat: [", 1)
+        if len(names.order) > RATIONAL:
+            raise Undecided
+        self.work.charge_numbers((*case.inequalities, *case.equalities), len(names.order))
+        return self._set_is_empty(text)
+
+    def _learn_equalities(self, case: Case) -> bool:
+        """Add the equalities that all integer solutions of a case satisfy; they turn products into equal products."""
+        names = Names()
+        text = case_text(case, names)
+        if len(names.order) > HULL:
+            return False
+        self.work.charge_numbers((*case.inequalities, *case.equalities), len(names.order))
+        self.queries += 1
+        points = self._read(text)
+        try:
+            hull = self.work.limited(self.context, points.affine_hull)
+        except islpy.Error:
+            return False
+        if hull.is_empty():
+            self.texts.append(text)
+            case.equalities.append(terms.ONE)
+            return False
+        learned = [_constraint_poly(c, names) for c in hull.get_constraints() if c.is_equality()]
+        fresh = [poly for poly in learned if poly not in case.equalities and -poly not in case.equalities]
+        case.equalities += fresh
+        substitute_equalities(case)
+        return bool(fresh)
+
+    def _set_is_empty(self, text: str) -> bool:
+        self.queries += 1
+        points = self._read(text)
+        try:
+            empty = self.work.limited(self.context, points.is_empty)
+        except islpy.Error as error:
+            raise Undecided from error
+        if empty:
+            self.texts.append(text)
+        return empty
+
+    def _point(self, literals: list[Formula]) -> Assignment | None:
+        """A point of a conjunction of linear constraints, None if it is empty."""
+        order = list(dict.fromkeys(atom for literal in literals for atom in literal.poly.atoms()))
+        self._charge_size([literal.poly for literal in literals], len(order))
+        points = conjunction_set(self.context, literals, order)
+        try:
+            found = self.work.limited(self.context, points.sample_point, STAGES[:1])
+        except islpy.Error:
+            if len(order) > LARGE and self._rationally_empty(literals):
+                return None
+            if len(order) > HUGE:
+                raise Undecided from None
+            try:
+                found = self.work.limited(self.context, points.sample_point, STAGES[1:])
+            except islpy.Error as error:
+                raise Undecided from error
+        if found.is_void():
+            return None
+        return {atom: found.get_coordinate_val(islpy.dim_type.set, i).to_python() for i, atom in enumerate(order)}
+
+    def _rationally_empty(self, literals: list[Formula]) -> bool:
+        """Linear programming: what has no rational solution has no integer one. It takes far less than the search for integers,
+        which is exponential in the number of unknowns."""
+        points = self._read(set_text(terms.conjunction(literals)).replace("{ [", "{ rat: [", 1))
+        try:
+            return self.work.limited(self.context, points.is_empty)
+        except islpy.Error:
+            return False
+
+    def check_size(self, whole: Formula) -> None:
+        """Undecided for a system that is too large to be worth a start; charges what it takes to write one down."""
+        self._charge_size(list(whole.polys()), len(terms.closure([whole])))
+
+    def _charge_size(self, polys: Sequence[Poly], atoms: int) -> None:
+        self.work.charge(1 + len(polys) * atoms // 8)
+        if len(polys) * atoms > MAX_SYSTEM:
+            raise Undecided
+        self.work.charge_numbers(polys, atoms)
+
+    def _read(self, text: str) -> islpy.Set:
+        return islpy.Set.read_from_str(self.context, text)
+
+
+def _small(whole: Formula) -> bool:
+    atoms = terms.closure([whole])
+    few = len(atoms) <= SMALL and sum(atom.derived for atom in atoms) < DERIVED
+    return few and alternatives(whole, SMALL) <= SMALL
+
+
+def conjunction_set(context: islpy.Context, literals: list[Formula], order: list[Atom]) -> islpy.BasicSet:
+    """The integer points of linear constraints over `order`. Built constraint by constraint: isl's reader of text simplifies
+    after each, which took most of the time of a query."""
+    column = {atom: place for place, atom in enumerate(order)}
+    space = islpy.Space.set_alloc(context, 0, len(order))
+    local = islpy.LocalSpace.from_space(space)
+    points = islpy.BasicSet.universe(space)
+    for literal in literals:
+        make = islpy.Constraint.equality_alloc if literal.op == "eq" else islpy.Constraint.inequality_alloc
+        constraint = make(local).set_constant_val(_isl_value(context, literal.poly.offset))
+        for monomial, coefficient in literal.poly.terms.items():
+            if monomial:
+                value = _isl_value(context, coefficient)
+                constraint = constraint.set_coefficient_val(islpy.dim_type.set, column[monomial[0]], value)
+        points = points.add_constraint(constraint)
+    return points
+
+
+def _isl_value(context: islpy.Context, value: int) -> islpy.Val:
+    if abs(value) < 1 << 62:
+        return islpy.Val.int_from_si(context, value)
+    return islpy.Val.read_from_str(context, str(value))
+
+
+def _constraint_poly(constraint: islpy.Constraint, names: Names) -> Poly:
+    found: dict[Monomial, int] = {(): constraint.get_constant_val().to_python()}
+    for place, monomial in enumerate(names.order):
+        found[monomial] = constraint.get_coefficient_val(islpy.dim_type.set, place).to_python()
+    return Poly(found)
+
+
+def near_zero(atom: Atom, limit: int) -> Formula:
+    """The atom is within `limit` of zero, or as near as its interval allows."""
+    value = terms.of(atom)
+    return terms.conjunction((terms.ge(value, min(-limit, atom.high)), terms.ge(terms.const(max(limit, atom.low)), value)))
+
+
+def _linear(formula: Formula) -> bool:
+    return all(poly.degree <= 1 for poly in formula.polys())
+
+
+# Evaluation
+
+
+def evaluator(values: Mapping[Atom, int]) -> Callable[[Atom], int]:
+    """Values of all atoms, derived ones computed from their definition; atoms without a value get their smallest."""
+    known: dict[Atom, int] = {}
+
+    def value(atom: Atom) -> int:
+        if atom not in known:
+            known[atom] = _value(atom, values, value)
+        return known[atom]
+
+    return value
+
+
+def _value(atom: Atom, values: Mapping[Atom, int], value: Callable[[Atom], int]) -> int:
+    if atom.kind is Kind.QUOTIENT:
+        dividend, divisor = (terms.evaluate(arg, value) for arg in atom.args)
+        return dividend // divisor if divisor > 0 else 0
+    if atom.kind is Kind.CHOICE:
+        return next((terms.evaluate(p, value) for c, p in atom.cases if terms.holds(c, value)), 0)
+    return values.get(atom, max(atom.low, min(atom.high, 0)))
+
+
+def _out_of_interval(found: Assignment, value: Callable[[Atom], int]) -> bool:
+    for atom in found:
+        if not atom.derived and not atom.low <= value(atom) <= atom.high:
+            return True
+        if atom.kind in (Kind.BLOCK, Kind.COORDINATE) and not terms.holds(terms.definition(atom), value):
+            return True
+    loaded: dict[tuple[str, tuple[int, ...]], int] = {}
+    for atom in found:
+        if atom.kind is Kind.LOADED:
+            key = (atom.label, tuple(terms.evaluate(arg, value) for arg in atom.args))
+            if loaded.setdefault(key, value(atom)) != value(atom):
+                return True
+    return False

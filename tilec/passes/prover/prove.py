@@ -1,0 +1,87 @@
+"""Prove one kernel: every obligation climbs the ladder; what cannot be discharged is refused with a counterexample.
+
+Order of work: translate index values (`index_terms`), see that some launch satisfies the contract (`contract`), describe every
+access as statement instances (`accesses`), then bounds, arithmetic, races, coverage and order, each in its own file; all use
+one `Ladder` and report to one `Findings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.artifact import LaunchCheck, Obligation, ValueCheck
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.ir.core import Function
+from tilec.passes.prover.accesses import access_sites
+from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
+from tilec.passes.prover.bounds import prove_bounds
+from tilec.passes.prover.contract import prove_contract
+from tilec.passes.prover.coverage import prove_coverage
+from tilec.passes.prover.findings import Findings
+from tilec.passes.prover.index_graph import Graph, index_graph
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import Solver
+from tilec.passes.prover.ladder import Ladder
+from tilec.passes.prover.order import prove_order
+from tilec.passes.prover.races import prove_races, prove_written_once
+from tilec.passes.prover.terms import OutOfWork
+from tilec.passes.prover.work import Work, out_of_work, too_deep
+from tilec.passes.prover.wrap import prove_arithmetic
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """A proven kernel: its obligations, what the launcher must check for them to hold, and the dataflow graph."""
+
+    obligations: tuple[Obligation, ...]
+    launch_checks: tuple[LaunchCheck, ...]
+    value_checks: tuple[ValueCheck, ...]
+    no_alias: tuple[tuple[str, str], ...]
+    graph: Graph
+
+
+def prove(function: Function) -> Proofs:
+    """Proofs of `function`; CompileError with every refusal, in source order, if some obligation is not met, and E0510 where
+    proofs take more than their budget."""
+    work = Work()
+    work.begin("what indices are computed from", None)
+    try:
+        return _prove(function, work)
+    except OutOfWork:
+        raise CompileError(out_of_work(function, work)) from None
+    except (RecursionError, MemoryError):
+        raise CompileError(too_deep(function, work)) from None
+
+
+def _prove(function: Function, work: Work) -> Proofs:
+    index = IndexTerms(function)
+    findings = Findings(index, Ladder(index, Solver(work=work)))
+    contradiction = prove_contract(index, findings.ladder.solver)
+    if contradiction is not None:
+        raise CompileError(contradiction)  # of launches that there are none of, everything holds
+    sites = access_sites(index)
+    prove_arithmetic(findings, sites)
+    if any(diagnostic.code == "E0305" for diagnostic in findings.diagnostics):
+        # Everything else rests on divisors and steps being positive.
+        raise CompileError(sorted(findings.diagnostics, key=_source_order))
+    prove_bounds(findings, sites)
+    prove_races(findings, sites)
+    prove_written_once(findings, sites)
+    prove_coverage(findings, sites)
+    prove_order(findings, sites)
+    if findings.diagnostics:
+        raise CompileError(sorted(findings.diagnostics, key=_source_order))
+    return Proofs(
+        tuple(findings.obligations),
+        launch_checks(function),
+        value_checks(function),
+        no_alias_pairs(function),
+        index_graph(findings, sites),
+    )
+
+
+def _source_order(diagnostic: Diagnostic) -> tuple[str, int, int]:
+    if diagnostic.primary is None:
+        return "", 0, 0
+    span = diagnostic.primary.span
+    return span.file, span.line, span.column

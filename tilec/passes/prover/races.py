@@ -1,0 +1,222 @@
+"""No two blocks touch one element when one of them writes it, and no block writes an `Out` element twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tilec.diagnostics import Label
+from tilec.ir.core import Access, Effect, Parameter
+from tilec.ir.ops import For, MemoryOp
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import AccessSite, Instance
+from tilec.passes.prover.bounds import meeting_point, overlap
+from tilec.passes.prover.findings import Complaint, Findings
+from tilec.passes.prover.ladder import Discharge, Refusal, strongest
+from tilec.passes.prover.terms import Formula
+
+
+def prove_races(findings: Findings, sites: list[AccessSite]) -> None:
+    """Every pair of accesses of a tensor that some block writes, by two different blocks."""
+    for parameter in _shared(findings):
+        mine = [site for site in sites if site.parameter is parameter]
+        pairs = list(_pairs(mine))
+        if any(site.unsafe for pair in pairs for site in pair):
+            findings.met("race", f"`{parameter.name}`", None, Discharge("unsafe"), parameter.loc)
+        met = [_prove_pair(findings, left, right) for left, right in pairs if not (left.unsafe or right.unsafe)]
+        if met and all(met):
+            how = strongest(d for d in met if d is not None)
+            findings.met("race", f"`{parameter.name}`", _first_write(mine), how)
+
+
+def _shared(findings: Findings) -> Iterator[Parameter]:
+    for parameter in findings.index.function.parameters:
+        if parameter.access is not None and parameter.access is not Access.IN:
+            yield parameter
+
+
+def _first_write(sites: list[AccessSite]) -> MemoryOp | None:
+    return next((site.op for site in sites if site.writes), None)
+
+
+def _pairs(sites: list[AccessSite]) -> Iterator[tuple[AccessSite, AccessSite]]:
+    for place, left in enumerate(sites):
+        for right in sites[place:]:
+            atomic = left.op.effect is right.op.effect is Effect.ATOMIC
+            if (left.writes or right.writes) and not atomic:
+                yield (left, right) if left.writes else (right, left)
+
+
+def _prove_pair(findings: Findings, left: AccessSite, right: AccessSite) -> Discharge | None:
+    findings.begin(f"no race of {left.subject} with {right.subject}", left.location)
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2)
+    touching = _touching(left, right, first, second)
+    quick, exact = blocks_differ(left, right, first, second)
+    result = findings.ladder.discharge([quick, *touching])
+    if isinstance(result, Refusal) and exact != quick:
+        result = findings.ladder.discharge([quick, exact, *touching])
+    if isinstance(result, Refusal) and len(first.blocks) > 1:
+        result = findings.ladder.discharge([told_apart(zip(first.blocks, second.blocks, strict=True)), *touching])
+    if isinstance(result, Discharge):
+        return result
+    findings.refuse(result, _race(findings, left, right, first, second))
+    return None
+
+
+def _touching(left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> list[Formula]:
+    found = [*first.holds, *second.holds]
+    for a, b in zip(first.axes, second.axes, strict=True):
+        found += overlap(a, b, (left.clipped, right.clipped))
+    return found
+
+
+def blocks_differ(left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> tuple[Formula, Formula]:
+    """Two formulas that hold for different blocks: one over coordinates, one over the block ids themselves."""
+    quick: list[Formula] = []
+    for axis, (a, b) in enumerate(zip(first.blocks, second.blocks, strict=True)):
+        digits = left.coordinates.digits.get(axis)
+        if digits and digits == right.coordinates.digits.get(axis):
+            quick += [terms.ne(x, y) for x, y in zip(first.digits[axis], second.digits[axis], strict=True)]
+        else:
+            quick.append(terms.ne(a, b))
+    exact = [terms.ne(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    return terms.disjunction(quick), terms.disjunction(exact)
+
+
+def told_apart(pairs: Iterable[tuple[terms.Poly, terms.Poly]]) -> Formula:
+    """Some pair differs, with each pair known to be smaller, equal or larger.
+
+    `h * M + m` with a symbolic `M` needs this: with `h1 == h2` the products cancel, and with `h1 < h2` they differ by `M`
+    at least; a case that only knows `m1 < m2` has neither.
+    """
+    cases: list[Formula] = [terms.TRUE]
+    for a, b in pairs:
+        cases = [terms.conjunction((case, f)) for case in cases for f in (terms.eq(a, b), terms.lt(a, b), terms.lt(b, a))]
+    return terms.disjunction(cases[1:])
+
+
+def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instance, second: Instance) -> Complaint:
+    element = meeting_point(findings, first.axes, second.axes)
+    instances = (first, second)
+    if right.writes:
+        message = f"store to `{left.name}` may write one element from two blocks"
+        because = ()
+        if right is not left and right.location is not None:
+            because = (Label(right.location, "another block may write the same element here"),)
+        label = "written by two blocks" if right is left else "written here"
+        hint = f"make the index into `{left.name}` depend on every block id, one-to-one"
+        return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element)
+    message = f"{right.subject} may read an element that another block writes"
+    because = (Label(left.location, "written here by another block"),) if left.location is not None else ()
+    hint = "read only what this block alone writes, or pass the old values as an `In` tensor of their own"
+    swapped = (second, first)
+    return Complaint("E0402", message, right.location, "read here", because, hint, swapped, left.name, element)
+
+
+def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
+    """Inside one block, no element of an `Out` is written twice, and no scatter writes one element from two positions."""
+    for parameter in _shared(findings):
+        if parameter.access is Access.ATOMIC:
+            continue
+        writes = [site for site in sites if site.parameter is parameter and site.writes and not site.unsafe]
+        met: list[Discharge | None] = []
+        for place, left in enumerate(writes):
+            if parameter.access is Access.OUT:
+                met += [_prove_once(findings, left, right) for right in writes[place:]]
+            elif left.op.indexed:
+                met.append(_prove_once(findings, left, left, same_iteration=True))
+        if met and all(met):
+            how = strongest(d for d in met if d is not None)
+            findings.met("race", f"`{parameter.name}` written once", _first_write(writes), how)
+
+
+def _prove_once(findings: Findings, left: AccessSite, right: AccessSite, same_iteration: bool = False) -> Discharge | None:
+    findings.begin(f"{left.subject} and {right.subject} writing each element once", left.location)
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 2, like=1)
+    system = _touching(left, right, first, second)
+    same_block = [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    system += [f for axis, f in enumerate(same_block) if axis not in left.coordinates.digits]
+    if left is right:
+        different = [terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)]
+        moves = list(zip(moments(left, first), moments(left, second), strict=True))
+        if same_iteration:
+            system += [terms.eq(a, b) for a, b in moves]
+        else:
+            different += [terms.ne(a, b) for a, b in moves]
+        system.append(terms.disjunction(different))
+    result = findings.ladder.discharge(system)
+    if isinstance(result, Refusal) and not all(f in system for f in same_block):
+        result = findings.ladder.discharge([*system, *same_block])
+    if isinstance(result, Refusal) and (common := common_loops(left.instance, right.instance)):
+        result = _by_iteration(findings, left, right, common, [*system, *same_block], same_iteration)
+    if isinstance(result, Discharge):
+        return result
+    findings.refuse(result, _again(findings, (left, right), (first, second), same_iteration))
+    return None
+
+
+def common_loops(left: Instance, right: Instance) -> tuple[For, ...]:
+    """The loops around both of two accesses, outermost first."""
+    found: list[For] = []
+    for (ours, _, _), (theirs, _, _) in zip(left.loops, right.loops, strict=False):
+        if ours is not theirs:
+            break
+        found.append(ours)
+    return tuple(found)
+
+
+def _by_iteration(
+    findings: Findings,
+    left: AccessSite,
+    right: AccessSite,
+    common: tuple[For, ...],
+    system: list[Formula],
+    same_iteration: bool,
+) -> Discharge | Refusal:
+    """Two executions in one iteration of the common loops share what it computes; those in different iterations do not."""
+    first, second = left.instance.renamed(findings.index, 1), right.instance.renamed(findings.index, 3, like=1, loops=common)
+    together = _touching(left, right, first, second)
+    together += [terms.eq(a, b) for a, b in zip(first.blocks, second.blocks, strict=True)]
+    ours, theirs = (moments(left, within(first, common)), moments(right, within(second, common)))
+    if len(ours) != len(theirs):
+        return findings.ladder.discharge(system)
+    together += [terms.eq(a, b) for a, b in zip(ours, theirs, strict=True)]
+    if left is right:
+        together.append(terms.disjunction(terms.ne(a, b) for a, b in zip(first.positions, second.positions, strict=True)))
+    result = findings.ladder.discharge(together)
+    if isinstance(result, Refusal) or same_iteration:
+        return result
+    second = right.instance.renamed(findings.index, 2, like=1)
+    pairs = zip(moments(left, within(first, common)), moments(right, within(second, common)), strict=True)
+    apart = findings.ladder.discharge([*system, terms.disjunction(terms.ne(a, b) for a, b in pairs)])
+    return strongest((result, apart)) if isinstance(apart, Discharge) else apart
+
+
+def within(instance: Instance, loops: tuple[For, ...]) -> Instance:
+    """The instance as if only its outermost loops were there."""
+    return replace(instance, loops=instance.loops[: len(loops)])
+
+
+def _again(
+    findings: Findings, sites: tuple[AccessSite, AccessSite], instances: tuple[Instance, Instance], same_iteration: bool
+) -> Complaint:
+    left, right = sites
+    element = meeting_point(findings, instances[0].axes, instances[1].axes)
+    because = ()
+    if right is not left and right.location is not None:
+        because = (Label(right.location, "written again here"),)
+    again = "from two positions of one tile" if same_iteration else "twice in one block"
+    message = f"{left.subject} may write one element {again}"
+    hint = f"every element of `{left.name}` is written exactly once; use `InOut` or `Scratch` to write it again"
+    if same_iteration:
+        hint = "make the index one-to-one over the tile, or use an `Atomic` tensor"
+    return Complaint("E0404", message, left.location, "written here", because, hint, instances, left.name, element)
+
+
+def moments(site: AccessSite, instance: Instance) -> list[terms.Poly]:
+    """What tells two executions by one block apart: iteration numbers, or the coordinates of a persistent loop."""
+    found: list[terms.Poly] = []
+    for loop, _, count in instance.loops:
+        axis = site.coordinates.loops.get(loop)
+        found += list(instance.digits[axis]) if axis is not None else [count]
+    return found

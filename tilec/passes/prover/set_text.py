@@ -1,0 +1,76 @@
+"""isl text of polynomials, formulas and cases."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tilec.passes.prover.nonlinear import Case
+from tilec.passes.prover.terms import Formula, Monomial, Poly
+
+_RESERVED = frozenset("and or not exists min max floor ceil mod div true false implies infty NaN rat floord ceild".split())  # noqa: SIM905
+
+
+@dataclass(slots=True)
+class Names:
+    """isl identifiers of monomials, in order of first use."""
+
+    order: list[Monomial] = field(default_factory=list[Monomial])
+    _text: dict[Monomial, str] = field(default_factory=dict[Monomial, str])
+    _used: set[str] = field(default_factory=set[str])
+
+    def copy(self) -> Names:
+        """The same names so far; additions stay apart."""
+        return Names(list(self.order), dict(self._text), set(self._used))
+
+    def of(self, monomial: Monomial) -> str:
+        """The identifier of a monomial."""
+        text = self._text.get(monomial)
+        if text is None:
+            self.order.append(monomial)
+            joined = "_x_".join(atom.name for atom in monomial)
+            text = re.sub(r"\W", "_", joined)
+            while text in _RESERVED or text in self._used:
+                text += "_"
+            self._used.add(text)
+            self._text[monomial] = text
+        return text
+
+
+def poly_text(poly: Poly, names: Names) -> str:
+    """isl text of a polynomial."""
+    parts: list[str] = []
+    for monomial, coefficient in poly.terms.items():
+        if not monomial:
+            parts.append(str(coefficient))
+        else:
+            parts.append(names.of(monomial) if coefficient == 1 else f"{coefficient}*{names.of(monomial)}")
+    return " + ".join(parts) or "0"
+
+
+def formula_text(formula: Formula, names: Names) -> str:
+    """isl text of a formula."""
+    if formula.op == "ge":
+        return f"{poly_text(formula.poly, names)} >= 0"
+    if formula.op == "eq":
+        return f"{poly_text(formula.poly, names)} = 0"
+    if not formula.parts:
+        return "true" if formula.op == "and" else "false"
+    return f" {formula.op} ".join(
+        f"({formula_text(part, names)})" if part.parts else formula_text(part, names) for part in formula.parts
+    )
+
+
+def set_text(formula: Formula, names: Names | None = None) -> str:
+    """isl text of the set of all atom values that satisfy a formula."""
+    names = names or Names()
+    body = formula_text(formula, names)
+    return f"{{ [{', '.join(map(names.of, names.order))}] : {body} }}"
+
+
+def case_text(case: Case, names: Names) -> str:
+    """isl text of one case."""
+    parts = [f"{poly_text(p, names)} >= 0" for p in case.inequalities]
+    parts += [f"{poly_text(p, names)} = 0" for p in case.equalities]
+    body = " and ".join(parts) or "true"
+    return f"{{ [{', '.join(map(names.of, names.order))}] : {body} }}"

@@ -1,0 +1,310 @@
+"""Integer polynomials over atoms, and formulas over polynomials: what the prover reasons in.
+
+A scalar of a kernel becomes a `Poly`: an integer polynomial over `Atom`s in normal form, so that equal expressions are equal
+objects. An atom is a launch value (symbol), a block id, a loop iteration, a position inside a tile, an element loaded from
+memory, something opaque - or it is *derived*: a floor division, or a choice between cases (`min`, `max`, `where`, joins).
+A derived atom carries its definition, and `definition` states it as a formula. Every atom has an interval that holds
+unconditionally, so facts declared by the kernel (`requires`, `values`) are no part of it.
+
+Formulas are quantifier-free: comparisons of polynomials with zero, `and`, `or`. Negation is pushed down when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from tilec.limits import MAX_DEGREE, MAX_TERMS
+
+
+class OutOfWork(Exception):
+    """The proofs of this kernel take more work than they may: the budget of `work` is spent, or a polynomial is too large."""
+
+
+class Kind(Enum):
+    """What an atom stands for."""
+
+    SYMBOL = "symbol"
+    BLOCK = "block"
+    ITERATION = "iteration"
+    POSITION = "position"
+    COORDINATE = "coordinate"  # a digit of a decomposed block id or iteration: 0 <= c < extent
+    LOADED = "loaded"  # an element of an In tensor: a function of (tensor, index)
+    OPAQUE = "opaque"
+    QUOTIENT = "quotient"
+    CHOICE = "choice"
+
+
+Monomial = tuple["Atom", ...]
+
+
+@dataclass(eq=False, slots=True)
+class Atom:
+    """An integer unknown; interned by `Atoms`, so identity is equality.
+
+    `low`..`high` is an inclusive interval. `args`: (dividend, divisor) of a quotient, the index of a loaded element, the
+    extent of a block id or coordinate. `cases` of a choice: exactly one condition holds at a time. `varies` says that two
+    blocks or iterations may see different values. `label` groups atoms (the tensor of a loaded element, the loop's name).
+    """
+
+    uid: int
+    kind: Kind
+    name: str
+    low: int
+    high: int
+    args: tuple[Poly, ...] = ()
+    cases: tuple[tuple[Formula, Poly], ...] = ()
+    varies: bool = True
+    label: str = ""
+    level: int = 0  # axis of a block id; number of the copy for renamed atoms
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def derived(self) -> bool:
+        """True where the value follows from other atoms."""
+        return self.kind in (Kind.QUOTIENT, Kind.CHOICE)
+
+
+class Poly:
+    """An immutable integer polynomial: monomial (atoms in order of creation) to coefficient, no zero coefficients."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
+        self.terms: dict[Monomial, int] = {m: c for m, c in terms.items() if c}
+        self._hash = 0
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            self._hash = hash(frozenset(self.terms.items())) or 1
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Poly) and self.terms == other.terms
+
+    def __add__(self, other: Poly | int) -> Poly:
+        terms = dict(self.terms)
+        for monomial, coefficient in _poly(other).terms.items():
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return Poly(terms)
+
+    def __neg__(self) -> Poly:
+        return Poly({m: -c for m, c in self.terms.items()})
+
+    def __sub__(self, other: Poly | int) -> Poly:
+        return self + (-_poly(other))
+
+    def __mul__(self, other: Poly | int) -> Poly:
+        if isinstance(other, int):
+            return Poly({m: c * other for m, c in self.terms.items()})
+        if len(self.terms) * len(other.terms) > MAX_TERMS or self.degree + other.degree > MAX_DEGREE:
+            raise OutOfWork
+        terms: dict[Monomial, int] = {}
+        for left, a in self.terms.items():
+            for right, b in other.terms.items():
+                monomial = tuple(sorted(left + right, key=_uid)) if left and right else left or right
+                terms[monomial] = terms.get(monomial, 0) + a * b
+        return Poly(terms)
+
+    @property
+    def constant(self) -> int | None:
+        """The value of a polynomial without atoms, else None."""
+        if not self.terms:
+            return 0
+        return self.terms.get(()) if len(self.terms) == 1 else None
+
+    @property
+    def offset(self) -> int:
+        """The constant term."""
+        return self.terms.get((), 0)
+
+    @property
+    def degree(self) -> int:
+        return max((len(m) for m in self.terms), default=0)
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that this polynomial consists of, if it is just one."""
+        if len(self.terms) == 1:
+            ((monomial, coefficient),) = self.terms.items()
+            if coefficient == 1 and len(monomial) == 1:
+                return monomial[0]
+        return None
+
+    def atoms(self) -> Iterator[Atom]:
+        """Atoms that occur (not those inside definitions), repeats possible."""
+        for monomial in self.terms:
+            yield from monomial
+
+    def __repr__(self) -> str:
+        parts = [f"{c}*{'*'.join(a.name for a in m)}" if m else str(c) for m, c in self.terms.items()]
+        return " + ".join(parts) or "0"
+
+
+def _uid(atom: Atom) -> int:
+    return atom.uid
+
+
+def _poly(value: Poly | int) -> Poly:
+    return value if isinstance(value, Poly) else const(value)
+
+
+def const(value: int) -> Poly:
+    """A constant polynomial."""
+    return Poly({(): value})
+
+
+def of(atom: Atom) -> Poly:
+    """The polynomial that is one atom."""
+    return Poly({(atom,): 1})
+
+
+ZERO = const(0)
+ONE = const(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """`op` is "ge" (poly >= 0), "eq" (poly == 0), "and" or "or" (of `parts`; empty means true and false)."""
+
+    op: str
+    poly: Poly = ZERO
+    parts: tuple[Formula, ...] = ()
+
+    def polys(self) -> Iterator[Poly]:
+        """Polynomials that occur."""
+        if self.op in ("ge", "eq"):
+            yield self.poly
+        for part in self.parts:
+            yield from part.polys()
+
+
+TRUE = Formula("and")
+FALSE = Formula("or")
+
+
+def interval(poly: Poly) -> tuple[int, int]:
+    """Smallest and largest value by interval arithmetic over the atoms."""
+    low = high = 0
+    for monomial, coefficient in poly.terms.items():
+        a = b = coefficient
+        for atom in monomial:
+            products = (a * atom.low, a * atom.high, b * atom.low, b * atom.high)
+            a, b = min(products), max(products)
+        low, high = low + a, high + b
+    return low, high
+
+
+def ge(left: Poly, right: Poly | int = 0) -> Formula:
+    """`left >= right`, decided at once where intervals do."""
+    poly = left - right
+    low, high = interval(poly)
+    if low >= 0:
+        return TRUE
+    return FALSE if high < 0 else Formula("ge", poly)
+
+
+def eq(left: Poly, right: Poly | int = 0) -> Formula:
+    """`left == right`."""
+    poly = left - right
+    low, high = interval(poly)
+    if low == high == 0:
+        return TRUE
+    return Formula("eq", poly) if low <= 0 <= high else FALSE
+
+
+def lt(left: Poly, right: Poly | int) -> Formula:
+    """`left < right`."""
+    return ge(_poly(right) - left, 1)
+
+
+def ne(left: Poly, right: Poly | int = 0) -> Formula:
+    """`left != right`."""
+    return disjunction((lt(left, right), lt(_poly(right), left)))
+
+
+def conjunction(parts: Iterable[Formula]) -> Formula:
+    """All of `parts`."""
+    return _connect("and", parts, TRUE, FALSE)
+
+
+def disjunction(parts: Iterable[Formula]) -> Formula:
+    """Any of `parts`."""
+    return _connect("or", parts, FALSE, TRUE)
+
+
+def _connect(op: str, parts: Iterable[Formula], neutral: Formula, absorbing: Formula) -> Formula:
+    flat: dict[Formula, None] = {}
+    for part in parts:
+        if part == absorbing:
+            return absorbing
+        flat.update(dict.fromkeys(part.parts) if part.op == op else {part: None})
+    if not flat:
+        return neutral
+    return next(iter(flat)) if len(flat) == 1 else Formula(op, parts=tuple(flat))
+
+
+def negate(formula: Formula) -> Formula:
+    """The complement."""
+    if formula.op == "ge":
+        return lt(formula.poly, 0)
+    if formula.op == "eq":
+        return ne(formula.poly)
+    parts = [negate(part) for part in formula.parts]
+    return disjunction(parts) if formula.op == "and" else conjunction(parts)
+
+
+def definition(atom: Atom) -> Formula:
+    """What holds of an atom beside its interval. A quotient is defined only where its divisor is positive, so that a
+    division that is not executed constrains nothing."""
+    if atom.kind is Kind.QUOTIENT:
+        dividend, divisor = atom.args
+        rest = dividend - divisor * of(atom)
+        return conjunction_or_free((ge(rest), lt(rest, divisor)), divisor)
+    if atom.kind is Kind.CHOICE:
+        return disjunction(conjunction((condition, eq(of(atom), value))) for condition, value in atom.cases)
+    if atom.kind in (Kind.BLOCK, Kind.COORDINATE):
+        return lt(of(atom), atom.args[0])
+    return TRUE
+
+
+def conjunction_or_free(parts: tuple[Formula, ...], divisor: Poly) -> Formula:
+    """`parts` where the divisor is positive, anything elsewhere."""
+    positive = ge(divisor, 1)
+    return disjunction((conjunction((positive, *parts)), negate(positive)))
+
+
+def closure(formulas: Iterable[Formula]) -> list[Atom]:
+    """Every atom that formulas and the definitions of their atoms mention, in order of creation."""
+    seen: set[Atom] = set()
+    pending = [poly for formula in formulas for poly in formula.polys()]
+    while pending:
+        for atom in pending.pop().atoms():
+            if atom not in seen:
+                seen.add(atom)
+                pending.extend(atom.args)
+                pending.extend(p for condition, value in atom.cases for p in (*condition.polys(), value))
+    return sorted(seen, key=_uid)
+
+
+def evaluate(poly: Poly, value: Callable[[Atom], int]) -> int:
+    """Value of a polynomial when `value` gives each atom's."""
+    total = 0
+    for monomial, coefficient in poly.terms.items():
+        for atom in monomial:
+            coefficient *= value(atom)
+        total += coefficient
+    return total
+
+
+def holds(formula: Formula, value: Callable[[Atom], int]) -> bool:
+    """Truth of a formula when `value` gives each atom's value."""
+    if formula.op == "ge":
+        return evaluate(formula.poly, value) >= 0
+    if formula.op == "eq":
+        return evaluate(formula.poly, value) == 0
+    results = (holds(part, value) for part in formula.parts)
+    return all(results) if formula.op == "and" else any(results)

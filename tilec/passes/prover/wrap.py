@@ -1,0 +1,178 @@
+"""Integer arithmetic that decides where memory is touched stays within its type, and divisors are positive.
+
+Checked for everything that an index, a loop bound or a branch condition is computed from. The rest of the prover reasons
+about unbounded integers, which this makes exact.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import Binary, Cast, For, Unary
+from tilec.ir.range_facts import Range
+from tilec.ir.types import DType
+from tilec.passes.analysis.ranges import unwrapped
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import AccessSite, Axis, Instance, rebased, tile_position
+from tilec.passes.prover.findings import Complaint, Findings, loop_labels
+from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.terms import Poly
+
+_WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "abs", "floordiv": "//", "mod": "%"}
+
+
+def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
+    """One obligation per operation that may leave its type, one per divisor and loop step."""
+    for op in findings.index.deciding:
+        findings.begin(f"the range of `{op.kind if isinstance(op, Binary | Unary) else op.opcode}`", op.loc)
+        if isinstance(op, For):
+            _positive(findings, op, op.step, "step")
+            _counter_fits(findings, op)
+        elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
+            _positive(findings, op, op.operands[1], "divisor")
+        elif _may_wrap(op):
+            _fits(findings, op)
+    for site in sites:
+        if site.clipped and not site.unsafe and not site.op.indexed:
+            findings.begin(f"the range of the end of {site.subject}", site.location)
+            _box_fits(findings, site)
+
+
+def _may_wrap(op: Op) -> bool:
+    if len(op.results) != 1 or op.result.tile.dtype.is_float or op.result.tile.dtype.kind == "b":
+        return False
+    if isinstance(op, Binary):
+        return op.kind in ("add", "sub", "mul", "shl")
+    if isinstance(op, Unary):
+        return op.kind in ("neg", "abs")
+    return isinstance(op, Cast) and op.operands[0].tile.dtype.is_integer
+
+
+def _located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
+    """An instance of an operation that touches no memory."""
+    index = findings.index
+    frames = index.structure.frames[op]
+    loops = [frame.op for frame in frames if isinstance(frame.op, For)]
+    axes = tuple(Axis(poly, 1, terms.ONE) for poly in polys)
+    blocks = tuple(index.block(axis) for axis in range(len(index.grid)))
+    named = tuple((loop, index.variable(loop), index.iteration(loop)) for loop in loops)
+    instance = Instance(axes, tuple(index.runs(frames)), tuple(index.divided(op)), blocks, {}, named, ())
+    return rebased(index, op, instance)[0]
+
+
+def _fits(findings: Findings, op: Op) -> None:
+    dtype = op.result.tile.dtype
+    positions = tuple(tile_position(findings.index, op, k, e) for k, e in enumerate(op.result.tile.shape))
+    operands = [findings.index.element(v, positions) for v in op.operands]
+    kind = op.kind if isinstance(op, Binary | Unary) else "cast"
+    result = operands[0] if kind == "cast" else findings.index.unbounded(kind, dtype, operands)
+    if result is None:
+        result = findings.index.element(op.result, positions)
+    _within(findings, op, _located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
+
+
+def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str, known: Range | None) -> None:
+    """`known` is what ranges say of the result."""
+    low, high = dtype.integer_range()
+    (axis,) = instance.axes
+    violations = (terms.lt(axis.start, low), terms.lt(terms.const(high), axis.start))
+    if all(violation == terms.FALSE for violation in violations):
+        rung = "static" if axis.start.constant is not None else "interval"
+        findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, Discharge(rung))
+        return
+    met: list[Discharge] = []
+    ends = (None, None) if known is None else (terms.lt(terms.const(known.low), low), terms.lt(terms.const(high), known.high))
+    for violation, coarse in zip(violations, ends, strict=True):
+        found = findings.prove([*instance.holds, violation], lambda: _wraps(findings, op, instance, dtype, kind), coarse)
+        if found is None:
+            return
+        met.append(found)
+    findings.met("wrap", f"`{_WORDS.get(kind, kind)}`", op, strongest(met))
+
+
+def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str) -> Complaint:
+    low, high = dtype.integer_range()
+    what = f"conversion to {dtype}" if kind == "cast" else f"`{_WORDS[kind]}`" if kind in _WORDS else kind
+    return Complaint(
+        "E0304",
+        f"{what} may leave the range of {dtype}",
+        op.loc,
+        f"{dtype} holds {low} to {high}",
+        loop_labels(findings.index, op),
+        "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`",
+        (instance,),
+    )
+
+
+def _box_fits(findings: Findings, site: AccessSite) -> None:
+    """A clipped box may begin outside the tensor, but its last element must still have an index that its type holds."""
+    met: list[Discharge] = []
+    for offset, axis in zip(site.op.places, site.instance.axes, strict=True):
+        _, high = offset.tile.dtype.integer_range()
+        # The offset itself fits; that is an obligation of what computes it.
+        violation = [terms.ge(terms.const(high), axis.start), terms.lt(terms.const(high), axis.start + (axis.extent - 1))]
+        found = findings.prove(
+            [*site.instance.holds, *violation],
+            lambda t=offset.tile.dtype: _wraps(findings, site.op, site.instance, t, f"the end of {site.subject}"),
+            terms.lt(terms.const(high), findings.index.ranges[offset].high + axis.extent - 1),
+        )
+        if found is None:
+            return
+        met.append(found)
+    findings.met("wrap", f"end of {site.subject}", site.op, strongest(met))
+
+
+def _counter_fits(findings: Findings, op: For) -> None:
+    """The loop variable, stepped once past the last iteration, stays within i32: the loop could not end otherwise."""
+    index = findings.index
+    instance = _located(findings, op.regions[0].ops[-1], [index.variable(op) + index.scalar(op.step)])
+    low, high = op.upper.tile.dtype.integer_range()
+    violation = terms.lt(terms.const(high), instance.axes[0].start)
+    if violation == terms.FALSE:
+        findings.met("wrap", "loop variable", op, Discharge("interval"))
+        return
+
+    def complain() -> Complaint:
+        return Complaint(
+            "E0304",
+            "loop variable may leave the range of i32 after the last iteration",
+            op.loc,
+            f"i32 holds {low} to {high}",
+            loop_labels(index, op),
+            "bound the step with `requires(...)`, or fix the grid to the blocks the device holds",
+            (instance,),
+        )
+
+    found = findings.prove([*instance.holds, violation], complain)
+    if found is not None:
+        findings.met("wrap", "loop variable", op, found)
+
+
+def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
+    index = findings.index
+    positions = tuple(tile_position(index, op, k, e) for k, e in enumerate(value.tile.shape))
+    instance = _located(findings, op, [index.element(value, positions)])
+    divisor = instance.axes[0].start
+    violation = terms.lt(divisor, 1)
+    if violation == terms.FALSE:
+        findings.met("divisor", _role(op, role), op, Discharge("static" if divisor.constant is not None else "interval"))
+        return
+
+    def complain() -> Complaint:
+        hint = f"state that it is positive with `requires(...)`, or use `max(1, ...)` for the {role}"
+        return Complaint(
+            "E0305",
+            f"{role} may be zero or negative",
+            op.loc,
+            "must be positive",
+            loop_labels(index, op),
+            hint,
+            (instance,),
+        )
+
+    found = findings.prove([*instance.holds, violation], complain)
+    if found is not None:
+        findings.met("divisor", _role(op, role), op, found)
+
+
+def _role(op: Op, role: str) -> str:
+    return f"{role} of `{_WORDS[op.kind]}`" if isinstance(op, Binary) else f"{role} of `range`"

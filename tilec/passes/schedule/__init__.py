@@ -1,0 +1,12 @@
+"""Decides how the threads of a block run a proven kernel: pipelines, versions of loops, layouts, conversions, meetings.
+
+`choose` makes the schedule, a value; `prepare` says the order of the passes that follow it; each pass has a file, and
+`meeting_check` and `ring_check` judge the result.
+"""
+
+from __future__ import annotations
+
+from tilec.passes.schedule.choose import choose
+from tilec.passes.schedule.prepare import prepare
+
+__all__ = ["choose", "prepare"]

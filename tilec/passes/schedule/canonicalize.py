@@ -1,0 +1,117 @@
+"""Plain clean-up of proven functions: constants are folded, invariant scalars leave their loops, equal computations are done
+once, dead ones go.
+
+Later passes then see one value for one quantity: an offset that does not change in a loop is known before it. Tiles stay in
+their loops, where they do not hold registers for longer than needed. Nothing with an effect on memory is touched.
+"""
+
+from __future__ import annotations
+
+from tilec.ir.core import Block, Effect, Function, Op, Value, attribute_text
+from tilec.ir.ops import For
+from tilec.ir.types import TileType
+from tilec.passes.schedule.folding import folded, same_as
+
+Key = tuple[object, ...]
+
+
+def canonicalize(function: Function) -> Function:
+    """Clean up the body, in place."""
+    _fold(function.body, {})
+    _hoist(function.body)
+    _share(function.body, {}, {})
+    _drop_dead(function.body)
+    return function
+
+
+def _fold(block: Block, renamed: dict[Value, Value]) -> None:
+    """Compute what is known, and drop operations that give an operand back."""
+    kept: list[Op] = []
+    for op in block.ops:
+        op.operands = [renamed.get(value, value) for value in op.operands]
+        same = same_as(op)
+        if same is not None:
+            renamed[op.result] = same
+            continue
+        constant = folded(op)
+        if constant is not None:
+            renamed[op.result] = constant.result
+            kept.append(constant)
+            continue
+        for region in op.regions:
+            _fold(region, renamed)
+        kept.append(op)
+    block.ops = kept
+
+
+def _is_pure(op: Op) -> bool:
+    return op.effect is Effect.NONE and not op.regions and bool(op.results)
+
+
+def _is_scalar(op: Op) -> bool:
+    return all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
+
+
+def _hoist(block: Block) -> None:
+    """Move scalar computations that use nothing of a loop's body in front of the loop, innermost loops first."""
+    ops: list[Op] = []
+    for op in block.ops:
+        for region in op.regions:
+            _hoist(region)
+        if isinstance(op, For):
+            (body,) = op.regions
+            local: set[Value] = {*body.arguments, *(value for inner in body.walk() for value in inner.results)}
+            kept: list[Op] = []
+            for inner in body.ops:
+                if _is_pure(inner) and _is_scalar(inner) and local.isdisjoint(inner.operands):
+                    ops.append(inner)
+                    local -= set(inner.results)
+                else:
+                    kept.append(inner)
+            body.ops = kept
+        ops.append(op)
+    block.ops = ops
+
+
+def _share(block: Block, known: dict[Key, list[Value]], renamed: dict[Value, Value]) -> None:
+    """Use the first of several equal computations for all; `known` holds what is in scope."""
+    known = dict(known)
+    kept: list[Op] = []
+    for op in block.ops:
+        op.operands = [renamed.get(value, value) for value in op.operands]
+        if (same := same_as(op)) is not None:  # the arms of a choice may have become one
+            renamed[op.result] = same
+            continue
+        if _is_pure(op):
+            key = _key(op)
+            if key in known:
+                renamed |= zip(op.results, known[key], strict=True)
+                continue
+            known[key] = op.results
+        for region in op.regions:
+            _share(region, known, renamed)
+        kept.append(op)
+    block.ops = kept
+
+
+def _key(op: Op) -> Key:
+    attributes = tuple((name, attribute_text(value)) for name, value in op.attributes().items())
+    return (type(op), attributes, *map(id, op.operands), *((value.type, value.layout) for value in op.results))
+
+
+def _drop_dead(block: Block) -> None:
+    used: set[Value] = set()
+
+    def sweep(block: Block) -> None:
+        kept: list[Op] = []
+        for op in reversed(block.ops):
+            removable = op.effect in (Effect.NONE, Effect.READ) and not op.regions
+            if removable and used.isdisjoint(op.results):
+                continue
+            used.update(op.operands)
+            for region in reversed(op.regions):
+                sweep(region)
+            kept.append(op)
+        block.ops = kept[::-1]
+
+    sweep(block)

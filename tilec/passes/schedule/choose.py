@@ -1,0 +1,204 @@
+"""Choose a kernel's schedule: the one place that decides how many warps, how deep rings are, and which instructions.
+
+In: a proven function, the target, and what the build file fixes. Out: a `Schedule`; the function stays as it is. What is fixed
+and cannot be is refused (E0809) at its place in the build file. Rules:
+
+1. Warps: those that suit every product; without products, enough that a thread holds its share of the largest tile well.
+2. Copies run ahead in every loop that can have them, on groups of four warps where the product is one that `wgmma` makes.
+3. Stages: as many as let `blocks` blocks share a multiprocessor, but two at least; without `blocks`, three or more where two
+   blocks then share one, else what one block can have. Fewer where scratch beside the rings needs the room.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from typing import Final
+
+from tilec.atoms import mma_sync
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir.clone import clone
+from tilec.ir.core import Block, Function
+from tilec.ir.ops import Broadcast, Constant, Load, Mma
+from tilec.ir.shared_plan import shared_bytes
+from tilec.ir.thread_elements import FITTING_ELEMENTS
+from tilec.passes.schedule import conversions, exchanges, layout
+from tilec.passes.schedule.canonicalize import canonicalize
+from tilec.passes.schedule.staging import Candidate, stage, stage_by
+from tilec.schedule import NOT_AHEAD, NOTHING_FIXED, Overrides, Pipeline, Problem, Role, Schedule, problems
+from tilec.target import Target
+
+MAX_STAGES: Final = 4
+MAX_GROUP_STAGES: Final = 8
+"""Where warpgroups read the stages: they need fewer registers for a tile, so that tiles may be small and wait for memory."""
+LEAST_GROUP_STAGES: Final = 3
+"""Of products of warpgroups, which read a stage until an iteration later."""
+
+DEFAULT_WARPS: Final = 4
+MAX_WARPS: Final = 16
+TARGET_REGISTERS: Final = 16
+"""Elements of the widest 16-bit tile that a thread should hold."""
+
+
+def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED) -> Schedule:
+    """The schedule of a kernel. CompileError E0809 where what is wanted cannot be, E0506 where no product has this shape."""
+    draft = _copy(function)
+    canonicalize(draft)
+    warps = function.num_warps or wanted.warps or product_warps(draft) or tile_warps(draft)
+    schedule = Schedule(
+        (Role("all", warps),),
+        (),
+        wanted.blocks,
+        bool(wanted.persistent),
+        wanted.cluster or 1,
+        wanted.order or "grid",
+        wanted.split or 1,
+    )
+    if any(isinstance(op, Mma) for op in draft.body.walk()):
+        schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
+        while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
+            schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
+    found = [*problems(schedule, target), *_unmet(schedule, wanted)] or _too_large(draft, schedule, target, wanted)
+    if found:
+        raise refusal(function, found[0], wanted, target)
+    return schedule
+
+
+def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
+    """What is wanted of pipelines that are not there."""
+    parts = [part for part in ("stages", "copy", "mma") if part in wanted.given()]
+    if parts and not schedule.pipelines:
+        return [Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")]
+    return []
+
+
+def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
+    """Stages that were asked for and have no room; those that are chosen always have it."""
+    if wanted.stages is None or _deepest(schedule) < 2:
+        return []
+    size = shared_bytes(_laid_out(draft, schedule))
+    if size <= target.max_shared_bytes:
+        return []
+    text = f"{wanted.stages} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
+    return [Problem("stages", text, "choose fewer stages, or smaller tiles")]
+
+
+def refusal(function: Function, problem: Problem, wanted: Overrides, target: Target) -> CompileError:
+    """E0809 at the place in the build file that asks for it, or at the kernel."""
+    place = wanted.place(problem.part) or function.loc
+    message = f"`{function.name}` for {target} cannot have this schedule: {problem.text}"
+    return CompileError(Diagnostic("E0809", message, Label(place) if place else None, hint=problem.hint))
+
+
+def product_warps(function: Function) -> int:
+    """Warps that suit every `mma` of the kernel, 0 where there is none."""
+    products = [op.result.tile.shape for op in function.body.walk() if isinstance(op, Mma)]
+    if not products:
+        return 0
+    most = max(mma_sync.default_warps(rows, columns) for rows, columns in products)
+    suiting = [
+        count
+        for count in range(1, most + 1)
+        if all(mma_sync.choose_warps(rows, columns, count) is not None for rows, columns in products)
+    ]
+    return max(suiting, default=most)
+
+
+def tile_warps(function: Function) -> int:
+    """Enough warps that the largest 16-bit vector fits `TARGET_REGISTERS` per thread and what is computed fits registers, and
+    few without work."""
+    loaded = max((op.result.tile.size for op in function.body.walk() if isinstance(op, Load)), default=1)
+    computed = [
+        value.tile.size for op in function.body.walk() for value in op.results if not isinstance(op, Constant | Broadcast)
+    ]
+    warps = _warps_to_load(loaded)
+    while warps < MAX_WARPS and max(computed, default=1) > warps * 32 * FITTING_ELEMENTS:
+        warps = min(MAX_WARPS, 2 * warps)
+    return warps
+
+
+def _warps_to_load(size: int) -> int:
+    units = -(-size // 8 // 32)
+    if size < 8 * 32:
+        return 1 if size <= 32 else DEFAULT_WARPS
+    wanted = max(1, min(MAX_WARPS, units * 8 // TARGET_REGISTERS))
+    exact = max(count for count in range(1, wanted + 1) if units % count == 0)
+    if 2 * exact > wanted:
+        return exact
+    # Where only a small part of the warps divides the tile, the number that leaves the least part of them without work.
+    return min(range(wanted, wanted // 2, -1), key=lambda count: -(-units // count) * count)
+
+
+def _copy(function: Function) -> Function:
+    body = Block(arguments=function.body.arguments, ops=clone(function.body.ops, {}))
+    return dataclasses.replace(function, body=body)
+
+
+def pipelines_of(
+    draft: Function, schedule: Schedule, target: Target, wanted: Overrides, limit: int | None = None
+) -> tuple[Pipeline, ...]:
+    """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else took shared memory. Staging
+    itself says which loops those are, on a copy."""
+    found: list[Pipeline] = []
+
+    def decide(candidate: Candidate) -> Pipeline:
+        found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
+        if found[-1].mma == "wgmma" and (not candidate.suits_groups or found[-1].stages < LEAST_GROUP_STAGES):
+            text = f"its product is none that `wgmma` makes in {found[-1].stages} stages"
+            raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {LEAST_GROUP_STAGES} stages"), wanted, target)
+        return found[-1]
+
+    made = _copy(draft)
+    made.num_warps = schedule.warps
+    stage_by(made, decide)
+    return tuple(found)
+
+
+def _pipeline(
+    candidate: Candidate, blocks: int | None, target: Target, wanted: Overrides, limit: int | None
+) -> Pipeline:  # fmt: skip
+    grouped = "wgmma" in target.families and candidate.suits_groups if wanted.mma is None else wanted.mma == "wgmma"
+    if wanted.stages is not None:
+        stages = wanted.stages
+    else:
+        stages = min(limit or MAX_GROUP_STAGES, _stages(candidate, blocks, target, MAX_GROUP_STAGES if grouped else MAX_STAGES))
+    if wanted.mma is None:
+        grouped = grouped and stages >= LEAST_GROUP_STAGES
+    if stages < 2:
+        return replace(NOT_AHEAD, copy=wanted.copy or NOT_AHEAD.copy, mma=wanted.mma or NOT_AHEAD.mma)
+    return Pipeline(stages, wanted.copy or "cp_async", wanted.mma or ("wgmma" if grouped else "mma_sync"))
+
+
+def _stages(candidate: Candidate, blocks: int | None, target: Target, most: int) -> int:
+    """Three stages or more where two blocks share a multiprocessor with them, else what one block can have."""
+    taken, each = candidate.used_bytes + candidate.held_bytes, candidate.stage_bytes
+    alone = (target.max_shared_bytes - taken) // each
+    if blocks is not None:
+        # The chip keeps a kilobyte of its own for each block (CUDA programming guide, compute capability 8.x, shared memory).
+        share = (target.max_shared_bytes + 1024) // blocks - 1024
+        return min(most, max((share - taken) // each, min(alone, 2)))
+    shared_by_two = (target.max_shared_bytes - taken) // 2 // each
+    return min(most, shared_by_two if shared_by_two >= 3 else alone)
+
+
+def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> bool:
+    """Whether scratch beside the rings, known only once there are layouts, leaves too little shared memory for both."""
+    if _deepest(schedule) < 2 or problems(schedule, target):
+        return False
+    return shared_bytes(_laid_out(draft, schedule)) > target.max_shared_bytes
+
+
+def _laid_out(draft: Function, schedule: Schedule) -> Function:
+    """A copy as far as its use of shared memory needs it."""
+    made = _copy(draft)
+    made.num_warps = schedule.warps
+    stage(made, schedule)
+    layout.assign(made)
+    conversions.convert(made)
+    exchanges.exchange(made)
+    return made
+
+
+def _deepest(schedule: Schedule) -> int:
+    """Stages of the longest pipeline, 1 where nothing is copied ahead."""
+    return max((pipeline.stages for pipeline in schedule.pipelines), default=1)

@@ -1,0 +1,180 @@
+"""A second opinion on `meetings`: recomputes, along all paths, which threads touch what between two meetings.
+
+In: a prepared function. Out: nothing, or a VerifyError that names two operations between which threads must meet and some path
+does not let them. It shares with the pass what an operation touches (`tilec.ir.touches`), and nothing else: paths are
+followed one by one from each touch to the next meeting, back edges included, and the threads of every element are enumerated.
+
+Also refused: a copy that is started ahead of its turn from a tensor that the kernel writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
+from tilec.ir.layout import Digit, Layout
+from tilec.ir.ops import For
+from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.touches import Touch, Touches, may_conflict, touches
+
+
+def check(function: Function) -> None:
+    """Raise VerifyError where a meeting is missing, or a copy is started too early."""
+    found = touches(function)
+    _refuse_early_copies(function)
+    if not any(touch.kind is not Effect.READ for made in found.values() for touch in made.made):
+        return
+    graph = _Graph()
+    graph.close(graph.block(function.body, []))
+    for op, made in found.items():
+        for touch in made.made:
+            _follow(op, touch, graph, found)
+
+
+def _refuse_early_copies(function: Function) -> None:
+    written = {op.operands[0] for op in function.body.walk() if op.effect in (Effect.WRITE, Effect.ATOMIC)}
+    for op in function.body.walk():
+        if isinstance(op, AsyncCopy) and op.source in written:
+            raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """To the operation that comes next; `loop` where the loop's next turn (or its end) begins there."""
+
+    target: Op | None
+    loop: For | None = None
+
+
+@dataclass(eq=False, slots=True)
+class _Graph:
+    """Control flow between operations. A loop stands for its own head, a branch for its condition."""
+
+    following: dict[Op, list[_Edge]] = field(default_factory=dict[Op, list[_Edge]])
+    inside: dict[Value, frozenset[For]] = field(default_factory=dict[Value, frozenset[For]])
+
+    def block(self, block: Block, ends: list[Op], loops: tuple[For, ...] = ()) -> list[Op]:
+        """Add a block that is entered from `ends`; the operations it ends in."""
+        for op in block.ops:
+            for end in ends:
+                self.following[end].append(_Edge(op))
+            self.following[op] = []
+            ends = [op]
+            self.inside |= dict.fromkeys(op.results, frozenset(loops))
+            if isinstance(op, For):
+                (body,) = op.regions
+                self.inside |= dict.fromkeys(body.arguments, frozenset((*loops, op)))
+                for end in self.block(body, [op], (*loops, op)):
+                    if end is not op:
+                        self.following[end].append(_Edge(op, op))
+            elif op.regions:
+                ends = [end for region in op.regions for end in self.block(region, [op], loops)]
+        return ends
+
+    def close(self, ends: list[Op]) -> None:
+        """The kernel ends here."""
+        for end in ends:
+            self.following[end].append(_Edge(None))
+
+
+def _follow(start: Op, touch: Touch, graph: _Graph, found: dict[Op, Touches]) -> None:
+    """Walk from a touch along all paths up to the next meeting; each operation once per set of loops gone round."""
+    pending: list[tuple[_Edge, frozenset[For]]] = [(edge, frozenset()) for edge in graph.following[start]]
+    seen: set[tuple[Op, frozenset[For]]] = set()
+    while pending:
+        edge, rounds = pending.pop()
+        if edge.loop is not None:
+            rounds |= {edge.loop}
+        op = edge.target
+        if op is None or (op, rounds) in seen:
+            continue
+        seen.add((op, rounds))
+        made = found.get(op, Touches())
+        for later in made.made:
+            if may_conflict(touch, later) and not _is_ordered(touch, later, rounds, graph):
+                raise VerifyError(f"no meeting of the block's threads between {_at(start)} and {_at(op)}")
+        if not made.meets:
+            pending += [(following, rounds) for following in graph.following[op]]
+
+
+def _is_ordered(earlier: Touch, later: Touch, rounds: frozenset[For], graph: _Graph) -> bool:
+    """Whether each element of both boxes is one thread's, and that thread's alone, both times."""
+    if earlier.is_shared or earlier.place is None or later.place is None:
+        return False
+    if not all(_equal(a, b, rounds, graph) for a, b in zip(earlier.place, later.place, strict=True)):
+        return False
+    common = tuple(min(a, b) for a, b in zip(_shape(earlier), _shape(later), strict=True))
+    if earlier.layout is None or later.layout is None or not earlier.layout.lanes or not later.layout.lanes:
+        return earlier.layout == later.layout and Effect.READ not in (earlier.kind, later.kind)
+    first, second = (
+        _threads(touch.layout, _shape(touch), common, touch.kind is Effect.READ) for touch in (earlier, later) if touch.layout
+    )
+    return first is not None and second is not None and bool((first == second).all())
+
+
+def _shape(touch: Touch) -> tuple[int, ...]:
+    op = touch.op
+    return op.result.tile.shape if op.effect is Effect.READ else op.operands[1].tile.shape
+
+
+def _equal(left: Value, right: Value, rounds: frozenset[For], graph: _Graph) -> bool:
+    """Whether two scalars have one value although the loops `rounds` went on in between: built alike from values that are not
+    made in those loops."""
+    pairs, known = [(left, right)], set[tuple[Value, Value]]()
+    while pairs:
+        a, b = pairs.pop()
+        if (a, b) in known:
+            continue
+        known.add((a, b))
+        one, other = a.owner, b.owner
+        both_pure = isinstance(one, Op) and isinstance(other, Op) and _is_pure(one) and _is_pure(other)
+        if not both_pure:
+            if a is not b or graph.inside.get(a, frozenset()) & rounds:
+                return False
+            continue
+        assert isinstance(one, Op) and isinstance(other, Op)
+        alike = type(one) is type(other) and one.attributes() == other.attributes() and a.type == b.type
+        if not alike or len(one.operands) != len(other.operands) or repr(one.attributes()) != repr(other.attributes()):
+            return False
+        pairs += zip(one.operands, other.operands, strict=True)
+    return True
+
+
+def _is_pure(op: Op) -> bool:
+    return op.effect is Effect.NONE and not op.regions
+
+
+@cache
+def _threads(layout: Layout, shape: tuple[int, ...], common: tuple[int, ...], every: bool) -> NDArray[np.int64] | None:
+    """The thread of each element of the corner `common` of a box of `shape` (the first one that holds it by right), by
+    enumeration; with `every`, None where an element has several, copies past the end of an axis counted."""
+    registers, lanes, warps = (_steps(digits, layout.rank) for digits in (layout.registers, layout.lanes, layout.warps))
+    places = registers[:, None, None] + lanes[None, :, None] + warps[None, None, :]
+    threads = np.broadcast_to(np.arange(len(lanes))[:, None] + 32 * np.arange(len(warps)), places.shape[:3])
+    places = places % np.array(shape) if every else places
+    inside = (places < np.array(common)).all(-1)
+    least = np.full(common, np.iinfo(np.int64).max)
+    most = np.full(common, -1)
+    where = tuple(places[inside].T)
+    np.minimum.at(least, where, threads[inside])
+    np.maximum.at(most, where, threads[inside])
+    return None if every and (least != most).any() else least
+
+
+def _steps(digits: tuple[Digit, ...], rank: int) -> NDArray[np.int64]:
+    """Coordinates (index x axis) that the values of one hardware index move by."""
+    out = np.zeros((1, rank), np.int64)
+    for digit in digits:
+        step = np.zeros(rank, np.int64)
+        if digit.axis is not None:
+            step[digit.axis] = digit.stride
+        out = (np.arange(digit.extent)[:, None, None] * step + out).reshape(-1, rank)
+    return out
+
+
+def _at(op: Op) -> str:
+    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

@@ -1,0 +1,128 @@
+"""What makes an accepted kernel slower than it need be, as far as a schedule shows it, each with the fix.
+
+In: a function from `tilec.passes.schedule.prepare`. Out: notes, plain data that the build keeps beside the artifact: `kind`,
+the `line` of the tile IR's text (0: the kernel as a whole), `text` and `hint`. Kinds: `narrow_access` (memory is read or
+written in less than 16 bytes a thread where 16 would do), `tensor_core` (a product that tensor cores do not make, or not in
+their fastest way), and `spill`, which the pipeline takes where ptxas had to spill: it names the tile that takes the most
+registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.atoms import wgmma
+from tilec.ir.blocked_layouts import vector_length
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.lines import text_line
+from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
+from tilec.ir.ops_staging import Put, ReduceTake, Relayout, Take
+from tilec.ir.thread_elements import largest, told, way_out
+from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
+from tilec.target import Target
+
+WIDEST: Final = 16
+"""Bytes of the widest access of a thread."""
+
+LEAST_COLUMNS: Final = 64
+"""Of a product that groups of warps should make; narrower ones wait for memory, whoever makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One note; see above."""
+
+    kind: str
+    line: int
+    text: str
+    hint: str
+
+
+def notes(function: Function, target: Target) -> tuple[Note, ...]:
+    """All notes in program order, alike ones once; `spill` among them whether or not anything spills."""
+    found: list[Note] = []
+    put = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, Put)}
+    for op in function.body.walk():
+        match op:
+            case Load() | Store():
+                found += _access(op, function.num_warps)
+            case Reduce() | ReduceTake():
+                found += _summed_product(op, put)
+            case Mma():
+                found += _slow_product(op, target, function.num_warps)
+            case _:
+                pass
+    heaviest = largest(function)
+    if heaviest is not None:
+        op, value = heaviest
+        found.append(Note("spill", text_line(op), told(function, value), way_out(function, value)))
+    return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
+
+
+def _access(op: Load | Store, warps: int) -> list[Note]:
+    value = op.result if isinstance(op, Load) else op.tile
+    tensor, layout, size = op.operands[0], value.layout, value.tile.dtype.bytes
+    if layout is None or value.tile.size * size < WIDEST * 32 * warps:
+        return []
+    done = "read" if isinstance(op, Load) else "written"
+    width = vector_length(layout, op.vector // size) * size
+    could, whole = vector_length(layout, WIDEST // size) * size, WIDEST // size
+    extent = value.tile.shape[-1]
+    if width < could:
+        text = f"`{tensor.name}` is {done} {width} bytes at a time: its rows or offsets are known to be multiples of no more"
+        return [Note("narrow_access", text_line(op), text, f"make them multiples of {whole} elements, or state that they are")]
+    if could < WIDEST and extent % whole:
+        text = f"`{tensor.name}` is {done} {could} bytes at a time: {extent} elements are no multiple of {whole}"
+        return [Note("narrow_access", text_line(op), text, f"choose an extent that is a multiple of {whole}")]
+    return []
+
+
+def _summed_product(op: Reduce | ReduceTake, put: dict[Value, Value]) -> list[Note]:
+    """`sum(a[:, :, None] * b[None, :, :], axis=1)`: a product of matrices, element by element. `put`: what lies in scratch."""
+    product = _behind(op.operands[-1], put)
+    if op.kind != "sum" or not isinstance(product, Binary) or product.kind != "mul" or product.result.tile.rank != 3:
+        return []
+    sides = [_behind(value, put) for value in product.operands]
+    repeated: list[set[int]] = []
+    for side in sides:
+        if not isinstance(side, Broadcast) or side.operands[0].tile.rank != 3:
+            return []
+        repeated.append(
+            {a for a, (n, m) in enumerate(zip(side.operands[0].tile.shape, side.result.tile.shape, strict=True)) if n < m}
+        )
+    if [len(axes) for axes in repeated] != [1, 1] or repeated[0] == repeated[1] or op.axis in repeated[0] | repeated[1]:
+        return []
+    text = "this sum is a product of matrices, made element by element"
+    return [Note("tensor_core", text_line(op), text, "write it as `mma` of bf16 or f16 tiles, which tensor cores make")]
+
+
+def _behind(value: Value, put: dict[Value, Value]) -> Op | None:
+    """What a value comes from, casts, changes of layout and reshapes to the same shape left out."""
+    made = value.owner
+    while isinstance(made, Cast | Relayout | Take) or _keeps_shape(made):
+        assert isinstance(made, Op)
+        made = (put[made.operands[0]] if isinstance(made, Take) else made.operands[0]).owner
+    return made if isinstance(made, Op) else None
+
+
+def _keeps_shape(made: object) -> bool:
+    return isinstance(made, Reshape) and made.operands[0].tile.shape == made.result.tile.shape
+
+
+def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
+    """An `mma.sync` where the target has `wgmma` and the tile or the number of warps alone keeps it from being used."""
+    rows, columns = op.result.tile.shape
+    if "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
+        return []
+    if warps % 4:
+        why, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"
+    elif rows % (wgmma.GROUP_M * (warps // 4)):
+        wanted = wgmma.GROUP_M * (warps // 4)
+        why, hint = f"{rows} rows are no multiple of {wanted}", f"use a multiple of {wanted} rows, or fewer warps"
+    elif columns > wgmma.GROUP_N_LIMIT or rows * columns > MOST_ACCUMULATORS * 32 * warps:
+        why = f"each thread would hold {rows * columns // (32 * warps)} sums, of {columns} columns"
+        hint = f"use at most {wgmma.GROUP_N_LIMIT} columns and {MOST_ACCUMULATORS} sums a thread"
+    else:
+        return []
+    return [Note("tensor_core", text_line(op), f"a product of {rows} x {columns} does without `wgmma`: {why}", hint)]

@@ -1,0 +1,82 @@
+"""From a proven function to one that says how threads run it, for one target."""
+
+from __future__ import annotations
+
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir import thread_elements, verifier
+from tilec.ir.core import Function, Value, VerifyError
+from tilec.ir.shared_plan import shared_bytes
+from tilec.passes.schedule import (
+    conversions,
+    exchanges,
+    in_range,
+    layout,
+    meetings,
+    overlap,
+    staging,
+    versioning,
+)
+from tilec.passes.schedule.canonicalize import canonicalize
+from tilec.passes.schedule.choose import choose
+from tilec.passes.schedule.verify import verify
+from tilec.schedule import NOTHING_FIXED, Overrides, Schedule
+from tilec.target import Target
+
+
+def prepare(
+    function: Function,
+    target: Target,
+    schedule: Schedule | Overrides = NOTHING_FIXED,
+    *,
+    positive: frozenset[Value] = frozenset(),
+) -> Function:
+    """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
+    blocks from masks, mark divisions and shifts that need no guard, decide layouts and vectors, let threads meet where they
+    must; in place, and as the schedule says. Where that is not given, it is chosen here.
+
+    `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; the VerifyError
+    names the pass that broke a rule. CompileError E0530 where a thread would hold too much of a tile, E0507 where shared memory
+    runs out, and those of `choose`.
+    """
+    if isinstance(schedule, Overrides):
+        schedule = choose(function, target, schedule)
+    canonicalize(function)
+    _check(function, "canonicalize")
+    overlap.overlap(function)
+    _check(function, "overlap")
+    function.num_warps = schedule.warps
+    staging.stage(function, schedule)
+    _check(function, "staging")
+    versioning.version(function)
+    _check(function, "versioning")
+    in_range.mark(function, positive)
+    _check(function, "marking what is in range")
+    layout.assign(function)
+    _check(function, "layout")
+    thread_elements.check(function)
+    conversions.convert(function)
+    _check(function, "conversions")
+    exchanges.exchange(function)
+    _check(function, "exchanges")
+    meetings.meet(function)
+    _check(function, "meetings")
+    _refuse_too_large(function, target)
+    verify(function, target)
+    return function
+
+
+def _refuse_too_large(function: Function, target: Target) -> None:
+    """CompileError E0507 where shared memory runs out."""
+    size = shared_bytes(function)
+    if size > target.max_shared_bytes:
+        message = f"`{function.name}` needs {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
+        raise CompileError(
+            Diagnostic("E0507", message, Label(function.loc) if function.loc else None, hint="use smaller tiles")
+        )
+
+
+def _check(function: Function, after: str) -> None:
+    try:
+        verifier.verify(function)
+    except VerifyError as error:
+        raise VerifyError(f"after {after}: {error}") from error

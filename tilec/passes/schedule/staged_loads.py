@@ -1,0 +1,147 @@
+"""Finds the loads of a loop that can reach `mma` through shared memory, copied ahead of their iteration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.ir.core import Block, Effect, Function, Op, Value
+from tilec.ir.ops import For, Load, Mma, Permute, Reshape
+from tilec.passes.analysis.divisibility import divisor, expr_divisor, promised_symbols
+from tilec.passes.analysis.ranges import Range
+
+
+@dataclass(eq=False, slots=True)
+class Operand:
+    """One operand of an `mma` that comes through shared memory: its load, and whether it is used transposed."""
+
+    load: Load
+    transposed: bool
+    vector: int
+    whole: bool  # the tensor's rows are whole copies
+    chain: list[Op]  # what computes the load's offsets from the loop variable, in program order
+    buffer: Value | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the box in shared memory."""
+        return self.load.result.tile.shape[self.row_axis], self.load.result.tile.shape[-1]
+
+    @property
+    def row_axis(self) -> int:
+        """The tensor axis that the rows lie on, counted from the end."""
+        return _row_axis(self.load)
+
+
+def _row_axis(load: Load) -> int:
+    shape = load.result.tile.shape
+    wide = [axis for axis, extent in enumerate(shape[:-1]) if extent > 1]
+    return (wide[0] if wide else len(shape) - 2) - len(shape)
+
+
+def users_of(block: Block) -> dict[Value, list[Op]]:
+    """The operations that take each value, loops' bodies included."""
+    users: dict[Value, list[Op]] = {}
+    for op in block.walk():
+        for operand in op.operands:
+            users.setdefault(operand, []).append(op)
+    return users
+
+
+def staged_operand(
+    function: Function,
+    loop: For,
+    value: Value,
+    users: dict[Value, list[Op]],
+    facts: dict[Value, Range],
+    known: dict[Load, Operand],
+) -> Operand | None:
+    """`value` as an operand that copies can bring; None where it is no load of this iteration, or its box does not suit."""
+    transposed, op = False, value.owner
+    while isinstance(op, Permute | Reshape):
+        if isinstance(op, Permute):
+            if op.axes != (1, 0):
+                return None
+            transposed = not transposed
+        elif _without_units(op.result) != _without_units(op.operands[0]):
+            return None  # only unit axes may go
+        op = op.operands[0].owner
+    if not isinstance(op, Load) or op not in loop.regions[0].ops or op.pad not in (None, 0.0):
+        return None
+    if is_written(function, op.source):
+        return None  # copies run ahead of the stores that the load comes after
+    shape = op.result.tile.shape
+    if len(shape) < 2:
+        return None
+    rows, columns = shape[_row_axis(op)], shape[-1]
+    if value.tile.shape != ((columns, rows) if transposed else (rows, columns)):
+        return None
+    if op in known:
+        return known[op] if known[op].transposed == transposed else None
+    chain = _offset_chain(loop, op)
+    vector = _copy_vector(function, op, facts)
+    if chain is None or vector == 0 or not _feeds_mma_only(op.result, users):
+        return None
+    row_bytes = expr_divisor(op.source.tensor.dims[-1], promised_symbols(function)) * op.source.tensor.dtype.bytes
+    known[op] = Operand(op, transposed, vector, row_bytes % vector == 0, chain)
+    return known[op]
+
+
+def is_written(function: Function, tensor: Value) -> bool:
+    """Whether anything in the kernel writes the tensor, now or in an earlier turn."""
+    return any(op.effect in (Effect.WRITE, Effect.ATOMIC) and op.operands[0] is tensor for op in function.body.walk())
+
+
+def _without_units(value: Value) -> list[int]:
+    return [extent for extent in value.tile.shape if extent > 1]
+
+
+def _feeds_mma_only(value: Value, users: dict[Value, list[Op]]) -> bool:
+    # Every user is checked, because the load disappears; its other readers would need the tile in registers.
+    for user in users.get(value, []):
+        if isinstance(user, Permute | Reshape):
+            if not _feeds_mma_only(user.result, users):
+                return False
+        elif not isinstance(user, Mma) or value not in user.operands[:2]:
+            return False
+    return True
+
+
+def _offset_chain(loop: For, load: Load) -> list[Op] | None:
+    """Operations of the body that compute the offsets, in order; None where they need more than the loop variable."""
+    body = loop.regions[0]
+    inside = {result: op for op in body.ops for result in op.results}
+    needed: set[Op] = set()
+    pending = list(load.offsets)
+    while pending:
+        value = pending.pop()
+        if value in body.arguments[1:]:
+            return None
+        op = inside.get(value)
+        if op is None or op in needed:
+            continue
+        if op.regions or op.effect is not Effect.NONE:
+            return None
+        needed.add(op)
+        pending.extend(op.operands)
+    return [op for op in body.ops if op in needed]
+
+
+def _copy_vector(function: Function, load: Load, facts: dict[Value, Range]) -> int:
+    """Bytes per copy that every address of the box is aligned to: 16, 8, 4, or 0 where not even 4."""
+    tensor, symbols = load.source.tensor, promised_symbols(function)
+    size = tensor.dtype.bytes
+    strides = tensor.strides
+    if strides is not None and strides[-1].constant != 1:
+        return 0
+    if load.result.tile.shape[-1] * size % 16:
+        return 0
+    if strides is None:
+        # A row-major stride is a product of extents, so the last extent divides all of them.
+        steps = [expr_divisor(tensor.dims[-1], symbols)]
+    else:
+        steps = [expr_divisor(stride, symbols) for stride in strides[:-1]]
+    steps.append(divisor(facts[load.offsets[-1]]))
+    for vector in (16, 8, 4):
+        if tensor.align % vector == 0 and all(step * size % vector == 0 for step in steps):
+            return vector
+    return 0

@@ -1,0 +1,306 @@
+"""Turns loops whose loads feed `mma` into pipelines: copies run ahead through shared memory while tensor cores work.
+
+A loop qualifies where an `mma` takes operands that are loads of this iteration (perhaps reshaped to two axes or transposed)
+whose offsets follow from the loop variable alone, aligned to 4 bytes or more; one of the two may also be a tile in registers,
+such as the result of the `mma` before. With `s` stages the loop becomes
+
+    acquire a stage, start the copies of iterations 0 .. s-2, commit         no copies past the end
+    for each iteration:
+        wait for its copies; barrier
+        acquire, start the copies of iteration + s-1, commit                  into the stage released last
+        per 16 of K: read both operands from this stage, multiply; release
+    drain; barrier; free                                                      the bytes may be taken again
+
+The product of one iteration is split along K, so that only one 16-wide slice of operands is in registers beside the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilec.atoms import mma_sync
+from tilec.atoms.mma_sync import WarpGrid
+from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
+from tilec.ir.layout import Layout
+from tilec.ir.ops import For, If, Load, Mma, Yield
+from tilec.ir.ops_staging import AsyncCopy, SharedAlloc
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.ranges import Range
+from tilec.passes.schedule.staged_loads import Operand, staged_operand, users_of
+from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
+from tilec.passes.schedule.warpgroups import guarded, multiply, suits
+from tilec.schedule import Pipeline, Schedule
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Candidate:
+    """A loop that can be pipelined: its products, the operands of theirs that copies can bring; bytes of shared memory that
+    are in use around it, that changing the layout of an operand in registers takes, and that one stage takes; whether groups
+    of four warps can make its product."""
+
+    loop: For
+    products: list[Product]
+    operands: list[Operand]
+    used_bytes: int
+    held_bytes: int
+    stage_bytes: int
+    suits_groups: bool
+
+
+Decide = Callable[[Candidate], Pipeline]
+
+
+def stage(function: Function, schedule: Schedule) -> Function:
+    """Pipeline the loops of `function` as the schedule says, in place; `num_warps` is set. Kernels without products stay as
+    they are. VerifyError where the schedule is another kernel's."""
+    pipelines = iter(schedule.pipelines)
+
+    def decide(_: Candidate) -> Pipeline:
+        found = next(pipelines, None)
+        if found is None:
+            raise VerifyError(f"{function.name}: the schedule has too few pipelines")
+        return found
+
+    stage_by(function, decide)
+    if next(pipelines, None) is not None:
+        raise VerifyError(f"{function.name}: the schedule has more pipelines than there are loops that feed products")
+    return function
+
+
+def stage_by(function: Function, decide: Decide) -> Function:
+    """Pipeline every loop that qualifies, in place, as `decide` says of each, those inside others first.
+
+    Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them and converts where other
+    operations want something else.
+    """
+    if not any(isinstance(op, Mma) for op in function.body.walk()):
+        return function
+    warps = function.num_warps
+    facts = aligned_ranges(function)
+    by_rows = _is_chained(function)
+    for block in _blocks(function.body):
+        known: dict[tuple[Value, Layout], Value] = {}
+        for loop in [op for op in block.ops if isinstance(op, For)]:
+            products = _find_products(function, loop, facts, warps, by_rows)
+            if products:
+                _pipeline(block, _candidate(loop, products, warps), known, decide, warps)
+    for block in _blocks(function.body):
+        _lay_out_others(block, warps, by_rows)
+    return function
+
+
+def _is_chained(function: Function) -> bool:
+    """Whether some product's left operand is computed from another product. Warps then take rows alone, so that a row's results
+    stay in the warp that needs them."""
+    made: set[Value] = set()
+    for op in function.body.walk():
+        if isinstance(op, Mma):
+            if op.operands[0] in made:
+                return True
+            made.add(op.result)
+        elif not op.regions and not made.isdisjoint(op.operands):
+            made.update(op.results)
+    return False
+
+
+def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
+    rows, columns = op.result.tile.shape
+    depth = op.operands[0].tile.shape[1]
+    if depth % mma_sync.K or op.operands[0].tile.dtype.bits != 16:
+        return None
+    if by_rows and mma_sync.fits(rows, columns, depth, WarpGrid(warps, 1)):
+        return WarpGrid(warps, 1)
+    return mma_sync.choose_warps(rows, columns, warps)
+
+
+def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
+    """Bring the operands of every `mma` outside of pipelines into its layouts. E0506 where the instruction does not fit it."""
+    ops: list[Op] = []
+    for op in block.ops:
+        if isinstance(op, Mma) and op.result.layout is None:
+            grid = _grid_of(op, warps, by_rows)
+            if grid is None:
+                shape = (*op.result.tile.shape, op.operands[0].tile.shape[1])
+                message = f"no product of shape {shape} on {warps} warps: tensor cores multiply 16 x 8 x 16 of 16-bit floats"
+                narrow = op.operands[0].tile.dtype.bits != 16
+                hint = "convert the operands with `.astype(bf16)`" if narrow else "choose a tile of multiples of 16"
+                raise CompileError(Diagnostic("E0506", message, Label(op.loc) if op.loc else None, hint=hint))
+            rows, columns, depth = *op.result.tile.shape, op.operands[0].tile.shape[1]
+            out = Emitter()
+            layouts = mma_sync.operand_a(rows, depth, grid), mma_sync.operand_b(depth, columns, grid)
+            held = [relayout(out, value, layout) for value, layout in zip(op.operands[:2], layouts, strict=True)]
+            op.result.layout = mma_sync.accumulator(rows, columns, grid)
+            op.operands = [*held, relayout(out, op.operands[2], op.result.layout)]
+            ops += out.ops
+        ops.append(op)
+    block.ops = ops
+
+
+def _blocks(block: Block) -> list[Block]:
+    inner = [found for op in block.ops for region in op.regions for found in _blocks(region)]
+    return [*inner, block]
+
+
+def _find_products(function: Function, loop: For, facts: dict[Value, Range], warps: int, by_rows: bool) -> list[Product]:
+    users = users_of(function.body)
+    found: list[Product] = []
+    known: dict[Load, Operand] = {}
+    for op in loop.regions[0].ops:
+        grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) else None
+        if isinstance(op, Mma) and grid is not None:
+            left, right = (staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2])
+            if left is not None or right is not None:
+                found.append(Product(op, grid, left, right))
+    return found
+
+
+def _candidate(loop: For, products: list[Product], warps: int) -> Candidate:
+    operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
+    stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
+    # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
+    used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
+    return Candidate(
+        loop, products, operands, used, held_bytes(products), stage_bytes, not used and suits(loop, products, warps)
+    )
+
+
+def _pipeline(
+    block: Block, candidate: Candidate, known: dict[tuple[Value, Layout], Value], decide: Decide, warps: int
+) -> None:  # fmt: skip
+    decided = decide(candidate)
+    stages, grouped = decided.stages, decided.mma == "wgmma"
+    if stages < 2:
+        return
+    loop, products, operands, used = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
+    before, after = Emitter(), Emitter()
+    ring = before.add(Ring(), RingType(stages))
+    for operand in operands:
+        type = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
+        operand.buffer = before.add(SharedAlloc(operands=[ring], offset=used, alignment=1024 if grouped else 128), type)
+        used += type.bytes
+    ahead = stages - 2 if grouped else stages - 1
+    _prologue(before, loop, operands, ring, ahead)
+    # After the first copies, which then run while the other operands change their layout.
+    hold_constant_operands(before, loop, products, known)
+    _rewrite_body(before, loop, operands, products, ring, ahead, warps if grouped else 0)
+    after.add(Drain(operands=[ring]))
+    after.add(Barrier())
+    after.add(SharedFree(operands=[*(operand.buffer for operand in operands if operand.buffer is not None), ring]))
+    position = block.ops.index(loop)
+    whole: Op = loop
+    if grouped:
+        whole = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps)
+    block.ops[position : position + 1] = [*before.ops, whole, *after.ops]
+
+
+def _allocations(loop: For) -> list[SharedAlloc]:
+    return [op for op in loop.regions[0].walk() if isinstance(op, SharedAlloc)]
+
+
+def _prologue(out: Emitter, loop: For, operands: list[Operand], ring: Value, count: int) -> None:
+    for ahead in range(count):
+        out.add(Acquire(operands=[ring]))
+        _copies_if_in_range(out, loop, operands, loop.lower, ahead, out.number(ahead))
+        out.add(Commit(operands=[ring]))
+
+
+def _copies_if_in_range(
+    out: Emitter, loop: For, operands: list[Operand], position: Value, ahead: int, ring_stage: Value
+) -> None:
+    """Start the copies of the iteration `ahead` steps after `position` unless the loop ends before it."""
+    # In i64, because the sum may leave i32 where the loop ends near its limit.
+    distance = out.binary("mul", out.widen(loop.step), out.number(ahead, wide=True))
+    condition = out.compare("lt", out.binary("add", out.widen(position), distance), out.widen(loop.upper))
+    then = Emitter()
+    variable = then.binary("add", position, then.binary("mul", loop.step, then.number(ahead)))
+    _copies(then, loop, operands, variable, ring_stage)
+    then.add(Yield())
+    out.add(If(operands=[condition], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
+
+
+def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, ring_stage: Value) -> None:
+    mapping = {loop.regions[0].arguments[0]: variable}
+    needed = {op for operand in operands for op in operand.chain}
+    for op in loop.regions[0].ops:
+        if op in needed:
+            copy = dataclasses.replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
+            copy.define(*(result.type for result in op.results))
+            out.ops.append(copy)
+            mapping.update(zip(op.results, copy.results, strict=True))
+    for operand in operands:
+        assert operand.buffer is not None
+        offsets = [mapping.get(value, value) for value in operand.load.offsets]
+        out.add(
+            AsyncCopy(
+                operands=[operand.load.source, operand.buffer, ring_stage, *offsets],
+                vector=operand.vector,
+                row_axis=operand.row_axis,
+                pad=operand.load.pad is not None,
+                whole=operand.whole,
+                unsafe=operand.load.unsafe,
+                loc=operand.load.loc,
+            )
+        )
+
+
+def _rewrite_body(
+    before: Emitter, loop: For, operands: list[Operand], products: list[Product], ring: Value, ahead: int, group_warps: int
+) -> None:
+    """`ahead` is how many iterations copies run ahead; with `group_warps`, the product is one of warpgroups."""
+    body, stages = loop.regions[0], ring.ring.stages
+    loop.operands.append(before.number(0))
+    current = body.add_argument(TileType(i32), "stage")
+    head = Emitter()
+    head.add(Wait(operands=[ring], pending=ahead - 1))
+    if group_warps:
+        head.add(ProxyFence())
+    head.add(Barrier())
+    zero, one, last = head.number(0), head.number(1), head.number(stages - 1)
+    copies = Emitter() if group_warps else head
+    # The stage of iteration + ahead: the ring's next place but stages - ahead.
+    back = stages - ahead
+    wraps = copies.compare("lt", current, copies.number(back))
+    freed = copies.select(
+        wraps, copies.binary("add", current, copies.number(ahead)), copies.binary("sub", current, copies.number(back))
+    )
+    copies.add(Acquire(operands=[ring]))
+    _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, freed)
+    copies.add(Commit(operands=[ring]))
+
+    by_mma = {product.mma: product for product in products}
+    rewritten: list[Op] = head.ops
+    for op in body.ops[:-1]:
+        product = by_mma.get(op) if isinstance(op, Mma) else None
+        if product is None:
+            rewritten.append(op)
+        elif group_warps:
+            rewritten.extend(multiply(product, current, copies.ops, group_warps))
+        else:
+            rewritten.extend(sliced(product, current))
+    tail = Emitter()
+    # Of warpgroups the product of this turn is still under way, and reads its stage until the next.
+    tail.add(Release(operands=[ring], held=1 if group_warps else 0))
+    following = tail.select(tail.compare("eq", current, last), zero, tail.binary("add", current, one))
+    body.ops[-1].operands.append(following)
+    body.ops = _without_dead([*rewritten, *tail.ops, body.ops[-1]])
+    loop.results.append(Value(TileType(i32), "stage", loop))
+
+
+def _without_dead(ops: list[Op]) -> list[Op]:
+    """Drop the loads that copies replaced, and what only they used."""
+    used: set[Value] = set()
+    kept: list[Op] = []
+    for op in reversed(ops):
+        removable = op.results and not op.regions and op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)
+        if removable and not any(result in used for result in op.results):
+            continue
+        kept.append(op)
+        used.update(op.operands)
+        for region in op.regions:
+            used.update(value for inner in region.walk() for value in inner.operands)
+    return kept[::-1]

@@ -1,0 +1,146 @@
+"""The second verifier: what a scheduled function must be so that printing it is all that is left, and the target can run it.
+
+In: a function behind `tilec.passes.schedule.prepare`'s last pass, or its text read back, and a target. Out: nothing, or a
+VerifyError that names the operation. The first verifier (`tilec.ir.verifier`) holds the structure; this one, which it runs
+first:
+
+- the target has the instruction families, warps and registers that are used, and shared memory for all that is taken;
+- what is taken at one time lies apart, aligned as its readers want it;
+- every operand has the layout that its operation takes it in, and no operation passes elements between threads but `put`,
+  `take` and their like; what is taken was put;
+- a barrier is met by all threads that it counts; roles touch no memory of each other but through rings;
+- threads meet where they must (`meeting_check`), and rings are in order (`ring_check`).
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Final
+
+from tilec.ir import verifier
+from tilec.ir.core import Block, Function, Op, Value, VerifyError
+from tilec.ir.exchange import exchange_bytes, is_uniform, renamed
+from tilec.ir.layout import Layout
+from tilec.ir.operand_layouts import operand_layouts, yielded_layouts
+from tilec.ir.ops import Permute, Reshape, Yield
+from tilec.ir.ops_staging import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
+from tilec.ir.ops_sync import Barrier, Ring, Roles
+from tilec.ir.shared_plan import interval, live_shared, shared_bytes
+from tilec.ir.touches import may_conflict, touches
+from tilec.passes.schedule import meeting_check, ring_check
+from tilec.passes.schedule.exchanges import kept_layout
+from tilec.schedule import MOST_WARPS
+from tilec.target import Target
+
+REGISTERS: Final = 65536
+"""Of a multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability")."""
+GROUP_ALIGNMENT: Final = 1024
+
+
+def verify(function: Function, target: Target) -> None:
+    """Raise VerifyError at the first broken rule."""
+    verifier.verify(function)
+    if not 1 <= function.num_warps <= MOST_WARPS:
+        raise VerifyError(f"{function.name}: a block of {function.num_warps} warps")
+    _check_shared(function, target)
+    _Walk(function, target).block(function.body, function.num_warps, ())
+    meeting_check.check(function)
+    ring_check.check(function)
+
+
+def _check_shared(function: Function, target: Target) -> None:
+    size = shared_bytes(function)
+    if size > target.max_shared_bytes:
+        raise VerifyError(f"{function.name}: {size} bytes of shared memory; {target} has {target.max_shared_bytes}")
+    for op, live in live_shared(function).items():
+        if isinstance(op, SharedAlloc | Ring):
+            first, last = interval(op)
+            for other in live:
+                begin, end = interval(other)
+                if other is not op and first < end and begin < last:
+                    raise VerifyError(f"{_at(op)} takes bytes of the {other.opcode} before it")
+
+
+class _Walk:
+    def __init__(self, function: Function, target: Target) -> None:
+        self.function, self.target = function, target
+        self.touches = touches(function)
+        self.put: dict[Value, Op] = {}  # what lies in scratch
+
+    def block(self, block: Block, warps: int, yielded: tuple[Layout | None, ...]) -> None:
+        for op in block.ops:
+            wanted = yielded if isinstance(op, Yield) else operand_layouts(op)
+            for value, layout in zip(op.operands, wanted, strict=False):
+                if layout is not None and value.layout is not None and value.layout != layout:
+                    raise VerifyError(f"{_at(op)}: an operand is held as {value.layout} and taken as {layout}")
+            self.op(op, warps)
+            inner = op.warps if isinstance(op, Roles) else (warps,) * len(op.regions)
+            for region, count in zip(op.regions, inner, strict=True):
+                self.block(region, count, yielded_layouts(op))
+
+    def op(self, op: Op, warps: int) -> None:
+        if exchange_bytes(op, warps * 32):
+            raise VerifyError(f"{_at(op)} passes elements between threads by itself")
+        match op:
+            case Relayout():
+                value, layout = op.operands[0], op.result.layout
+                if layout is None or value.layout is None or not (is_uniform(value) or renamed(value.layout, layout)):
+                    raise VerifyError(f"{_at(op)} renames no registers")
+            case Reshape() | Permute():
+                self.kept(op)
+            case Put() | ReducePut():
+                self.put[op.operands[0]] = op
+            case Take() | ReduceTake():
+                self.taken(op)
+            case GroupMma():
+                self.group(op, warps)
+            case Barrier():
+                if op.scope == "cluster" or (op.scope == "role") != (warps != self.function.num_warps):
+                    raise VerifyError(f"{_at(op)}: threads of the {op.scope} that are not all here")
+            case Roles():
+                self.roles(op)
+            case _:
+                pass
+
+    def kept(self, op: Reshape | Permute) -> None:
+        source, result = op.operands[0], op.result
+        if source.layout is None or result.layout is None or is_uniform(source):
+            return
+        if kept_layout(op) != result.layout:
+            raise VerifyError(f"{_at(op)} moves elements to other threads or registers")
+
+    def taken(self, op: Take | ReduceTake) -> None:
+        put = self.put.get(op.operands[0])
+        if put is None or isinstance(op, Take) != isinstance(put, Put):
+            raise VerifyError(f"{_at(op)} takes what was not put there")
+        if isinstance(op, ReduceTake):
+            if put.operands[1] is not op.operands[1] or put.attributes() != op.attributes():
+                raise VerifyError(f"{_at(op)} takes another reduction than was put there")
+        elif put.operands[1].tile.size != op.result.tile.size or put.operands[1].tile.dtype != op.result.tile.dtype:
+            raise VerifyError(f"{_at(op)} takes another tile than was put there")
+
+    def group(self, op: GroupMma, warps: int) -> None:
+        if "wgmma" not in self.target.families or warps % 4:
+            raise VerifyError(f"{_at(op)}: {self.target} has no products of groups of {warps} warps")
+        for place in (0, 2):
+            made = op.operands[place].owner
+            if not isinstance(made, SharedAlloc) or made.alignment % GROUP_ALIGNMENT:
+                raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {GROUP_ALIGNMENT} bytes")
+
+    def roles(self, op: Roles) -> None:
+        given = sum(32 * warps * registers for warps, registers in zip(op.warps, op.registers, strict=True))
+        if any(op.registers) and ("setmaxnreg" not in self.target.families or given > REGISTERS):
+            raise VerifyError(f"{_at(op)}: {given} registers; a multiprocessor has {REGISTERS}")
+        made = [
+            [touch for inner in region.walk() if inner in self.touches for touch in self.touches[inner].made]
+            for region in op.regions
+        ]
+        for one, other in combinations(made, 2):
+            for touch in one:
+                for met in other:
+                    if may_conflict(touch, met):
+                        raise VerifyError(f"{_at(op)}: nothing orders {_at(touch.op)} and {_at(met.op)} of two roles")
+
+
+def _at(op: Op) -> str:
+    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

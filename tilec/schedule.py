@@ -1,0 +1,208 @@
+"""How the threads of a block run a kernel, as a value: who works, how many stages copies run ahead, which instructions.
+
+`tilec.passes.schedule.choose` makes one for a kernel at its constants and a target; the passes beside it follow it. The build
+file may fix parts of it (`Overrides`). It is in the key of the lowered code, in the manifest, and shown by `tilec check
+--schedule`. What a schedule says and nothing lowers yet is refused here, never passed over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tilec.diagnostics import Span
+from tilec.target import Target
+
+COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None}
+"""How operands come to a product, and the family of instructions that a target must have for it: by the threads' own loads, by
+asynchronous copies of 4 to 16 bytes of each thread."""
+PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
+"""Families of products: of a warp, from registers; of four warps, from shared memory."""
+TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": ("tma",), "mma": ("tcgen05",), "order": ("snake", "grouped")}
+"""Names that are understood, and that nothing lowers yet."""
+MOST_WARPS: Final = 32
+"""Of a block: it has 1024 threads at most."""
+MOST_STAGES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Warps of a block that run one region. `registers` of a thread: what `setmaxnreg` gives; None: the assembler's."""
+
+    name: str
+    warps: int
+    registers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A loop whose loads feed products: its copies run `stages` - 1 iterations ahead; with one stage, operands are loaded in
+    their turn. `copy` and `mma` are of `COPIES` and `PRODUCTS`."""
+
+    stages: int
+    copy: str
+    mma: str
+
+
+NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """`pipelines` are the loops that feed products, those inside others first, in the order of the text. `blocks`: as many
+    share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
+    tile, in `order`; `cluster`: blocks that share their memory; `split`: blocks that share the depth of one product."""
+
+    roles: tuple[Role, ...]
+    pipelines: tuple[Pipeline, ...] = ()
+    blocks: int | None = None
+    persistent: bool = False
+    cluster: int = 1
+    order: str = "grid"
+    split: int = 1
+
+    @property
+    def warps(self) -> int:
+        """Of a block, all roles together."""
+        return sum(role.warps for role in self.roles)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Schedule:
+        """Inverse of `to_json`."""
+        parts: dict[str, Any] = {
+            "roles": tuple(Role(**role) for role in data["roles"]),
+            "pipelines": tuple(Pipeline(**pipeline) for pipeline in data["pipelines"]),
+        }
+        return Schedule(**(data | parts))
+
+    def __str__(self) -> str:
+        one = len(self.roles) == 1
+        words = [f"{role.warps} warps{'' if one else f' {role.name}'}{_registers(role)}" for role in self.roles]
+        words += [f"{loop.mma} by {loop.copy}{f', {loop.stages} stages' if loop.stages > 1 else ''}" for loop in self.pipelines]
+        words += [f"{self.blocks} blocks a multiprocessor"] if self.blocks else []
+        words += ["persistent"] if self.persistent else []
+        words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
+        words += [f"order {self.order}"] if self.order != "grid" else []
+        words += [f"split {self.split}"] if self.split > 1 else []
+        return "; ".join(words)
+
+
+def _registers(role: Role) -> str:
+    return f" of {role.registers} registers" if role.registers is not None else ""
+
+
+OVERRIDES: Final[dict[str, type]] = {
+    "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
+    "persistent": bool, "cluster": int, "order": str, "split": int,
+}  # fmt: skip
+"""What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What is fixed of a schedule, None what is left to `choose`. `target` is the architecture that this is for, None: every
+    one. `places` tell where each is written; they are no part of the value."""
+
+    warps: int | None = None
+    blocks: int | None = None
+    stages: int | None = None
+    copy: str | None = None
+    mma: str | None = None
+    persistent: bool | None = None
+    cluster: int | None = None
+    order: str | None = None
+    split: int | None = None
+    target: str | None = None
+    places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
+
+    def given(self) -> dict[str, int | str | bool]:
+        """What is fixed, by name."""
+        return {name: value for name in OVERRIDES if (value := getattr(self, name)) is not None}
+
+    def place(self, name: str) -> Span | None:
+        """Where a part is written."""
+        return dict(self.places).get(name)
+
+
+NOTHING_FIXED: Final = Overrides()
+
+
+def merged(rules: tuple[Overrides, ...], target: Target) -> Overrides:
+    """All rules for a target in one; what a later one says counts."""
+    found: dict[str, Any] = {}
+    places: dict[str, Span] = {}
+    for rule in rules:
+        if rule.target in (None, target.name):
+            found |= rule.given()
+            places |= dict(rule.places)
+    return Overrides(**found, places=tuple(places.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a schedule cannot be: the part of it, what is wrong, what to write instead."""
+
+    part: str
+    text: str
+    hint: str
+
+
+def problems(schedule: Schedule, target: Target) -> list[Problem]:
+    """What of a schedule the target, or lowering, cannot do, whatever the kernel."""
+    found = _of_roles(schedule, target)
+    for loop in schedule.pipelines:
+        found += _of_family("copy", loop.copy, COPIES, target) + _of_family("mma", loop.mma, PRODUCTS, target)
+        if not 1 <= loop.stages <= MOST_STAGES:
+            found.append(Problem("stages", f"{loop.stages} stages", f"choose 1 to {MOST_STAGES}"))
+        if (loop.stages == 1) != (loop.copy == "load"):
+            found.append(
+                Problem("stages", f"`{loop.copy}` with {loop.stages} stages", "one stage is for `load`, more are for copies")
+            )
+    if schedule.order != "grid":
+        found += _of_family("order", schedule.order, {"grid": None}, target)
+    if schedule.persistent:
+        found.append(_not_yet("persistent", "persistent blocks", "false"))
+    if schedule.cluster != 1:
+        found.append(_not_yet("cluster", f"clusters of {schedule.cluster} blocks", "1"))
+    if schedule.split != 1:
+        found.append(_not_yet("split", f"products split {schedule.split} times", "1"))
+    return list(dict.fromkeys(found))
+
+
+def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
+    found: list[Problem] = []
+    if not 1 <= schedule.warps <= MOST_WARPS or min(role.warps for role in schedule.roles) < 1:
+        found.append(Problem("warps", f"{schedule.warps} warps a block", f"choose 1 to {MOST_WARPS}"))
+    if len(schedule.roles) > 1:
+        found.append(_not_yet("roles", f"{len(schedule.roles)} roles", "one"))
+    if any(role.registers is not None for role in schedule.roles):
+        found.append(_not_yet("registers", "registers that roles pass on", "none"))
+    if schedule.blocks is not None:
+        most = min(target.max_blocks, target.max_warps // max(schedule.warps, 1))
+        if not 1 <= schedule.blocks <= most:
+            text = f"{schedule.blocks} blocks of {schedule.warps} warps on a multiprocessor of {target}"
+            found.append(
+                Problem("blocks", text, f"{target.max_warps} warps and {target.max_blocks} blocks have room: at most {most}")
+            )
+    return found
+
+
+def _of_family(part: str, name: str, known: dict[str, str | None], target: Target) -> list[Problem]:
+    names = ", ".join(f'"{item}"' for item, family in known.items() if family is None or family in target.families)
+    if name in TO_COME[part]:
+        return [_not_yet(part, f'`{part} = "{name}"`', names)]
+    if name not in known:
+        return [Problem(part, f'`{part} = "{name}"` is not known', f"choose among {names}")]
+    family = known[name]
+    if family is not None and family not in target.families:
+        return [Problem(part, f"{target} has no `{name}`", f"choose among {names}")]
+    return []
+
+
+def _not_yet(part: str, what: str, instead: str) -> Problem:
+    return Problem(part, f"{what}: nothing lowers that yet", f"write {instead}")
