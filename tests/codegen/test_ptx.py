@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
-from tilec.codegen import legality, to_llvm_ir, to_ptx, worker
+from tilec.codegen import legality, to_llvm_ir, to_ptx
 from tilec.diagnostics import CompileError
 from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
+from tilec.workers.call import call
 
 BODY = """
   llvm.func @add(%a: !llvm.ptr<1>, %o: !llvm.ptr<1>, %n: i32) attributes {nvvm.kernel, nvvm.maxntid = array<i32: 128>} {
@@ -26,7 +26,6 @@ BODY = """
   }
 """
 PLAIN = f"module {{ {BODY} }}"
-IN_GPU_MODULE = f"module attributes {{gpu.container_module}} {{ gpu.module @kernels {{ {BODY} }} }}"
 
 
 def kernel(statement: str) -> str:
@@ -40,10 +39,9 @@ def refusal(mlir: str, target: Target = SM_90A) -> tuple[str, str]:
     return diagnostic.code, diagnostic.message
 
 
-@pytest.mark.parametrize("mlir", [PLAIN, IN_GPU_MODULE], ids=["plain", "gpu_module"])
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_kernel_becomes_an_entry_of_the_exact_target(mlir: str, target: Target) -> None:
-    ptx = to_ptx(mlir, target)
+def test_kernel_becomes_an_entry_of_the_exact_target(target: Target) -> None:
+    ptx = to_ptx(PLAIN, target)
     assert f".target {target.name}\n" in ptx
     assert ".visible .entry add(" in ptx
     assert ".maxntid 128" in ptx
@@ -83,22 +81,20 @@ def test_instruction_a_chip_lacks_is_refused_before_llvm_sees_it(statement: str,
 
 
 def test_worker_gives_the_same_bytes_as_this_process() -> None:
-    with worker.create_pool(1) as pool:
-        assert pool.submit(worker.to_ptx, PLAIN, "sm_100").result() == to_ptx(PLAIN, SM_100A)
-        error = pool.submit(worker.to_ptx, "module { nonsense }", "sm_90").exception()
-    assert isinstance(error, CompileError)
-    assert error.diagnostics[0].code == "E0501"
+    assert call(to_ptx, PLAIN, SM_100A, what="compiling") == to_ptx(PLAIN, SM_100A)
+    with pytest.raises(CompileError) as caught:
+        call(to_ptx, "module { nonsense }", SM_90A, what="compiling")
+    assert caught.value.diagnostics[0].code == "E0501"
 
 
-def test_abort_inside_llvm_ends_the_worker_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_abort_inside_llvm_ends_the_worker_only() -> None:
     # The worker process imports the gate afresh, so an intrinsic that the gate has no family for is what gets through.
     mlir = kernel('llvm.call_intrinsic "llvm.nvvm.barrier.cluster.arrive"() : () -> ()')
-    with worker.create_pool(1) as pool:
-        error = pool.submit(_abort).exception()
-        assert isinstance(error, BrokenProcessPool)
-    with worker.create_pool(1) as pool:
-        assert "barrier.cluster.arrive" in pool.submit(worker.to_ptx, mlir, "sm_90").result()
-    assert worker.describe_crash("k", "sm_90a").diagnostics[0].code == "E0504"
+    with pytest.raises(CompileError) as caught:
+        call(_abort, what="compiling `k`")
+    assert [item.code for item in caught.value.diagnostics] == ["E0504"]
+    assert "SIGABRT" in str(caught.value.diagnostics[0].notes)
+    assert "barrier.cluster.arrive" in call(to_ptx, mlir, SM_90A, what="compiling `k`")
 
 
 def _abort() -> None:

@@ -1,9 +1,11 @@
-"""The fingerprint names exact binaries, is cheap the second time, and says what to install when something is missing."""
+"""The fingerprint names exact files, is cheap the second time, and says what to install when something is missing."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,31 +14,41 @@ from tilec import toolchain
 from tilec.diagnostics import CompileError
 
 
-def test_fingerprint_is_the_same_with_and_without_a_memo(tmp_path: Path) -> None:
-    memo = tmp_path / "deep" / "toolchain.json"
-    first = toolchain.fingerprint(memo)
-    assert toolchain.fingerprint(memo) == first
+class Memory:
+    """Notes in a dictionary."""
+
+    def __init__(self) -> None:
+        self.notes: dict[str, str] = {}
+
+    def get_text(self, name: str) -> str | None:
+        return self.notes.get(name)
+
+    def set_texts(self, notes: Mapping[str, str]) -> None:
+        self.notes |= notes
+
+
+def test_fingerprint_is_the_same_with_and_without_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory()
+    first = toolchain.fingerprint(memory)
+    monkeypatch.setattr(toolchain, "_sha256", lambda path: pytest.fail(f"{path} is hashed again"))
+    assert toolchain.fingerprint(memory) == first
     assert set(first) == {"python", *(package.distribution for package in toolchain.PACKAGES)}
-    assert first["llvmlite"].split()[1].startswith("sha256:")
+    assert all(text.split()[-1].startswith("sha256:") for name, text in first.items() if name != "python")
     assert not any("/" in value for value in first.values())
 
 
-def test_a_changed_binary_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "bin").mkdir()
-    binary = tmp_path / "bin" / "tool"
-    binary.write_bytes(b"one")
-    monkeypatch.setattr(toolchain, "_module_folder", {"any": tmp_path}.get)
-    monkeypatch.setattr(toolchain, "PACKAGES", (toolchain.Package("llvmlite", "any", ("bin/tool",)),))
-    memo = tmp_path / "memo.json"
-    before = toolchain.fingerprint(memo)
-    binary.write_bytes(b"other")
-    assert toolchain.fingerprint(memo) != before
+@pytest.mark.parametrize("package", [package for package in toolchain.PACKAGES if not package.binaries], ids=str)
+def test_every_library_that_is_loaded_counts(package: toolchain.Package) -> None:
+    folder = toolchain._module_folder(package.module)  # pyright: ignore[reportPrivateUsage]
+    assert folder is not None
+    counted = {path for path, _ in toolchain._modules(folder)}  # pyright: ignore[reportPrivateUsage]
+    libraries = {str(path) for path in folder.rglob("*") if ".so" in path.name and "tests" not in path.parts}
+    assert libraries <= counted
+    modules = {str(path) for path in folder.rglob("*.py") if "tests" not in path.parts}
+    assert modules and modules <= counted
 
 
-def test_the_prover_s_packages_are_in_the_fingerprint_and_any_of_their_files_changes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert {"islpy", "networkx", "numpy", "ml-dtypes"} <= toolchain.fingerprint(tmp_path / "real.json").keys()
+def test_a_byte_of_any_file_changes_the_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "islpy"
     (package / "deep").mkdir(parents=True)
     (tmp_path / "islpy.libs").mkdir()
@@ -44,46 +56,61 @@ def test_the_prover_s_packages_are_in_the_fingerprint_and_any_of_their_files_cha
     for file in files:
         file.write_bytes(b"first")
     monkeypatch.setattr(toolchain, "_module_folder", {"islpy": package}.get)
-    packages = (toolchain.Package("islpy", "islpy", (), whole=True),)
-    memo = tmp_path / "memo.json"
-    seen = {toolchain.fingerprint(memo, packages)["islpy"]}
+    packages = (toolchain.Package("islpy", "islpy"),)
+    memory = Memory()
+    seen = {toolchain.fingerprint(memory, packages)["islpy"]}
     for file in files:
         status = file.stat()
         file.write_bytes(b"other")  # of the same size, in place
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-        seen.add(toolchain.fingerprint(memo, packages)["islpy"])
+        seen.add(toolchain.fingerprint(memory, packages)["islpy"])
     assert len(seen) == 4
-    assert toolchain.fingerprint(memo, packages) == toolchain.fingerprint(tmp_path / "none.json", packages)
+    assert toolchain.fingerprint(memory, packages) == toolchain.fingerprint(Memory(), packages)
 
 
-def test_a_binary_edited_in_place_under_its_old_stamp_changes_the_fingerprint(
+def test_a_file_edited_in_place_under_its_old_stamp_changes_the_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binary = tmp_path / "tool"
+    (tmp_path / "bin").mkdir()
+    binary = tmp_path / "bin" / "tool"
     binary.write_bytes(b"one")
     monkeypatch.setattr(toolchain, "_module_folder", {"any": tmp_path}.get)
-    packages = (toolchain.Package("llvmlite", "any", ("tool",)),)
-    memo = tmp_path / "memo.json"
-    before, status = toolchain.fingerprint(memo, packages), binary.stat()
+    packages = (toolchain.Package("llvmlite", "any", ("bin/tool",)),)
+    time.sleep(toolchain.SETTLED_NS / 1e9 + 0.02)
+    memory = Memory()
+    before, status = toolchain.fingerprint(memory, packages), binary.stat()
+    assert memory.notes
     binary.write_bytes(b"two")
     os.utime(binary, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert toolchain.fingerprint(memo, packages) != before
+    assert toolchain.fingerprint(memory, packages) != before
 
 
-def test_a_damaged_memo_is_ignored(tmp_path: Path) -> None:
-    memo = tmp_path / "memo.json"
-    good = toolchain.fingerprint(memo)
-    entries = json.loads(memo.read_text())
-    memo.write_text(json.dumps(dict.fromkeys(entries, "short")))
-    assert toolchain.fingerprint(memo) == good
-    memo.write_text("{")
-    assert toolchain.fingerprint(memo) == good
+def test_a_damaged_memory_is_ignored() -> None:
+    memory = Memory()
+    good = toolchain.fingerprint(memory)
+    (note,) = memory.notes
+    entries = json.loads(memory.notes[note])
+    wrong = [json.dumps(dict.fromkeys(entries, "short")), json.dumps({name: ["x", 3] for name in entries})]
+    for text in (*wrong, "{", "[" * 99_999, "3"):
+        memory.notes[note] = text
+        assert toolchain.fingerprint(memory) == good
 
 
-def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_manifest_states_does_not_depend_on_the_version_of_python() -> None:
+    one = {"python": "CPython 3.11", "islpy": "2026.2 cp311 sha256:aa", "networkx": "3.6 sha256:bb", "plain": "1"}
+    two = {"python": "CPython 3.13", "islpy": "2026.2 cp313 sha256:cc", "networkx": "3.6 sha256:bb", "plain": "1"}
+    assert toolchain.stated(one) == toolchain.stated(two) == {"islpy": "2026.2", "networkx": "3.6 sha256:bb", "plain": "1"}
+    real = toolchain.fingerprint(Memory())
+    stated = toolchain.stated(real)
+    assert stated.keys() == real.keys() - {"python"}
+    assert stated["nvidia-nvjitlink"] == real["nvidia-nvjitlink"]
+    assert not any("cp3" in text for text in stated.values())
+
+
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = toolchain.Package("nvidia-nvjitlink", "no.such.module", ("lib/x.so",))
-    monkeypatch.setattr(toolchain, "PACKAGES", (absent, toolchain.Package("no-such-dist", "llvmlite", ())))
+    monkeypatch.setattr(toolchain, "PACKAGES", (absent, toolchain.Package("no-such-dist", "llvmlite")))
     with pytest.raises(CompileError) as caught:
-        toolchain.fingerprint(tmp_path / "memo.json")
+        toolchain.fingerprint(Memory())
     assert [d.code for d in caught.value.diagnostics] == ["E0601", "E0601"]
     assert all(d.hint == "run `pip install 'tilec[compiler]'`" for d in caught.value.diagnostics)

@@ -39,7 +39,7 @@ def lowered(kernel: str, wanted: dict[str, int | float | bool | str]) -> tuple[L
     return lower(shipped.prepared(kernel, SM_90A, wanted), SM_90A), constants
 
 
-@pytest.mark.parametrize(("dtype", "rows"), [("bf16", 64), ("f16", 128)])
+@pytest.mark.parametrize(("dtype", "rows"), [("bf16", 64), ("f16", 64)])
 def test_flash_attention_at_odd_lengths(dtype: str, rows: int) -> None:
     code, constants = lowered("flash_attention", {"E": dtype, "BM": rows})
     function = shipped.load("flash_attention", {"E": dtype, "BM": rows})

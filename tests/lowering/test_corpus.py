@@ -16,8 +16,9 @@ from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.lowering import lower
-from tilec.passes import prepare
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
 Array = NDArray[Any]
@@ -35,7 +36,7 @@ def run(name: str, arrays: dict[str, Array], scalars: dict[str, int], values: di
     prove(load(name))
     first, second = ({key: array.copy() for key, array in arrays.items()} for _ in range(2))
     interpreter.run(load(name), first, scalars)
-    function = prepare(load(name), SM_90A, num_warps=4)
+    function = prepare(load(name), SM_90A, Overrides(warps=4))
     launch(function, lower(function, SM_90A), second, {**values, **scalars})
     for key, array in first.items():
         np.testing.assert_array_equal(array, second[key], err_msg=key)

@@ -8,7 +8,8 @@ import pytest
 
 from tilec.frontend import load_kernel
 from tilec.lowering import lower
-from tilec.passes import prepare
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A, SM_120A, Target
 
 SOURCE = '''
@@ -55,4 +56,4 @@ def test_a_held_operand_and_its_stages_fit(tmp_path: Path, target: Target, tile:
     path.write_text(SOURCE)
     rows, columns, depth = tile
     function = load_kernel(path, {"E": "bf16", "BM": rows, "BN": columns, "BK": depth}, root=tmp_path)
-    assert lower(prepare(function, target, num_warps=4), target).dynamic_shared_bytes <= target.max_shared_bytes
+    assert lower(prepare(function, target, Overrides(warps=4)), target).dynamic_shared_bytes <= target.max_shared_bytes

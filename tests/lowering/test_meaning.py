@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from tilec import interpreter
 from tilec.ir import ops
+from tilec.ir.core import Op
 from tilec.ir.parser import parse_function
 from tilec.ir.types import DTYPES, TileType, boolean
 from tilec.lowering import lower
-from tilec.passes import folding, prepare
+from tilec.passes.schedule import folding, prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
 Array = NDArray[Any]
@@ -72,7 +74,7 @@ def both(line: str, result: str, *inputs: tuple[str, list[Any]]) -> tuple[list[A
     first, second = np.zeros(size, NUMPY[kept]), np.zeros(size, NUMPY[kept])
     with np.errstate(all="ignore"):
         interpreter.run(parse_function(text), arrays | {"out": first})
-        function = prepare(parse_function(text), SM_90A, num_warps=2)
+        function = prepare(parse_function(text), SM_90A, Overrides(warps=2))
         launch(function, lower(function, SM_90A), arrays | {"out": second}, {})
     return [plainly(x) for x in first], [plainly(x) for x in second]
 
@@ -102,7 +104,7 @@ def pairs(dtype: str) -> tuple[list[Any], list[Any]]:
     return [a for a, _ in every], [b for _, b in every]
 
 
-def folded(op: ops.Op, dtype: str, result: TileType, *values: int) -> int | None:
+def folded(op: Op, dtype: str, result: TileType, *values: int) -> int | None:
     """What folding makes of an operation on constants."""
     for value in values:
         constant = ops.Constant(value=bool(value) if dtype == "bool" else value)

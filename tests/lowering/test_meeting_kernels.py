@@ -13,10 +13,11 @@ from mlir_steps import Array
 from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function, VerifyError
-from tilec.ir.ops_staging import AsyncCopy, BlockBarrier
+from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops_sync import Barrier
 from tilec.lowering import lower
-from tilec.passes import meeting_check, prepare
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.schedule import meeting_check, prepare
 from tilec.target import SM_90A, TARGETS, Target
 
 FOLDER = Path(__file__).parent / "meeting_kernels"
@@ -106,12 +107,12 @@ def test_a_mask_in_an_unsafe_block_stays(n: int) -> None:
 @pytest.mark.parametrize("name", ["moving_window", "update_ahead"])
 def test_the_second_check_misses_no_barrier(name: str) -> None:
     """Every barrier that the pass inserts here is needed, and the check that shares no path logic with it says so."""
-    count = sum(isinstance(op, BlockBarrier) for op in prepare(proven(name), SM_90A).body.walk())
+    count = sum(isinstance(op, Barrier) for op in prepare(proven(name), SM_90A).body.walk())
     assert count
     for dropped in range(count):
         function = prepare(proven(name), SM_90A)
         meeting_check.check(function)
-        barrier = [op for op in function.body.walk() if isinstance(op, BlockBarrier)][dropped]
+        barrier = [op for op in function.body.walk() if isinstance(op, Barrier)][dropped]
         home = next(block for block in blocks(function) if barrier in block)
         home.remove(barrier)
         with pytest.raises(VerifyError, match="no meeting of the block's threads"):

@@ -5,47 +5,50 @@ from __future__ import annotations
 import pytest
 from thread_machine import Thread
 
-from tilec.ir import mma_layouts
+from tilec.atoms import mma_sync
+from tilec.atoms.mma_sync import WarpGrid
 from tilec.ir.core import Block, Value
 from tilec.ir.expr import sym
 from tilec.ir.layout import Layout, register_map
-from tilec.ir.mma_layouts import WarpGrid
 from tilec.ir.ops import Mma
 from tilec.ir.ops_staging import AsyncCopy
 from tilec.ir.types import DType, SharedType, TensorType, TileType, bf16, f32, i32, i64
-from tilec.lowering import mma, tensor_core
+from tilec.lowering import products, staging
+from tilec.lowering.context import storage
+from tilec.mlir import types as mlir
+from tilec.mlir.types import GLOBAL, SHARED, SsaValue
 
 
 class Context(Thread):
-    """A `TileContext` of one thread whose tensors are named by what the test binds."""
+    """The `Context` of one thread whose tensors are named by what the test binds."""
 
     def __init__(self, threads: int, thread: int = 0) -> None:
         super().__init__()
         self.threads, self.index = threads, thread
-        self.tiles: dict[Value, list[str]] = {}
+        self.tiles: dict[Value, list[SsaValue]] = {}
         self.extents: dict[int, int] = {}
         self.strides: dict[int, int] = {}
 
-    def registers(self, value: Value) -> list[str]:
+    def registers(self, value: Value) -> list[SsaValue]:
         return self.tiles[value]
 
-    def assign(self, value: Value, registers: list[str]) -> None:
+    def assign(self, value: Value, registers: list[SsaValue]) -> None:
         self.tiles[value] = registers
 
-    def pointer(self, tensor: Value) -> str:
+    def pointer(self, tensor: Value) -> SsaValue:
         return self.tiles[tensor][0]
 
-    def extent(self, tensor: Value, axis: int) -> str:
+    def extent(self, tensor: Value, axis: int) -> SsaValue:
         return self.bind(self.extents[axis])
 
-    def stride(self, tensor: Value, axis: int) -> str:
-        return self.bind(self.strides[axis])
+    def stride(self, tensor: Value, axis: int) -> SsaValue:
+        return self.bind(self.strides[axis], mlir.i64)
 
-    def thread(self) -> str:
+    def thread(self) -> SsaValue:
         return self.bind(self.index)
 
-    def shared_base(self) -> str:
-        return self.bind(0)
+    def shared_base(self) -> SsaValue:
+        return self.bind(0, SHARED)
 
 
 def origin(layout: Layout, registers: list[str], fragment: Layout) -> tuple[int, int]:
@@ -57,6 +60,11 @@ def origin(layout: Layout, registers: list[str], fragment: Layout) -> tuple[int,
         starts.add((row - row_in, column - column_in))
     (start,) = starts
     return start
+
+
+def names(values: list[SsaValue]) -> list[str]:
+    """Those of elements, also where two are packed into one value."""
+    return " ".join(value.name for value in values).split()
 
 
 @pytest.mark.parametrize("grid", [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(1, 4)], ids=str)
@@ -71,27 +79,27 @@ def test_products_cover_the_tile_once(grid: WarpGrid, depth: int, monkeypatch: p
     op = Mma(operands=values)
     op.define(TileType(f32, (rows, columns)))
     layouts = (
-        mma_layouts.operand_a(rows, depth, grid),
-        mma_layouts.operand_b(depth, columns, grid),
-        mma_layouts.accumulator(rows, columns, grid),
+        mma_sync.operand_a(rows, depth, grid),
+        mma_sync.operand_b(depth, columns, grid),
+        mma_sync.accumulator(rows, columns, grid),
     )
-    fragments = mma_layouts.operand_a(16, 16, one), mma_layouts.operand_b(16, 8, one), mma_layouts.accumulator(16, 8, one)
+    fragments = mma_sync.operand_a(16, 16, one), mma_sync.operand_b(16, 8, one), mma_sync.accumulator(16, 8, one)
     done: list[tuple[int, int, int]] = []
 
-    def multiply(out: object, a: list[str], b: list[str], c: list[str], dtype: DType) -> list[str]:
-        a_at = origin(layouts[0], " ".join(a).split(), fragments[0])
-        b_at = origin(layouts[1], " ".join(b).split(), fragments[1])
-        c_at = origin(layouts[2], c, fragments[2])
+    def multiply(out: object, a: list[SsaValue], b: list[SsaValue], c: list[SsaValue], dtype: DType) -> list[SsaValue]:
+        a_at = origin(layouts[0], names(a), fragments[0])
+        b_at = origin(layouts[1], names(b), fragments[1])
+        c_at = origin(layouts[2], names(c), fragments[2])
         assert (a_at[0], b_at[1], a_at[1]) == (*c_at, b_at[0])
         done.append((*c_at, a_at[1]))
         return c
 
-    monkeypatch.setattr(tensor_core, "pack", lambda out, low, high, dtype: f"{low} {high}")
-    monkeypatch.setattr(tensor_core, "multiply", multiply)
+    monkeypatch.setattr(mma_sync, "pack", lambda out, low, high, dtype: SsaValue(f"{low.name} {high.name}", mlir.i32))
+    monkeypatch.setattr(mma_sync, "multiply", multiply)
     context = Context(32 * grid.count)
     for value, layout in zip(values, layouts, strict=True):
-        context.assign(value, [str(i) for i in range(layout.num_registers)])
-    mma.lower_mma(context, op)
+        context.assign(value, [SsaValue(str(i), storage(value.tile.dtype)) for i in range(layout.num_registers)])
+    products.lower_mma(context, op)
     expected = (rows // grid.rows // 16) * (columns // grid.columns // 8) * (depth // 16)
     assert len(done) == len(set(done)) == expected
     assert context.registers(op.result) == context.registers(values[2])
@@ -113,12 +121,12 @@ def test_copy_of_a_box_reads_these_elements(batch: int, row: int, column: int, w
     for index in range(threads):
         context = Context(threads, index)
         context.extents, context.strides = dict(enumerate(extents)), dict(enumerate(strides))
-        context.assign(tensor, [context.bind(1 << 20)])
-        context.assign(buffer, [context.bind(4096)])
+        context.assign(tensor, [context.bind(1 << 20, GLOBAL)])
+        context.assign(buffer, [context.bind(4096, SHARED)])
         context.assign(stage, [context.bind(2)])
         for value, at in zip(offsets, (batch, row, column), strict=True):
-            context.assign(value, [context.bind(at)])
-        mma.lower_async_copy(context, op)
+            context.assign(value, [context.bind(at, mlir.i64 if wide else mlir.i32)])
+        staging.lower_async_copy(context, op)
         for target, source, size in context.copies:
             memory.update({target + i: source + i for i in range(size)})
     start = 4096 + 2 * type.stage_bytes
@@ -131,19 +139,13 @@ def test_copy_of_a_box_reads_these_elements(batch: int, row: int, column: int, w
     assert memory == expected
 
 
-def test_layouts_of_a_product() -> None:
-    values = [Value(TileType(bf16, (128, 32))), Value(TileType(bf16, (32, 64))), Value(TileType(f32, (128, 64)))]
-    op = Mma(operands=values)
-    op.define(TileType(f32, (128, 64)))
-    grid = mma_layouts.choose_warps(128, 64, 4)
-    assert grid == WarpGrid(2, 2)
-    a, b, c = mma_layouts.operand_a(128, 32, grid), mma_layouts.operand_b(32, 64, grid), mma_layouts.accumulator(128, 64, grid)
-    assert mma_layouts.layouts_of(op, 4) == (a, b, c)
-    assert mma_layouts.layouts_of(op, 128) is None
+def test_warps_divide_a_product_so_that_they_read_least() -> None:
+    assert mma_sync.choose_warps(128, 64, 4) == WarpGrid(2, 2)
+    assert mma_sync.choose_warps(128, 64, 128) is None
 
 
 def test_an_accumulator_is_a_left_operand_in_place() -> None:
     grid = WarpGrid(4, 1)
-    assert register_map(mma_layouts.accumulator(64, 32, grid), mma_layouts.operand_a(64, 32, grid)) == tuple(range(16))
+    assert register_map(mma_sync.accumulator(64, 32, grid), mma_sync.operand_a(64, 32, grid)) == tuple(range(16))
     split = WarpGrid(2, 2)
-    assert register_map(mma_layouts.accumulator(64, 32, split), mma_layouts.operand_a(64, 32, split)) is None
+    assert register_map(mma_sync.accumulator(64, 32, split), mma_sync.operand_a(64, 32, split)) is None

@@ -18,8 +18,9 @@ from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.lowering import lower
-from tilec.passes import prepare
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A, TARGETS, Target
 
 WORDS = """Atomic, In, Out, abs, arange, argmax, argmin, astype, atomic_add, atomic_max, atomic_min, bf16, ceil, cos,
@@ -47,7 +48,7 @@ def compiled(folder: Path, signature: str, body: str) -> Callable[[], Function]:
 
 def run(make: Callable[[], Function], arrays: dict[str, Array], warps: int = 2) -> None:
     """Lower for one target, and run on the arrays."""
-    launch(make(), lower(prepare(make(), SM_90A, num_warps=warps), SM_90A), arrays, {})
+    launch(make(), lower(prepare(make(), SM_90A, Overrides(warps=warps)), SM_90A), arrays, {})
 
 
 def elementwise(folder: Path, source: str, target: str, expression: str, *inputs: Array) -> Array:

@@ -12,7 +12,8 @@ from mlir_steps import Array
 
 from tilec.frontend import load_kernel
 from tilec.lowering import lower
-from tilec.passes import prepare
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A, SM_120A
 
 WORDS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, unsafe,
@@ -30,7 +31,7 @@ def run(folder: Path, signature: str, body: str, arrays: dict[str, Array], scala
     words = f'"""One access."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n'
     path.write_text(f"{words}@tilec.kernel\ndef k({signature}):\n    grid(1)\n{lines}\n")
     function = load_kernel(path, {}, root=folder)
-    made = lower(prepare(load_kernel(path, {}, root=folder), SM_90A, num_warps=1), SM_90A)
+    made = lower(prepare(load_kernel(path, {}, root=folder), SM_90A, Overrides(warps=1)), SM_90A)
     launch(function, made, arrays, scalars)
 
 

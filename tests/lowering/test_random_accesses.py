@@ -19,7 +19,8 @@ from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function, VerifyError
 from tilec.lowering import lower
-from tilec.passes import meeting_check, meetings, prepare
+from tilec.passes.schedule import meeting_check, meetings, prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
 PROGRAMS = 200
@@ -49,7 +50,7 @@ def test_no_program_races(batch: int, tmp_path: Path) -> None:
         arrays, scalars = arrays_of(seed)
         wanted = {name: array.copy() for name, array in arrays.items()}
         run(kernel(tmp_path, seed), wanted, scalars)
-        function = prepare(kernel(tmp_path, seed), SM_90A, num_warps=warps_of(seed))
+        function = prepare(kernel(tmp_path, seed), SM_90A, Overrides(warps=warps_of(seed)))
         try:
             launch(function, lower(function, SM_90A), arrays, dict(scalars))
         except AssertionError as error:
@@ -65,7 +66,7 @@ def test_without_the_pass_there_are_races(tmp_path: Path, monkeypatch: pytest.Mo
     races, refused, seeds = 0, 0, range(1000, 1040)
     for seed in seeds:
         arrays, scalars = arrays_of(seed)
-        function = prepare(kernel(tmp_path, seed), SM_90A, num_warps=warps_of(seed))
+        function = prepare(kernel(tmp_path, seed), SM_90A, Overrides(warps=warps_of(seed)))
         try:
             check(function)
             is_refused = False

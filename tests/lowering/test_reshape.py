@@ -16,8 +16,9 @@ from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
 from tilec.lowering import lower
-from tilec.passes import prepare
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
 from tilec.target import SM_90A, TARGETS, Target
 
 Shape = tuple[int, ...]
@@ -45,7 +46,7 @@ def kernel(folder: Path, source: Shape, target: Shape, body: str, dtype: str = "
 def computed(folder: Path, source: Shape, target: Shape, body: str, warps: int, dtype: str = "f32") -> tuple[bool, Array]:
     """Run the kernel on 0, 1, 2, ...; whether it needed shared memory, and what it stored."""
     function = kernel(folder, source, target, body, dtype)
-    lowered = lower(prepare(kernel(folder, source, target, body, dtype), SM_90A, num_warps=warps), SM_90A)
+    lowered = lower(prepare(kernel(folder, source, target, body, dtype), SM_90A, Overrides(warps=warps)), SM_90A)
     x = (np.arange(prod(source)) % 251).reshape(source).astype(TYPES[dtype])
     out = np.full(target, -1).astype(x.dtype)
     launch(function, lowered, {"x": x, "out": out}, {})

@@ -7,12 +7,14 @@ import itertools
 import pytest
 from thread_machine import Thread
 
+from tilec.atoms import cp_async, ldmatrix, mma_sync
+from tilec.atoms.mma_sync import WarpGrid
 from tilec.codegen import to_ptx
-from tilec.ir import mma_layouts
-from tilec.ir.mma_layouts import WarpGrid
 from tilec.ir.types import SharedType, bf16, f16
-from tilec.lowering import tensor_core
 from tilec.lowering.positions import Position
+from tilec.mlir.builder import Builder
+from tilec.mlir.module import Argument, kernel_module
+from tilec.mlir.types import GLOBAL, SHARED, SsaValue, i64
 from tilec.target import TARGETS, Target
 
 GRIDS = [WarpGrid(1, 1), WarpGrid(2, 2), WarpGrid(4, 1), WarpGrid(1, 4)]
@@ -23,8 +25,8 @@ def fill(type: SharedType, threads: int, vector: int, row_bytes: int) -> dict[in
     memory: dict[int, int] = {}
     for index in range(threads):
         thread = Thread()
-        box = tensor_core.Box(thread.bind(0), thread.bind(row_bytes))
-        tensor_core.async_copy(thread, box, type, thread.bind(0), thread.bind(index), threads, vector)
+        box = cp_async.Box(thread.bind(0, GLOBAL), thread.bind(row_bytes, i64))
+        cp_async.async_copy(thread, box, type, thread.bind(0, SHARED), thread.bind(index), threads, vector)
         for target, source, size in thread.copies:
             assert target % vector == 0 and size == vector
             for byte in range(size):
@@ -50,16 +52,14 @@ def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
     copied = 0
     for index in range(threads):
         thread = Thread()
-        box = tensor_core.Box(
-            pointer=thread.bind((row * 80 + column) * 2),
-            row_stride=thread.bind(160),
-            padded=True,
-            row=Position(thread.bind(row), "i32"),
-            column=Position(thread.bind(column), "i32"),
+        edges = cp_async.Edges(
+            row=Position(thread.bind(row)),
+            column=Position(thread.bind(column)),
             row_extent=thread.bind(extents[0]),
             column_extent=thread.bind(extents[1]),
         )
-        tensor_core.async_copy(thread, box, type, thread.bind(0), thread.bind(index), threads, 16)
+        box = cp_async.Box(thread.bind((row * 80 + column) * 2, GLOBAL), thread.bind(160, i64), edges)
+        cp_async.async_copy(thread, box, type, thread.bind(0, SHARED), thread.bind(index), threads, 16)
         for _, source, size in thread.copies:
             at_row, at_column = source // 160, source % 160 // 2
             if size:
@@ -77,7 +77,7 @@ def test_padded_copy_reads_only_inside(row: int, column: int) -> None:
 @pytest.mark.parametrize("step", [0, 16])
 def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: WarpGrid, step: int) -> None:
     tile = (64, 16) if side == "a" else (16, 64)
-    layout = mma_layouts.operand_a(*tile, grid) if side == "a" else mma_layouts.operand_b(*tile, grid)
+    layout = mma_sync.operand_a(*tile, grid) if side == "a" else mma_sync.operand_b(*tile, grid)
     whole = (64, 32) if side == "a" else (32, 64)
     type = SharedType(bf16, (whole[1], whole[0]) if transposed else whole, 1)
     where = {type.offset(r, c): (r, c) for r in range(type.shape[0]) for c in range(type.shape[1])}
@@ -86,8 +86,8 @@ def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: Warp
         lanes: list[Thread] = []
         for lane in range(32):
             thread = Thread()
-            stage, lane_name, warp_name = thread.bind(0), thread.bind(lane), thread.bind(warp)
-            tensor_core.load_matrices(thread, type, stage, layout, lane_name, warp_name, origin, transposed)
+            stage, lane_name, warp_name = thread.bind(0, SHARED), thread.bind(lane), thread.bind(warp)
+            ldmatrix.load_matrices(thread, type, stage, layout, lane_name, warp_name, origin, transposed)
             lanes.append(thread)
         names = {tuple(name for name, _ in thread.matrices) for thread in lanes}
         assert len(names) == 1
@@ -110,51 +110,30 @@ def test_matrix_loads_give_the_fragments(side: str, transposed: bool, grid: Warp
         assert register == layout.num_registers
 
 
-class Lines:
-    """A `Writer` that keeps the text."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def value(self, text: str) -> str:
-        name = f"%v{len(self.lines)}"
-        self.lines.append(f"{name} = {text}")
-        return name
-
-    def effect(self, text: str) -> None:
-        self.lines.append(text)
-
-
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_text_becomes_the_instructions_on_each_target(target: Target, dtype: object) -> None:
     assert dtype in (bf16, f16)
     element = bf16 if dtype == bf16 else f16
-    out, grid = Lines(), WarpGrid(1, 1)
+    out, grid = Builder(), WarpGrid(1, 1)
+    x, y = SsaValue("%x", GLOBAL), SsaValue("%y", GLOBAL)
     type = SharedType(element, (16, 64), 2)
-    base = out.value("llvm.mlir.addressof @dynamic_shared : !llvm.ptr<3>")
-    thread = out.value("nvvm.read.ptx.sreg.tid.x : i32")
-    zero = tensor_core.number(out, 0)
-    size = tensor_core.number(out, 128, "i64")
+    base, thread = out.dynamic_shared(), out.special_register("tid.x")
+    zero, size = out.constant(0), out.constant(128, i64)
     for whole in (False, True):
-        edge = Position(zero, "i32")
-        padded = tensor_core.Box("%x", size, True, whole, edge, edge, thread, thread)
-        tensor_core.async_copy(out, padded, type, base, thread, 32, 16)
-    tensor_core.async_copy(out, tensor_core.Box("%x", size), type, base, thread, 32, 16)
-    tensor_core.commit_copies(out)
-    tensor_core.wait_copies(out, 0, False)
-    layouts = mma_layouts.operand_a(16, 16, grid), mma_layouts.operand_b(16, 16, grid)
-    a = tensor_core.load_matrices(out, type, base, layouts[0], thread, zero, (0, 0), False)
-    b = tensor_core.load_matrices(out, type, base, layouts[1], thread, zero, (0, 0), False)
-    a[0] = tensor_core.pack(out, *tensor_core.unpack(out, a[0], element), element)
-    start = out.value("llvm.mlir.constant(0.0 : f32) : f32")
-    for value in tensor_core.multiply(out, a, b[:2], [start] * 4, element):
-        out.effect(f"llvm.store {value}, %y : f32, !llvm.ptr<1>")
-    body = "\n".join(out.lines)
-    mlir = f"""module {{
-      llvm.mlir.global external @dynamic_shared() {{addr_space = 3 : i32, alignment = 128 : i64}} : !llvm.array<0 x i8>
-      llvm.func @k(%x: !llvm.ptr<1>, %y: !llvm.ptr<1>) attributes {{nvvm.kernel}} {{ {body} \n llvm.return }}
-    }}"""
-    ptx = to_ptx(mlir, target)
+        edges = cp_async.Edges(Position(zero), Position(zero), thread, thread, whole=whole)
+        cp_async.async_copy(out, cp_async.Box(x, size, edges), type, base, thread, 32, 16)
+    cp_async.async_copy(out, cp_async.Box(x, size), type, base, thread, 32, 16)
+    out.commit_group()
+    out.wait_group(0)
+    out.barrier()
+    layouts = mma_sync.operand_a(16, 16, grid), mma_sync.operand_b(16, 16, grid)
+    a = ldmatrix.load_matrices(out, type, base, layouts[0], thread, zero, (0, 0), False)
+    b = ldmatrix.load_matrices(out, type, base, layouts[1], thread, zero, (0, 0), False)
+    a[0] = mma_sync.pack(out, *mma_sync.unpack(out, a[0], element), element)
+    for value in mma_sync.multiply(out, a, b[:2], [out.float_constant(0)] * 4, element):
+        out.store(value, y)
+    arguments = Argument(x), Argument(y)
+    ptx = to_ptx(kernel_module("k", arguments, out.lines, threads=32, min_blocks=None, alignment=128), target)
     for instruction in ("cp.async.cg.shared.global", "ldmatrix", ".trans", f"mma.sync.aligned.m16n8k16.row.col.f32.{element}"):
         assert instruction in ptx

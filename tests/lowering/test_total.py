@@ -10,8 +10,8 @@ from tests import shipped
 from tilec.ir.core import Access, VerifyError
 from tilec.ir.parser import parse_function
 from tilec.lowering import lower, total
-from tilec.passes import prepare
-from tilec.passes.aliasing import no_alias_pairs
+from tilec.passes.prover.aliasing import no_alias_pairs
+from tilec.passes.schedule import prepare
 from tilec.target import SM_90A, TARGETS
 
 KERNEL = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: out tensor<i32, [N], align 16>) {
@@ -106,6 +106,24 @@ def test_single_lines_are_refused(line: str) -> None:
     total.check(FLOATS.replace("LINE", "%1 = llvm.fadd %a, %a {fastmathFlags = #llvm.fastmath<contract>} : f32"))
     with pytest.raises(VerifyError):
         total.check(FLOATS.replace("LINE", line))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [
+        ("%1 = llvm.fadd %a, %a : f32", "%2 = llvm.fadd %a, %a : f64"),
+        ("%1 = llvm.bitcast %a : f32 to i32", "%2 = llvm.bitcast %a : f32 to f8"),
+        ("%1 = llvm.load %a {alignment = 4 : i64} : !llvm.ptr<1> -> i32",
+         "%2 = llvm.load %a {alignment = 4 : i64} : !llvm.ptr<5> -> i32"),
+        ('%1 = llvm.call_intrinsic "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4.b16.p3"(%a) : (i32) -> i32',
+         '%2 = llvm.call_intrinsic "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x3.b16.p3"(%a) : (i32) -> i32'),
+    ],
+)  # fmt: skip
+def test_a_number_that_is_no_name_is_read_on_every_line(allowed: str, refused: str) -> None:
+    """A line like one that passed, but for a digit of its type or of its flag, has not passed."""
+    total.check(FLOATS.replace("LINE", allowed))
+    with pytest.raises(VerifyError):
+        total.check(FLOATS.replace("LINE", f"{allowed}\n{refused}"))
 
 
 def right(kind: str, *before: str, mark: str = "") -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+
+from tilec.mlir.builder import Builder
+from tilec.mlir.types import SsaValue, Type, i32
 
 _BINARY = {
     "add": lambda a, b: a + b,
@@ -24,22 +26,23 @@ _COMPARE = {
 }
 
 
-@dataclass
-class Thread:
-    """A `Writer` that computes as it is written to. `copies` are (target, source, bytes), `matrices` (name, address)."""
+class Thread(Builder):
+    """Computes as it is written to. `copies` are (target, source, bytes), `matrices` (name, address)."""
 
-    values: dict[str, int] = field(default_factory=dict)
-    copies: list[tuple[int, int, int]] = field(default_factory=list)
-    matrices: list[tuple[str, int]] = field(default_factory=list)
-    guards: list[bool] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, int] = {}
+        self.copies: list[tuple[int, int, int]] = []
+        self.matrices: list[tuple[str, int]] = []
+        self.guards: list[bool] = []
 
-    def bind(self, value: int) -> str:
+    def bind(self, value: int, type: Type = i32) -> SsaValue:
         name = f"%{len(self.values)}"
         self.values[name] = value
-        return name
+        return SsaValue(name, type)
 
-    def value(self, text: str) -> str:
-        return self.bind(self._compute(text))
+    def _value(self, text: str, type: Type) -> SsaValue:
+        return self.bind(self._compute(text), type)
 
     def _compute(self, text: str) -> int:
         name, rest = text.split(" ", 1) if "(" not in text.split(" ")[0] else text.split("(", 1)
@@ -66,7 +69,7 @@ class Thread:
             return 0
         raise AssertionError(text)
 
-    def effect(self, text: str) -> None:
+    def _effect(self, text: str) -> None:
         if text.startswith("scf.if"):
             self.guards.append(bool(self.values[re.search(r"%\d+", text)[0]]))
         elif text == "}":

@@ -17,7 +17,7 @@ from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Function
 from tilec.ir.printer import print_function
-from tilec.passes import prove
+from tilec.passes.prover import prove
 
 Size = dict[str, float | str]
 

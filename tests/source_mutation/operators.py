@@ -26,7 +26,7 @@ WORDS = {
     "or": "and", "add": "sub", "olt": "ogt", "ogt": "olt", "shl": "lshr", "bfly": "down", "wait_group": "commit_group",
 }  # fmt: skip
 _WORD = re.compile(r"(?<![\w`-])(" + "|".join(WORDS) + r")(?![\w`-])")
-ORDERED = {"lt", "le", "ge", "gt", "select", "range", "compared", "cdiv", "minimum", "maximum", "overlap", "implies", "slice"}
+ORDERED = {"lt", "le", "ge", "gt", "select", "range", "compared", "cdiv", "implies", "slice"}
 """Functions of two alike arguments whose order matters."""
 Change = tuple[str, str, ast.AST, str]
 """Operator, what was done in words, the node whose text is replaced, the new text."""

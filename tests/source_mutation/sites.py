@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -16,19 +16,22 @@ from pathlib import Path
 from tests.source_mutation.operators import changes
 
 WEIGHTS = {
-    "tilec/passes": 1.0, "tilec/lowering": 1.0, "tilec/codegen": 0.6, "tilec/ir/verifier.py": 0.5, "tilec/ir/ops.py": 0.4,
-    "tilec/ir/types.py": 0.6, "tilec/ir/expr.py": 0.8, "tilec/ir/layout.py": 0.6, "tilec/ir/mma_layouts.py": 0.6,
+    "tilec/passes": 1.0, "tilec/lowering": 1.0, "tilec/codegen": 0.6, "tilec/ir/verifier.py": 0.5, "tilec/ir/ops": 0.4,
+    "tilec/ir/range_facts.py": 1.0,
+    "tilec/ir/types.py": 0.6, "tilec/ir/expr.py": 0.8, "tilec/ir/layout.py": 0.6, "tilec/atoms": 1.0,
     "tilec/ir/blocked_layouts.py": 0.5, "tilec/frontend/arithmetic.py": 0.6, "tilec/frontend/memory.py": 0.8,
     "tilec/frontend/host.py": 0.8, "tilec/frontend/signature.py": 0.5, "tilec/frontend/emitter.py": 0.5,
     "tilec/frontend/directives.py": 0.4,
 }  # fmt: skip
 SAFETY = {
-    "tilec/passes/bounds.py": 2, "tilec/passes/races.py": 2, "tilec/passes/coverage.py": 1.5, "tilec/passes/order.py": 2,
-    "tilec/passes/wrap.py": 2, "tilec/passes/accesses.py": 2, "tilec/passes/index_terms.py": 2, "tilec/passes/ranges.py": 1.5,
-    "tilec/passes/staged_loads.py": 1.5, "tilec/passes/staging.py": 1.5, "tilec/passes/meetings.py": 2,
-    "tilec/passes/meeting_check.py": 1.5, "tilec/passes/versioning.py": 1.5, "tilec/passes/aliasing.py": 2,
-    "tilec/lowering/memory.py": 2, "tilec/lowering/arithmetic.py": 2, "tilec/lowering/visibility.py": 2,
-    "tilec/passes/index_graph.py": 0, "tilec/passes/layout.py": 0.6, "tilec/passes/warpgroups.py": 0.5,
+    "tilec/passes/prover/bounds.py": 2, "tilec/passes/prover/races.py": 2, "tilec/passes/prover/coverage.py": 1.5,
+    "tilec/passes/prover/order.py": 2, "tilec/passes/prover/wrap.py": 2, "tilec/passes/prover/accesses.py": 2,
+    "tilec/passes/prover/index_terms.py": 2, "tilec/passes/analysis/ranges.py": 1.5,
+    "tilec/passes/schedule/staged_loads.py": 1.5, "tilec/passes/schedule/staging.py": 1.5,
+    "tilec/passes/schedule/meetings.py": 2, "tilec/passes/schedule/meeting_check.py": 1.5,
+    "tilec/passes/schedule/versioning.py": 1.5, "tilec/passes/prover/aliasing.py": 2, "tilec/lowering/memory.py": 2,
+    "tilec/lowering/arithmetic.py": 2, "tilec/lowering/visibility.py": 2, "tilec/passes/prover/index_graph.py": 0,
+    "tilec/passes/schedule/layout.py": 0.6, "tilec/passes/schedule/warpgroups.py": 0.5,
 }  # fmt: skip
 MESSAGES = {
     "Diagnostic",
@@ -164,8 +167,9 @@ def _is_message(node: ast.AST) -> bool:
     return isinstance(node, ast.keyword) and node.arg in ("hint", "label", "notes")
 
 
-def chosen(root: Path, count: int) -> list[Mutant]:
-    """`count` mutants: by file in proportion to weight and the root of its size, at most two in a function, operators mixed."""
+def chosen(root: Path, count: int, without: Collection[str] = ()) -> list[Mutant]:
+    """`count` mutants: by file in proportion to weight and the root of its size, at most two in a function, operators mixed.
+    In place of those in `without` (identities) stands the next of the same file."""
     pools = {path: (mutants(root, path), weight) for path, weight in files(root)}
     total = sum(weight * sqrt(len(pool)) for pool, weight in pools.values())
     shares = sorted(
@@ -177,11 +181,11 @@ def chosen(root: Path, count: int) -> list[Mutant]:
         quotas[path] += 1
     found: list[Mutant] = []
     for path, quota in sorted(quotas.items()):
-        found += _spread(path.read_text(encoding="utf-8"), pools[path][0], quota)
+        found += _spread(path.read_text(encoding="utf-8"), pools[path][0], quota, without)
     return found
 
 
-def _spread(text: str, pool: list[Mutant], quota: int) -> list[Mutant]:
+def _spread(text: str, pool: list[Mutant], quota: int, without: Collection[str]) -> list[Mutant]:
     order = sorted(pool, key=lambda mutant: mutant.identity)
     taken: list[Mutant] = []
     for most in (1, 2, 99):
@@ -189,6 +193,6 @@ def _spread(text: str, pool: list[Mutant], quota: int) -> list[Mutant]:
             same = sum(other.function == mutant.function for other in taken)
             kind = sum(other.operator == mutant.operator for other in taken)
             wanted = len(taken) < quota and mutant not in taken and same < most and kind < max(1, quota // 3) * most
-            if wanted and _parses(mutant.applied(text)):
+            if wanted and mutant.identity not in without and _parses(mutant.applied(text)):
                 taken.append(mutant)
     return taken

@@ -1,49 +1,84 @@
-"""Which tests are run against a mistake, in what order: the file's own tests first, then the layer's, then everything wide.
+"""Which steps are run against a mistake, in what order: the file's own tests first, then the layer's, then everything wide.
 
-A step is a list of pytest targets that run in one process. The wide steps are the same for all files, cheap ones first.
+A step is a list of pytest targets that run in one process, or the ratchet, which is a command. The wide steps are the same for
+all files, cheap ones first, each small enough that a few machines' worth of cores share what a survivor costs.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 Step = tuple[str, ...]
+RATCHET: Step = ("tilec ratchet",)
+"""Proofs and resources of the shipped kernels against `tests/golden`: no test, but the gate's own command."""
 PROVER: tuple[Step, ...] = (
-    ("tests/passes/test_prove.py", "tests/passes/test_ranges.py", "tests/passes/test_integer_sets.py",
-     "tests/passes/test_contract.py"),
+    ("tests/passes/test_precision.py", "tests/passes/test_prove.py", "tests/passes/test_ranges.py",
+     "tests/passes/test_integer_sets.py", "tests/passes/test_contract.py", "tests/passes/test_case_split.py",
+     "tests/passes/test_declared_ranges.py", "tests/passes/test_connectives.py", "tests/passes/test_unsafe_facts.py",
+     "tests/passes/test_true_counterexamples.py"),
     ("tests/ui/test_ui.py", "tests/soundness/test_enumeration.py"),
     ("tests/soundness/test_random_kernels.py",),
 )  # fmt: skip
 SCHEDULING: tuple[Step, ...] = (
-    ("tests/passes/test_staging.py", "tests/passes/test_layouts.py", "tests/passes/test_anchors.py",
-     "tests/passes/test_reshape_layouts.py", "tests/passes/test_overlap.py", "tests/passes/test_canonicalize.py"),
+    ("tests/passes/test_schedule_choices.py", "tests/passes/test_staging.py", "tests/passes/test_anchors.py",
+     "tests/passes/test_reshape_layouts.py", "tests/passes/test_overlap.py", "tests/passes/test_canonicalize.py",
+     "tests/passes/test_in_range.py", "tests/passes/test_ring_check.py", "tests/passes/test_notes.py"),
     ("tests/lowering/test_mma.py", "tests/lowering/test_rules.py", "tests/lowering/test_meeting_kernels.py",
-     "tests/lowering/test_held_operands.py"),
+     "tests/lowering/test_held_operands.py", "tests/passes/test_layouts.py"),
 )  # fmt: skip
 LOWERING: tuple[Step, ...] = (
-    ("tests/lowering/test_rules.py", "tests/lowering/test_reshape.py", "tests/lowering/test_tensor_core.py",
-     "tests/lowering/test_mma.py"),
-    ("tests/lowering/test_operations.py",),
+    ("tests/lowering/test_choices.py", "tests/lowering/test_rules.py", "tests/lowering/test_reshape.py",
+     "tests/lowering/test_tensor_core.py", "tests/lowering/test_mma.py", "tests/lowering/test_positions.py",
+     "tests/lowering/test_total.py"),
+    ("tests/lowering/test_operations.py", "tests/programs/test_regressions.py"),
     ("tests/programs/test_programs.py",),
 )  # fmt: skip
 LANGUAGE: tuple[Step, ...] = (
-    ("tests/ir", "tests/frontend/test_ir.py", "tests/frontend/test_semantics.py", "tests/frontend/test_refusals.py"),
+    ("tests/ir/test_expr.py", "tests/ir/test_verifier.py", "tests/frontend/test_ir.py", "tests/frontend/test_semantics.py",
+     "tests/frontend/test_refusals.py", "tests/frontend/test_suggestions.py"),
     ("tests/interpreter", "tests/ui/test_ui.py"),
-)
+)  # fmt: skip
 WIDE: tuple[Step, ...] = (
     ("tests/passes",),
-    ("tests/ir", "tests/frontend", "tests/interpreter", "tests/ui/test_ui.py"),
-    ("tests/lowering",),
-    ("tests/programs/test_programs.py",),
+    ("tests/ir/test_expr.py", "tests/ir/test_verifier.py", "tests/frontend", "tests/interpreter", "tests/ui/test_ui.py"),
+    ("tests/programs/test_regressions.py", "tests/lowering/test_choices.py", "tests/lowering/test_rules.py",
+     "tests/lowering/test_reshape.py",
+     "tests/lowering/test_tensor_core.py", "tests/lowering/test_mma.py", "tests/lowering/test_positions.py",
+     "tests/lowering/test_total.py", "tests/lowering/test_meeting_kernels.py", "tests/lowering/test_held_operands.py"),
+    ("tests/soundness/test_enumeration.py", "tests/soundness/test_arithmetic.py"),
+    ("tests/programs",),
+    ("tests/lowering/test_operations.py",),
     ("tests/soundness",),
-    ("tests/codegen", "tests/runtime", "tests/golden", "tests/bundle/test_ratchet.py"),
-    ("tests/emulator", "tests/audit"),
-    ("tests/kernels", "tests/mutation", "tests/ui/test_shipped_mutations.py"),
-)
-SCHEDULING_FILES = (
-    "staging", "staged_loads", "staged_products", "layout", "anchors", "warpgroups", "overlap", "versioning", "canonicalize",
-    "folding", "prepare", "meetings", "meeting_check", "conversions", "in_range",
+    ("tests/ui/test_shipped_mutations.py",),
+    ("tests/mutation", "tests/kernels"),
+    RATCHET,
+    ("tests/lowering/test_shipped_results.py", "tests/lowering/test_attention_results.py"),
+    ("tests/lowering",),
+    ("tests/codegen", "tests/runtime", "tests/bundle", "tests/workers", "tests/cli"),
+    ("tests/ir",),
+    ("tests/emulator/test_shipped.py", "tests/emulator/test_every_kernel.py", "tests/emulator/test_planted_faults.py"),
+    ("tests/emulator",),
+    ("tests/audit",),
+    ("tests/project", "tests/fuzz/test_hostile_kernels.py", "tests/fuzz/test_slow_kernels.py"),
 )  # fmt: skip
+"""What does not run the compiler on kernels (the engine, stores, artifacts under attack) is left out."""
+
+
+def command(step: Step) -> list[str]:
+    """The command line of a step, for the root of a tree."""
+    if step == RATCHET:
+        return [sys.executable, "-P", "-m", "tilec", "ratchet", "--jobs", "1"]
+    return [sys.executable, "-P", "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", "-n", "0", *step]
+
+
+def _files(root: Path, target: str) -> list[str]:
+    """The test files of a target that are there."""
+    if target in RATCHET:
+        return [target]
+    if (root / target).is_dir():
+        return sorted(path.relative_to(root).as_posix() for path in (root / target).rglob("test_*.py"))
+    return [target] if (root / target).exists() else []
 
 
 def steps(root: Path, path: str) -> list[Step]:
@@ -52,15 +87,18 @@ def steps(root: Path, path: str) -> list[Step]:
     own = [f"tests/{folder}/test_{stem}.py" for folder in ("passes", "lowering", "codegen", "frontend", "ir")]
     mapped: tuple[Step, ...] = LOWERING
     if path.startswith("tilec/passes/"):
-        mapped = SCHEDULING if stem in SCHEDULING_FILES else PROVER
+        mapped = SCHEDULING if "/schedule/" in path else PROVER
     elif path.startswith(("tilec/frontend/", "tilec/ir/")):
         mapped = (*LANGUAGE, *LOWERING[:2]) if "layout" in stem else LANGUAGE
     elif path.startswith("tilec/codegen/"):
         mapped = (("tests/codegen",), *LOWERING)
+    # What a file has of its own runs with the first of its layer: most of the time of a small step is pytest's start.
+    mapped = ((*own, *mapped[0]), *mapped[1:])
     seen: set[str] = set()
     found: list[Step] = []
-    for step in (tuple(own), *mapped, *WIDE):
-        there = [target for target in step if (root / target).exists() and target not in seen]
+    for step in (*mapped, *WIDE):
+        files = dict.fromkeys(file for target in step for file in _files(root, target))
+        there = [file for file in files if file not in seen]
         seen.update(there)
         if there:
             found.append(tuple(there))

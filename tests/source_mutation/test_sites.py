@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections import Counter
 from pathlib import Path
 
 from tests.source_mutation.operators import changes
 from tests.source_mutation.sites import chosen, files, mutants
-from tests.source_mutation.suite import steps
+from tests.source_mutation.suite import RATCHET, command, steps
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,6 +26,23 @@ def test_the_choice_is_fixed_and_spread() -> None:
         text = (ROOT / m.path).read_text(encoding="utf-8")
         assert text[m.start : m.end] == m.old
         assert ast.dump(ast.parse(m.applied(text))) != ast.dump(ast.parse(text)), m
+
+
+def test_the_next_of_the_file_stands_in_for_one_left_out() -> None:
+    before = chosen(ROOT, 60)
+    gone = {before[0].identity, before[30].identity}
+    after = chosen(ROOT, 60, gone)
+    assert not gone & {m.identity for m in after} and len(after) == 60
+    assert Counter(m.path for m in after) == Counter(m.path for m in before)
+    assert len({m.identity for m in before} & {m.identity for m in after}) >= 56
+
+
+def test_what_is_explained_is_there() -> None:
+    """A note whose mistake can no longer be made explains nothing; what is called equivalent says why."""
+    notes: dict[str, str] = json.loads((ROOT / "ci" / "bench" / "source_mutant_notes.json").read_text(encoding="utf-8"))
+    known = {m.identity for path, _ in files(ROOT) for m in mutants(ROOT, path)}
+    assert notes.keys() <= known
+    assert all(len(note.removeprefix("equivalent: ")) > 20 for note in notes.values())
 
 
 def test_messages_and_docstrings_are_left_alone() -> None:
@@ -60,3 +78,10 @@ def test_every_file_has_tests_of_its_own_first() -> None:
         found = steps(ROOT, path.relative_to(ROOT).as_posix())
         assert len(found) >= 6
         assert len({target for step in found for target in step}) == sum(map(len, found))
+        assert RATCHET in found
+        assert all((ROOT / target).is_file() for step in found if step != RATCHET for target in step)
+
+
+def test_a_step_is_a_command_that_runs_the_tree_it_is_in() -> None:
+    assert command(RATCHET)[1:] == ["-P", "-m", "tilec", "ratchet", "--jobs", "1"]
+    assert command(("tests/ir", "tests/cli"))[-2:] == ["tests/ir", "tests/cli"]

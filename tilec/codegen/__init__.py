@@ -1,4 +1,4 @@
-"""MLIR text to PTX text, in worker processes: `worker.create_pool`, `worker.to_ptx`."""
+"""MLIR text to PTX text; to be called in worker processes (`tilec.workers`), because LLVM may abort its own."""
 
 from __future__ import annotations
 

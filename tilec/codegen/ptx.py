@@ -1,14 +1,14 @@
 """MLIR text to PTX: upstream passes to the LLVM dialect, translation to LLVM IR, optimisation and NVPTX code generation.
 
-The text holds one `gpu.module`, or functions at the top of a `builtin.module`; kernels carry `nvvm.kernel`. LLVM aborts the
-whole process on an intrinsic that the chip lacks, so `legality.check` runs before it, and `to_ptx` is called only in worker
-processes (`tilec.codegen.worker`): a hole in the gate then costs one job and not the build.
+The text holds functions at the top of a `builtin.module`; kernels carry `nvvm.kernel`. LLVM aborts the whole process on an
+intrinsic that the chip lacks, so `legality.check` runs before it, and `to_ptx` is called only in worker processes
+(`tilec.workers`): a hole in the gate then costs one job and not the build.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from tilec.codegen import float_literals, legality, locations
 from tilec.codegen.bindings import load_llvmlite, load_mlir
@@ -17,12 +17,7 @@ from tilec.target import Target
 
 TRIPLE: Final = "nvptx64-nvidia-cuda"
 _CLEANUP: Final = "canonicalize,cse"
-_GPU_PIPELINE: Final = (
-    f"builtin.module(gpu.module({_CLEANUP},convert-nvgpu-to-nvvm,expand-strided-metadata,lower-affine,convert-scf-to-cf,"
-    "convert-vector-to-llvm,convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1 index-bitwidth=64},convert-nvvm-to-llvm,"
-    f"{_CLEANUP},reconcile-unrealized-casts))"
-)
-_PLAIN_PIPELINE: Final = (
+_PIPELINE: Final = (
     f"builtin.module({_CLEANUP},convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
     f"convert-index-to-llvm,convert-cf-to-llvm,convert-nvvm-to-llvm,{_CLEANUP},reconcile-unrealized-casts)"
 )
@@ -39,25 +34,12 @@ def to_llvm_ir(mlir: str) -> str:
         try:
             lines = locations.has_lines(mlir)
             module = ir.Module.parse(locations.located(mlir) if lines else mlir)
-            nested = [op for op in module.body.operations if op.operation.name == "gpu.module"]
-            passmanager.PassManager.parse(_GPU_PIPELINE if nested else _PLAIN_PIPELINE).run(module.operation)
-            if nested:
-                module = _unwrapped(ir, nested[0])
+            passmanager.PassManager.parse(_PIPELINE).run(module.operation)
             if lines:
                 passmanager.PassManager.parse(f"builtin.module({locations.PASS})").run(module.operation)
             return float_literals.older_spelling(str(llvm.translate_module_to_llvmir(module.operation)))
         except (ir.MLIRError, RuntimeError) as error:
             raise _failure("E0501", "MLIR refused the lowered kernel", str(error)) from None
-
-
-def _unwrapped(ir: Any, gpu_module: Any) -> Any:
-    module = ir.Module.create()
-    with ir.InsertionPoint(module.body):
-        for op in gpu_module.regions[0].blocks[0].operations:
-            copy = op.operation.clone()
-            if "gpu.kernel" in copy.attributes:
-                del copy.attributes["gpu.kernel"]
-    return module
 
 
 def to_ptx(mlir: str, target: Target) -> str:

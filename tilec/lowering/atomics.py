@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tilec.lowering.context import Context
-from tilec.lowering.tensor_core import GLOBAL
+from tilec.mlir.types import SsaValue
 
 
-def float_extremum(context: Context, kind: str, pointer: str, value: str) -> None:
+def float_extremum(context: Context, kind: str, pointer: SsaValue, value: SsaValue) -> None:
     """An f32 maximum or minimum, for which PTX has no `atom`: a compare-and-swap until nobody else came in between.
 
     LLVM's own loop begins with a weak load, which races with the atomics of other blocks (PTX ISA, memory consistency
@@ -17,5 +17,4 @@ def float_extremum(context: Context, kind: str, pointer: str, value: str) -> Non
         "atom.relaxed.gpu.global.cas.b32 seen, [$0], old, new; setp.eq.b32 same, seen, old; mov.b32 old, seen; "
         "@!same bra again; done: }"
     )
-    types = f"({GLOBAL}, f32) -> ()"
-    context.effect(f'llvm.inline_asm has_side_effects "{text}", "l,f,~{{memory}}" {pointer}, {value} : {types}')
+    context.inline_ptx(text, "l,f,~{memory}", [pointer, value], side_effects=True)

@@ -2,87 +2,83 @@
 
 from __future__ import annotations
 
-from tilec.ir.core import Block, Value
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from tilec.ir.core import Block, Op, VerifyError
 from tilec.ir.ops import Constant, For, If
 from tilec.ir.ops_staging import AsyncCopy, SharedLoad
-from tilec.lowering.context import Context, storage
-from tilec.lowering.convert import registers_in
-from tilec.lowering.rules import Lower
-from tilec.lowering.tensor_core import arith, number
+from tilec.ir.ops_sync import Roles
+from tilec.lowering.context import Context
+from tilec.mlir.types import SsaValue
 
 MAX_UNROLL = 8
+Lower = Callable[[Sequence[Op]], None]
+"""What a rule calls to lower the operations inside its own."""
 
 
 def lower_for(context: Context, op: For, lower: Lower) -> None:
     """An scf loop over the registers of all carried values."""
     body = op.regions[0]
-    carried = body.arguments[1:]
-    start = [_as(context, initial, argument) for initial, argument in zip(op.initial, carried, strict=True)]
+    start = [context.registers(initial) for initial in op.initial]
     factor, step, rest = _unroll(op)
-    types = [storage(argument.tile.dtype) for argument, names in zip(carried, start, strict=True) for _ in names]
-    variable, result = context.name(), context.name()
-    inside = [[context.name() for _ in names] for names in start]
-    pairs = ", ".join(
-        f"{name} = {first}"
-        for names, firsts in zip(inside, start, strict=True)
-        for name, first in zip(names, firsts, strict=True)
-    )
-    stride = context.scalar(op.step) if factor == 1 else number(context, step * factor)
-    upper = context.scalar(op.upper) if not rest else number(context, rest[0])
-    head = f"{result}:{len(types)} = " if types else ""
-    iteration = f" iter_args({pairs}) -> ({', '.join(types)})" if types else ""
-    bounds = f"{context.scalar(op.lower)} to {upper} step {stride}"
-    context.effect(f"{head}scf.for {variable} = {bounds}{iteration} : i32 {{")
-    for turn in range(factor):
-        index = arith(context, "add", variable, turn * step) if turn else variable
-        inside = _turn(context, body, index, inside, lower)
-    if types:
-        context.effect(f"scf.yield {', '.join(name for names in inside for name in names)} : {', '.join(types)}")
-    context.effect("}")
-    position = 0
-    after: list[list[str]] = []
-    for names in start:
-        after.append([f"{result}#{position + i}" if len(types) > 1 else result for i in range(len(names))])
-        position += len(names)
+    counts = [len(registers) for registers in start]
+
+    def turns(variable: SsaValue, before: list[SsaValue]) -> list[SsaValue]:
+        inside = _split(before, counts)
+        for turn in range(factor):
+            index = context.add(variable, turn * step) if turn else variable
+            inside = _turn(context, body, index, inside, lower)
+        return _joined(inside)
+
+    stride = context.scalar(op.step) if factor == 1 else step * factor
+    upper = rest[0] if rest else context.scalar(op.upper)
+    after = _split(context.loop(context.scalar(op.lower), upper, stride, _joined(start), turns), counts)
     for index in rest:
-        after = _turn(context, body, number(context, index), after, lower)
-    for value, names in zip(op.results, after, strict=True):
-        context.assign(value, names)
+        after = _turn(context, body, context.constant(index), after, lower)
+    for value, registers in zip(op.results, after, strict=True):
+        context.assign(value, registers)
 
 
-def _turn(context: Context, body: Block, index: str, held: list[list[str]], lower: Lower) -> list[list[str]]:
+def _turn(context: Context, body: Block, index: SsaValue, held: list[list[SsaValue]], lower: Lower) -> list[list[SsaValue]]:
     """One turn of a loop's body; the carried values after it."""
     carried = body.arguments[1:]
     context.assign(body.arguments[0], [index])
-    for argument, names in zip(carried, held, strict=True):
-        context.assign(argument, names)
+    for argument, registers in zip(carried, held, strict=True):
+        context.assign(argument, registers)
     lower(body.ops[:-1])
-    return [_as(context, value, argument) for value, argument in zip(body.ops[-1].operands, carried, strict=True)]
+    return [context.registers(value) for value in body.ops[-1].operands]
 
 
 def lower_if(context: Context, op: If, lower: Lower) -> None:
     """An scf branch over the registers of all results."""
     counts = [value.layout.num_registers if value.layout else 1 for value in op.results]
-    types = [storage(v.tile.dtype) for v, count in zip(op.results, counts, strict=True) for _ in range(count)]
-    result = context.name()
-    head = f"{result}:{len(types)} = " if types else ""
-    context.effect(f"{head}scf.if {context.scalar(op.operands[0])}{f' -> ({chr(44).join(types)})' if types else ''} {{")
-    for position, region in enumerate(op.regions):
-        if position:
-            context.effect("} else {")
+
+    def inside(region: Block) -> list[SsaValue]:
         lower(region.ops[:-1])
-        yielded = [_as(context, value, like) for value, like in zip(region.ops[-1].operands, op.results, strict=True)]
-        if types:
-            context.effect(f"scf.yield {', '.join(name for names in yielded for name in names)} : {', '.join(types)}")
-    context.effect("}")
-    first = 0
-    for value, count in zip(op.results, counts, strict=True):
-        context.assign(value, [f"{result}#{first + i}" if len(types) > 1 else result for i in range(count)])
-        first += count
+        return _joined([context.registers(value) for value in region.ops[-1].operands])
+
+    then, otherwise = op.regions
+    made = context.branch(context.scalar(op.operands[0]), lambda: inside(then), lambda: inside(otherwise))
+    for value, registers in zip(op.results, _split(made, counts), strict=True):
+        context.assign(value, registers)
 
 
-def _as(context: Context, value: Value, like: Value) -> list[str]:
-    return context.registers(value) if like.layout is None else registers_in(context, value, like.layout)
+def lower_roles(op: Roles, lower: Lower) -> None:
+    """One role is all threads; several are for a lowering to come."""
+    if len(op.regions) > 1:
+        raise VerifyError(f"roles: nothing lowers {len(op.regions)} of them yet")
+    lower(op.regions[0].ops)
+
+
+def _joined(groups: list[list[SsaValue]]) -> list[SsaValue]:
+    return [value for group in groups for value in group]
+
+
+def _split(values: list[SsaValue], counts: list[int]) -> list[list[SsaValue]]:
+    """Groups of so many each; the opposite of `_joined`."""
+    rest = iter(values)
+    return [list(islice(rest, count)) for count in counts]
 
 
 def _unroll(op: For) -> tuple[int, int, list[int]]:

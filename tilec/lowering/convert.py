@@ -1,75 +1,80 @@
-"""Bring a tile into another layout: by renaming registers where a thread already holds what it needs, else through shared
-memory, row-major, with a meeting of the block's threads in between. That all are done with the scratch before is for the
-`block_barrier` operations to see to (`tilec.passes.meetings`)."""
+"""Bring a tile into another layout: by renaming registers where a thread already holds what it needs, else through scratch in
+shared memory. The barriers before, between and behind are operations of their own."""
 
 from __future__ import annotations
 
-from tilec.ir.core import Value
-from tilec.ir.exchange import Steps, conversion_steps, is_uniform, renamed
+from tilec.ir.exchange import Steps, is_uniform, renamed
 from tilec.ir.layout import Layout
+from tilec.ir.ops_staging import Put, Relayout, Take
 from tilec.ir.types import TileType
 from tilec.lowering.context import Context, storage
-from tilec.lowering.tensor_core import SHARED, arith, offset_pointer
+from tilec.lowering.places import Places
+from tilec.lowering.rules import lowers
+from tilec.mlir.types import SsaValue, i1, i8, i32
 
 
-def registers_in(context: Context, value: Value, layout: Layout) -> list[str]:
-    """What this thread holds of `value` under `layout`. Free, but for a `relayout`."""
+@lowers(Relayout)
+def lower_relayout(context: Context, op: Relayout) -> None:
+    """Every thread holds already what it needs."""
+    value, target = op.operands[0], op.result.layout
     held = context.registers(value)
-    source = value.layout
-    assert source is not None, value.type
-    if source == layout:
-        return held
+    assert value.layout is not None and target is not None
     if is_uniform(value):
-        return [held[0]] * layout.num_registers
-    return moved(context, held, value.tile, source, layout)
+        context.assign(op.result, [held[0]] * target.num_registers)
+        return
+    names = renamed(value.layout, target)
+    assert names is not None, f"{value.layout} to {target} of {value.type} is no renaming"
+    context.assign(op.result, [held[register] for register in names])
 
 
-def moved(context: Context, held: list[str], tile: TileType, source: Layout, target: Layout) -> list[str]:
-    """The registers of a tile under `target`, given what this thread holds of it under `source`."""
-    names = renamed(source, target)
-    if names is not None:
-        return [held[register] for register in names]
-    steps = conversion_steps(tile, source, target)
-    return through_shared(context, held, tile, (source, steps), (target, steps), tile.shape[0] * steps[0])
+@lowers(Put)
+def lower_put(context: Context, op: Put) -> None:
+    """An element is stored by the threads that hold it by right, not by those with copies."""
+    scratch, value = op.operands
+    tile, layout = value.tile, value.layout
+    assert layout is not None
+    held = context.registers(value)
+    if tile.dtype.kind == "b":
+        held = [context.zext(one, i8) for one in held]
+    pointer = context.scratch(scratch, _bytes(tile, op.steps))
+    context.assign(scratch, [pointer])
+    places = Places(context, layout, tile.shape)
+    for register, place in enumerate(_pointers(context, pointer, layout, op.steps, places, tile.dtype.bytes)):
+        with context.where(places.is_own(register)):
+            context.store(held[register], place)
 
 
-def through_shared(
-    context: Context,
-    held: list[str],
-    tile: TileType,
-    source: tuple[Layout, Steps],
-    target: tuple[Layout, Steps],
-    elements: int,
-) -> list[str]:
-    """Store by one layout, load by the other; each comes with the elements between neighbours on each of its axes, which all
-    lie within `elements`."""
-    dtype = tile.dtype
-    is_bool = dtype.kind == "b"
-    type_ = "i8" if is_bool else storage(dtype)
-    if is_bool:
-        held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
-    size = dtype.bytes
-    scratch = context.scratch(elements * size)
-    for register, pointer in enumerate(_pointers(context, scratch, *source, size)):
-        context.effect(f"llvm.store {held[register]}, {pointer} : {type_}, {SHARED}")
-    context.barrier()
-    out = [
-        context.value(f"llvm.load {pointer} : {SHARED} -> {type_}") for pointer in _pointers(context, scratch, *target, size)
-    ]
-    if is_bool:
-        out = [context.value(f"llvm.trunc {name} : i8 to i1") for name in out]
-    return out
+@lowers(Take)
+def lower_take(context: Context, op: Take) -> None:
+    """Every thread loads what it holds of the result."""
+    tile, layout = op.result.tile, op.result.layout
+    assert layout is not None
+    is_bool = tile.dtype.kind == "b"
+    (pointer,) = context.registers(op.operands[0])
+    pointers = _pointers(context, pointer, layout, op.steps, Places(context, layout, tile.shape), tile.dtype.bytes)
+    out = [context.load(place, i8 if is_bool else storage(tile.dtype)) for place in pointers]
+    context.assign(op.result, [context.trunc(value, i1) for value in out] if is_bool else out)
 
 
-def _pointers(context: Context, scratch: str, layout: Layout, steps: Steps, size: int) -> list[str]:
+def _bytes(tile: TileType, steps: Steps) -> int:
+    return (1 + sum(step * (extent - 1) for step, extent in zip(steps, tile.shape, strict=True))) * tile.dtype.bytes
+
+
+def _pointers(
+    context: Context, scratch: SsaValue, layout: Layout, steps: Steps, places: Places, size: int
+) -> list[SsaValue]:  # fmt: skip
     """Shared address of each register's element."""
     base = None
-    for coordinate, step in zip(context.thread_coordinates(layout), steps, strict=True):
-        part = arith(context, "mul", coordinate, step * size)
-        base = part if base is None else arith(context, "add", base, part)
-    pointer = scratch if base is None else offset_pointer(context, scratch, base, SHARED)
-    out: list[str] = []
+    for coordinate, step in zip(places.own, steps, strict=True):
+        part = context.mul(coordinate, step * size)
+        base = part if base is None else context.add(base, part)
+    pointer = scratch if base is None else context.offset(scratch, base)
+    out: list[SsaValue] = []
     for register in range(layout.num_registers):
-        fixed = sum(c * p for c, p in zip(layout.coordinates(register, 0, 0), steps, strict=True)) * size
-        out.append(offset_pointer(context, pointer, fixed, SHARED))
+        moves = places.steps(register)
+        at = context.offset(pointer, sum(c * p for c, p in zip(moves, steps, strict=True)) * size)
+        for axis, (move, step) in enumerate(zip(moves, steps, strict=True)):
+            back = places.shift(axis, move, step * size, i32)
+            at = context.offset(at, back) if back else at
+        out.append(at)
     return out

@@ -8,78 +8,71 @@ width) the operation stands alone and says so in its text.
 
 from __future__ import annotations
 
-from typing import Final
-
-from tilec.lowering.tensor_core import Writer, arith, compare, number, select
-
-PROVEN: Final = "tilec.proven"
-"""The attribute of an operation whose right operand is proven to be one for which LLVM gives it a value."""
+from tilec.mlir.builder import Builder, IntegerOp
+from tilec.mlir.types import SsaValue
 
 
-def proven(out: Writer, kind: str, left: str, right: str, type: str) -> str:
-    """A division, remainder or shift whose right operand is proven."""
-    return out.value(f"llvm.{kind} {left}, {right} {{{PROVEN}}} : {type}")
-
-
-def floor_division(out: Writer, kind: str, left: str, right: str, type: str, unsigned: bool, safe: bool) -> str:
+def floor_division(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, safe: bool) -> SsaValue:
     """`floordiv` or `mod`, toward minus infinity; a zero divisor gives 0, the smallest value divided by -1 wraps."""
     if safe:
-        return _floor(out, kind, left, right, type, unsigned, PROVEN)
-    zero, one = number(out, 0, type), number(out, 1, type)
+        return _floor(out, kind, left, right, unsigned, proven=True)
+    type_ = left.type
+    zero, one = out.constant(0, type_), out.constant(1, type_)
     if unsigned:
-        edge = compare(out, "eq", right, zero, type)
+        edge = out.compare("eq", right, zero)
     else:  # 0 or -1
-        edge = compare(out, "ult", arith(out, "add", right, one, type), number(out, 2, type), type)
-    divisor = select(out, edge, one, right, type)
-    found = _floor(out, kind, left, divisor, type, unsigned, "")
+        edge = out.compare("ult", out.add(right, one), out.constant(2, type_))
+    divisor = out.select(edge, one, right)
+    found = _floor(out, kind, left, divisor, unsigned, proven=False)
     if kind == "mod":  # of 1: 0
         return found
-    return select(out, edge, zero if unsigned else arith(out, "mul", left, right, type), found, type)
+    return out.select(edge, zero if unsigned else out.mul(left, right), found)
 
 
-def _floor(out: Writer, kind: str, left: str, right: str, type: str, unsigned: bool, mark: str) -> str:
-    def divided(word: str) -> str:
-        return proven(out, word, left, right, type) if mark else arith(out, word, left, right, type)
+def _floor(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, proven: bool) -> SsaValue:
+    def divided(word: IntegerOp) -> SsaValue:
+        return out.integer(word, left, right, proven=proven)
 
     if unsigned:
         return divided("udiv" if kind == "floordiv" else "urem")
-    zero = number(out, 0, type)
+    zero = out.constant(0, left.type)
     rest = divided("srem")
-    differ = compare(out, "slt", arith(out, "xor", rest, right, type), zero, type)
-    adjust = out.value(f"llvm.and {differ}, {compare(out, 'ne', rest, zero, type)} : i1")
+    differ = out.compare("slt", out.bit_xor(rest, right), zero)
+    adjust = out.bit_and(differ, out.compare("ne", rest, zero))
     if kind == "mod":
-        return select(out, adjust, arith(out, "add", rest, right, type), rest, type)
+        return out.select(adjust, out.add(rest, right), rest)
     quotient = divided("sdiv")
-    return select(out, adjust, arith(out, "sub", quotient, number(out, 1, type), type), quotient, type)
+    return out.select(adjust, out.sub(quotient, 1), quotient)
 
 
-def shift(out: Writer, kind: str, left: str, right: str, type: str, unsigned: bool, safe: bool) -> str:
+def shift(out: Builder, kind: str, left: SsaValue, right: SsaValue, unsigned: bool, safe: bool) -> SsaValue:
     """`shl` or `shr`; an amount that is negative or at least the width shifts everything out, but for the sign."""
-    word = "shl" if kind == "shl" else "lshr" if unsigned else "ashr"
+    word: IntegerOp = "shl" if kind == "shl" else "lshr" if unsigned else "ashr"
     if safe:
-        return proven(out, word, left, right, type)
-    width = int(type[1:])
+        return out.integer(word, left, right, proven=True)
+    type_, width = left.type, left.type.bits
     if width == 64 and word != "ashr":
         return _shift_of_64(out, word, left, right)
-    inside = compare(out, "ult", right, number(out, width, type), type)
+    inside = out.compare("ult", right, out.constant(width, type_))
     if word == "ashr":
-        return arith(out, word, left, select(out, inside, right, number(out, width - 1, type), type), type)
-    zero = number(out, 0, type)
-    shifted = arith(out, word, left, select(out, inside, right, zero, type), type)
-    return select(out, inside, shifted, zero, type)
+        return out.integer(word, left, out.select(inside, right, out.constant(width - 1, type_)))
+    zero = out.constant(0, type_)
+    shifted = out.integer(word, left, out.select(inside, right, zero))
+    return out.select(inside, shifted, zero)
 
 
-def _shift_of_64(out: Writer, word: str, left: str, right: str) -> str:
+def _shift_of_64(out: Builder, word: str, left: SsaValue, right: SsaValue) -> SsaValue:
     """A shift of 64 bits in PTX, which takes an amount of 32 bits and lets every amount from 64 on shift everything out (PTX
     ISA, `shl`, `shr`). LLVM 22 drops a selection that says so and takes the low 32 bits of the amount, whatever is above."""
     moved = f"{'shl.b64' if word == 'shl' else 'shr.u64'} $0, $1, amount;"
     text = f"{{ .reg .b64 most; .reg .b32 amount; min.u64 most, $2, 64; cvt.u32.u64 amount, most; {moved} }}"
-    return out.value(f'llvm.inline_asm "{text}", "=l,l,l" {left}, {right} : (i64, i64) -> i64')
+    (shifted,) = out.inline_ptx(text, "=l,l,l", [left, right], [left.type])
+    return shifted
 
 
-def absolute(out: Writer, name: str, type: str, unsigned: bool) -> str:
+def absolute(out: Builder, value: SsaValue, unsigned: bool) -> SsaValue:
     """`abs`: an unsigned value is its own, and so is the smallest signed one."""
     if unsigned:
-        return name
-    zero = number(out, 0, type)
-    return select(out, compare(out, "slt", name, zero, type), arith(out, "sub", zero, name, type), name, type)
+        return value
+    zero = out.constant(0, value.type)
+    return out.select(out.compare("slt", value, zero), out.sub(zero, value), value)

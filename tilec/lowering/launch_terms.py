@@ -1,7 +1,7 @@
 """Launch expressions - extents and strides - as i64 in the kernel.
 
 The launch contract evaluates them over all integers; it refuses a launch where a divisor is zero or a part of an expression
-does not fit i64 (`tilec.passes.extents`), so the kernel, which evaluates them in i64, gets the same value.
+does not fit i64 (`tilec.passes.prover.extents`), so the kernel, which evaluates them in i64, gets the same value.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from tilec.ir.core import Function
 from tilec.ir.expr import Expr
 from tilec.ir.types import MAX_DIM, DType, i32, i64
 from tilec.lowering.integers import floor_division
-from tilec.lowering.tensor_core import Writer, arith, compare, number, select
+from tilec.mlir import types as mlir
+from tilec.mlir.builder import DYNAMIC_SHARED, Builder
+from tilec.mlir.types import SsaValue, Type
 
 LARGEST: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A launch value: its SSA name, how its bits are read, and what it may be at least and at most."""
+    """A launch value: the kernel's argument, how its bits are read, and what it may be at least and at most."""
 
-    name: str
+    value: SsaValue
     dtype: DType
     low: int
     high: int
@@ -31,47 +33,48 @@ class Leaf:
 
 def leaves_of(function: Function) -> dict[str, Leaf]:
     """Dims, strides and integer scalars by name."""
-    found = {name: Leaf(argument(name), i32, 1, MAX_DIM) for name in function.dims}
-    found |= {name: Leaf(argument(name), i64, 0, LARGEST) for name in function.strides}
+    found = {name: Leaf(named(name, mlir.i32), i32, 1, MAX_DIM) for name in function.dims}
+    found |= {name: Leaf(named(name, mlir.i64), i64, 0, LARGEST) for name in function.strides}
     for parameter in function.parameters:
         if parameter.access is None and not parameter.value.tile.dtype.is_float:
             dtype = parameter.value.tile.dtype
-            found[parameter.name] = Leaf(argument(parameter.name), dtype, *dtype.integer_range())
+            argument = named(parameter.name, mlir.integer(dtype.bits))
+            found[parameter.name] = Leaf(argument, dtype, *dtype.integer_range())
     return found
 
 
-def argument(name: str) -> str:
-    """The SSA name of a parameter, dim or stride. Names inside the kernel are numbers, so that none is taken twice."""
-    return f"%{symbol(name)}"
+def named(name: str, type: Type) -> SsaValue:
+    """The argument for a parameter, dim or stride. Names inside the kernel are numbers, so that none is taken twice."""
+    return SsaValue(f"%{symbol(name)}", type)
 
 
 def symbol(name: str) -> str:
     """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers, and the one name that the
     module has of its own gets a letter that no identifier has."""
-    if name == "dynamic_shared":
+    if name == DYNAMIC_SHARED:
         return f"{name}$"
     return "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
 
 
-def launch_term(out: Writer, expr: Expr, leaves: Mapping[str, Leaf]) -> str:
+def launch_term(out: Builder, expr: Expr, leaves: Mapping[str, Leaf]) -> SsaValue:
     """The value as i64; integer operations of dims only, which is all that a tensor's type may hold."""
     if expr.op == "const":
-        return number(out, expr.value, "i64")
+        return out.constant(expr.value, mlir.i64)
     if expr.op == "sym":
         leaf = leaves[expr.name]
         if leaf.dtype == i64:
-            return leaf.name
-        return out.value(f"llvm.{'sext' if leaf.dtype.kind == 'i' else 'zext'} {leaf.name} : i{leaf.dtype.bits} to i64")
+            return leaf.value
+        return out.extended(leaf.value, mlir.i64, signed=leaf.dtype.kind == "i")
     left, right = (launch_term(out, arg, leaves) for arg in expr.args)
     if expr.op in ("min", "max"):
-        smaller = compare(out, "slt", left, right, "i64")
-        return select(out, smaller, *((left, right) if expr.op == "min" else (right, left)), "i64")
+        smaller = out.compare("slt", left, right)
+        return out.select(smaller, *((left, right) if expr.op == "min" else (right, left)))
     if expr.op in ("//", "%"):
         kind = "floordiv" if expr.op == "//" else "mod"
         low, least = (bounds(arg, leaves)[0] for arg in expr.args)
         # Of values that are not negative, the signed quotient is the unsigned one.
-        return floor_division(out, kind, left, right, "i64", low >= 0 and least >= 0, least >= 1)
-    return arith(out, {"+": "add", "-": "sub", "*": "mul"}[expr.op], left, right, "i64")
+        return floor_division(out, kind, left, right, low >= 0 and least >= 0, least >= 1)
+    return {"+": out.add, "-": out.sub, "*": out.mul}[expr.op](left, right)
 
 
 def bounds(expr: Expr, leaves: Mapping[str, Leaf]) -> tuple[int, int]:

@@ -1,12 +1,13 @@
 """Accesses to global memory: boxes as vectors where the whole box is inside its tensor, else element by element under masks.
 
 Addresses are 64-bit. The test whether a box is inside is the same for all threads of a block, so the tail of a tensor costs
-the full blocks one comparison. Which threads must have met before an access is decided before (`tilec.passes.meetings`).
+the full blocks one comparison. Which threads must have met before an access is decided before
+(`tilec.passes.schedule.meetings`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Set
 from functools import partial
 
 from tilec.ir.blocked_layouts import vector_length
@@ -17,10 +18,12 @@ from tilec.ir.types import DType
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum
 from tilec.lowering.context import Context, literal, storage
-from tilec.lowering.convert import registers_in
-from tilec.lowering.tensor_core import GLOBAL, arith, compare, number, offset_pointer
+from tilec.lowering.places import Places
+from tilec.lowering.rules import lowers
+from tilec.mlir.types import SsaValue, Type, f32, i1, i8, i32, i64, integer, vector
 
 
+@lowers(Load)
 def lower_load(context: Context, op: Load) -> None:
     """Vectors of `op.vector` bytes; `In` tensors go through the read-only path."""
     layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
@@ -31,7 +34,7 @@ def lower_load(context: Context, op: Load) -> None:
 
     words = _Words(context, dtype, width)
 
-    def whole() -> list[str]:
+    def whole() -> list[SsaValue]:
         return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), invariant)]
 
     if op.pad is None:
@@ -39,29 +42,27 @@ def lower_load(context: Context, op: Load) -> None:
         return
     pad = literal(context, op.pad, dtype)
 
-    def element(register: int) -> str:
-        load = partial(_load_one, context, box.pointer(register), dtype, invariant)
-        return _guarded(context, box.element_inside(register), load, pad, dtype)
+    def element(register: int) -> SsaValue:
+        pointer = box.pointer(register)
+        load = partial(_load_one, context, pointer, dtype, invariant)
+        return context.choose(box.element_inside(register), load, lambda: pad)
 
-    def access(register: int, outside: list[str]) -> list[str]:
-        return _choose(
-            context,
-            box.element_inside(register),
-            lambda: words.load(box.pointer(register), invariant),
-            lambda: outside,
-            words.type,
-        )
+    def access(register: int, outside: list[SsaValue]) -> list[SsaValue]:
+        def inside() -> list[SsaValue]:
+            return words.load(box.pointer(register), invariant)
 
-    def partly() -> list[str]:
+        return context.choose_all(box.element_inside(register), inside, lambda: outside)
+
+    def partly() -> list[SsaValue]:
         if not box.whole_rows:
             return words.pack([element(register) for register in range(layout.num_registers)])
         outside = words.pack([pad] * width)
         return [word for register in range(0, layout.num_registers, width) for word in access(register, outside)]
 
-    held = _choose(context, box.whole_inside(), whole, partly, words.type)
-    context.assign(op.result, words.elements(held))
+    context.assign(op.result, words.elements(context.choose_all(box.whole_inside(), whole, partly)))
 
 
+@lowers(Store)
 def lower_store(context: Context, op: Store) -> None:
     """Each element by the first of the threads that hold it."""
     dtype = op.tile.tile.dtype
@@ -70,67 +71,62 @@ def lower_store(context: Context, op: Store) -> None:
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
     width = vector_length(layout, op.vector // dtype.bytes)
     if dtype.kind == "b":
-        held = [context.value(f"llvm.zext {name} : i1 to i8") for name in held]
-    type_ = "i8" if dtype.kind == "b" else storage(dtype)
-    owner = _owns(context, layout)
-    if owner:
-        context.effect(f"scf.if {owner} {{")
-    if op.mask:
-        context.effect(f"scf.if {box.whole_inside()} {{")
-    for first in range(0, layout.num_registers, width):
-        _store_vector(context, box.pointer(first), held[first : first + width], type_, dtype.bytes)
-    if op.mask:
-        context.effect("} else {")
+        held = [context.zext(value, i8) for value in held]
+
+    def whole() -> None:
+        for first in range(0, layout.num_registers, width):
+            with context.where(box.places.is_own(first)):
+                _store_vector(context, box.pointer(first), held[first : first + width])
+
+    def partly() -> None:
         step = width if box.whole_rows else 1
         for first in range(0, layout.num_registers, step):
-            context.effect(f"scf.if {box.element_inside(first)} {{")
-            _store_vector(context, box.pointer(first), held[first : first + step], type_, dtype.bytes)
-            context.effect("}")
-        context.effect("}")
-    if owner:
-        context.effect("}")
+            with context.where(_and(context, box.places.is_own(first), box.element_inside(first))):
+                _store_vector(context, box.pointer(first), held[first : first + step])
+
+    with context.where(_owns(context, layout)):
+        if op.mask:
+            context.either(box.whole_inside(), whole, partly)
+        else:
+            whole()
 
 
+@lowers(Gather)
 def lower_gather(context: Context, op: Gather) -> None:
     """One element per position; outside positions read the pad."""
     layout = op.result.layout
     assert layout is not None
     dtype = op.result.tile.dtype
     invariant = context.function.parameter_of(op.source).access is Access.IN
-    indices = [_wide(context, index, registers_in(context, index, layout)) for index in op.indices]
-    out: list[str] = []
+    indices = [_wide(context, index, context.registers(index)) for index in op.indices]
+    out: list[SsaValue] = []
     for register in range(layout.num_registers):
-        place = [names[register] for names in indices]
+        place = [held[register] for held in indices]
         if op.pad is None:
             out.append(_load_one(context, _element(context, op.source, place), dtype, invariant))
         else:
             pad = literal(context, op.pad, dtype)
-            load = partial(_load_place, context, op.source, place, dtype, invariant)
-            out.append(_guarded(context, _inside(context, op.source, place), load, pad, dtype))
+            out.append(_load_or_pad(context, op.source, place, pad, dtype, invariant))
     context.assign(op.result, out)
 
 
+@lowers(Scatter)
 def lower_scatter(context: Context, op: Scatter) -> None:
     """One element per position; masked positions outside are not written."""
     layout = op.tile.layout
     assert layout is not None
-    dtype = op.tile.tile.dtype
     held = context.registers(op.tile)
-    indices = [_wide(context, index, registers_in(context, index, layout)) for index in op.indices]
-    owner = _owns(context, layout)
-    if owner:
-        context.effect(f"scf.if {owner} {{")
-    for register in range(layout.num_registers):
-        place = [names[register] for names in indices]
-        if op.mask:
-            context.effect(f"scf.if {_inside(context, op.target, place)} {{")
-        _store_vector(context, _element(context, op.target, place), [held[register]], storage(dtype), dtype.bytes)
-        if op.mask:
-            context.effect("}")
-    if owner:
-        context.effect("}")
+    indices = [_wide(context, index, context.registers(index)) for index in op.indices]
+    places = Places(context, layout, op.tile.tile.shape)
+    with context.where(_owns(context, layout)):
+        for register in range(layout.num_registers):
+            place = [values[register] for values in indices]
+            inside = _inside(context, op.target, place) if op.mask else None
+            with context.where(_and(context, places.is_own(register), inside)):
+                _store_vector(context, _element(context, op.target, place), [held[register]])
 
 
+@lowers(AtomicUpdate)
 def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     """One relaxed atomic per element."""
     dtype = op.tile.tile.dtype
@@ -139,21 +135,14 @@ def lower_atomic(context: Context, op: AtomicUpdate) -> None:
     box = _Box(context, op.target, op.offsets, op.tile.tile.shape, layout)
     signed = "" if dtype.kind == "i" else "u"
     kind = ("fadd" if dtype.is_float else "add") if op.kind == "add" else ("f" if dtype.is_float else signed) + op.kind
-    owner = _owns(context, layout)
-    if owner:
-        context.effect(f"scf.if {owner} {{")
-    for register in range(layout.num_registers):
-        if op.mask:
-            context.effect(f"scf.if {box.element_inside(register)} {{")
-        if kind in ("fmax", "fmin"):
-            float_extremum(context, op.kind, box.pointer(register), held[register])
-        else:
-            target, value = box.pointer(register), held[register]
-            context.value(f"llvm.atomicrmw {kind} {target}, {value} monotonic : {GLOBAL}, {storage(dtype)}")
-        if op.mask:
-            context.effect("}")
-    if owner:
-        context.effect("}")
+    with context.where(_owns(context, layout)):
+        for register in range(layout.num_registers):
+            inside = box.element_inside(register) if op.mask else None
+            with context.where(_and(context, box.places.is_own(register), inside)):
+                if kind in ("fmax", "fmin"):
+                    float_extremum(context, op.kind, box.pointer(register), held[register])
+                else:
+                    context.atomic_update(kind, box.pointer(register), held[register])
 
 
 class _Box:
@@ -164,38 +153,52 @@ class _Box:
         self.known_inside = _known_inside(tensor, offsets, shape)
         self.offsets = [_wide(context, offset, [context.scalar(offset)])[0] for offset in offsets]
         self.wraps = [offset.tile.dtype.bits == 64 for offset in offsets]
-        own = context.thread_coordinates(layout) if layout.lanes else [number(context, 0)] * len(shape)
+        self.places = Places(context, layout, shape)
         self.first = [
-            arith(context, "add", offset, context.value(f"llvm.zext {coordinate} : i32 to i64"), "i64")
-            for offset, coordinate in zip(self.offsets, own, strict=True)
+            context.add(offset, context.zext(coordinate, i64))
+            for offset, coordinate in zip(self.offsets, self.places.own, strict=True)
         ]
         self.base = _element(context, tensor, self.first)
+        self.wrapped: dict[
+            tuple[int, int], SsaValue
+        ] = {}  # places on an axis by their step from the first, of layouts that wrap
+        if layout.wraps(shape):
+            for register in range(layout.num_registers):
+                for axis, step in enumerate(self.places.steps(register)):
+                    self._back(axis, step)
+                    if (axis, step) not in self.wrapped:
+                        self.wrapped[axis, step] = self._place(axis, step)
 
-    def pointer(self, register: int) -> str:
+    def pointer(self, register: int) -> SsaValue:
         """Address of a register's element."""
         context, size = self.context, self.tensor.tensor.dtype.bytes
         fixed, pointer = 0, self.base
-        for axis, step in enumerate(self.layout.coordinates(register, 0, 0)):
+        for axis, step in enumerate(self.places.steps(register)):
             stride = context.stride_constant(self.tensor, axis)
             if stride is not None:
                 fixed += step * stride * size
             elif step:
-                moved = arith(context, "mul", context.stride(self.tensor, axis), number(context, step * size, "i64"), "i64")
-                pointer = offset_pointer(context, pointer, moved, GLOBAL, "i64")
-        return offset_pointer(context, pointer, fixed, GLOBAL)
+                moved = context.mul(context.stride(self.tensor, axis), context.constant(step * size, i64))
+                pointer = context.offset(pointer, moved)
+            back = self._back(axis, step)
+            if back:
+                moved = back if stride is not None else context.mul(context.stride(self.tensor, axis), back)
+                pointer = context.offset(pointer, moved)
+        return context.offset(pointer, fixed)
 
-    def whole_inside(self) -> str:
+    def whole_inside(self) -> SsaValue:
         """Whether the whole box lies in the tensor; the same for all threads."""
-        out = ""
+        context, out = self.context, None
         for axis, offset in enumerate(self.offsets):
             limit = self._extent(axis)
-            out = _and(self.context, out, compare(self.context, "sge", offset, number(self.context, 0, "i64"), "i64"))
+            out = _and(context, out, context.compare("sge", offset, context.constant(0, i64)))
             if self.wraps[axis]:  # the end of a box at such an offset may be past the largest i64
-                last = arith(self.context, "sub", limit, number(self.context, self.shape[axis], "i64"), "i64")
-                out = _and(self.context, out, compare(self.context, "sle", offset, last, "i64"))
+                last = context.sub(limit, self.shape[axis])
+                out = _and(context, out, context.compare("sle", offset, last))
                 continue
-            end = arith(self.context, "add", offset, number(self.context, self.shape[axis], "i64"), "i64")
-            out = _and(self.context, out, compare(self.context, "sle", end, limit, "i64"))
+            end = context.add(offset, context.constant(self.shape[axis], i64))
+            out = _and(context, out, context.compare("sle", end, limit))
+        assert out is not None
         return out
 
     @property
@@ -203,16 +206,26 @@ class _Box:
         """Whether the box is known to lie inside along the last axis, so that an access is inside or outside as a whole."""
         return self.tensor.tensor.rank - 1 in self.known_inside
 
-    def element_inside(self, register: int) -> str:
+    def element_inside(self, register: int) -> SsaValue:
         """Whether a register's element lies in the tensor."""
-        steps = self.layout.coordinates(register, 0, 0)
-        place = [
-            arith(self.context, "add", first, number(self.context, step, "i64"), "i64") if step else first
-            for first, step in zip(self.first, steps, strict=True)
-        ]
-        return _inside(self.context, self.tensor, place, self.known_inside) or number(self.context, 1, "i1")
+        steps = enumerate(self.places.steps(register))
+        place = [self.wrapped.get((axis, step)) or self._place(axis, step) for axis, step in steps]
+        return _inside(self.context, self.tensor, place, self.known_inside) or self.context.constant(1, i1)
 
-    def _extent(self, axis: int) -> str:
+    def _place(self, axis: int, step: int) -> SsaValue:
+        """Where the tensor's axis is met by a register `step` behind the first, i64."""
+        at = self.first[axis]
+        if step:
+            at = self.context.add(at, step)
+        back = self.places.shift(axis, step, 1, i64)
+        return self.context.add(at, back) if back else at
+
+    def _back(self, axis: int, step: int) -> SsaValue | None:
+        """What wrapping takes off an address: bytes, or bytes per element of a stride that is known at launch."""
+        stride = self.context.stride_constant(self.tensor, axis)
+        return self.places.shift(axis, step, self.tensor.tensor.dtype.bytes * (1 if stride is None else stride), i64)
+
+    def _extent(self, axis: int) -> SsaValue:
         return self.context.host(self.tensor.tensor.dims[axis])
 
 
@@ -226,37 +239,36 @@ def _known_inside(tensor: Value, offsets: list[Value], shape: tuple[int, ...]) -
     return found
 
 
-def _inside(context: Context, tensor: Value, place: list[str], known: Set[int] = frozenset()) -> str:
-    """Whether an element lies in the tensor, from its place on the axes that are not `known`; empty where none is left."""
-    out = ""
+def _inside(context: Context, tensor: Value, place: list[SsaValue], known: Set[int] = frozenset()) -> SsaValue | None:
+    """Whether an element lies in the tensor, from its place on the axes that are not `known`; None where none is left."""
+    out: SsaValue | None = None
     for axis, index in enumerate(place):
         if axis in known:
             continue
         # Unsigned comparison covers negative indices too.
-        out = _and(context, out, compare(context, "ult", index, context.host(tensor.tensor.dims[axis]), "i64"))
+        out = _and(context, out, context.compare("ult", index, context.host(tensor.tensor.dims[axis])))
     return out
 
 
-def _and(context: Context, left: str, right: str) -> str:
-    return context.value(f"llvm.and {left}, {right} : i1") if left else right
+def _and(context: Context, left: SsaValue | None, right: SsaValue | None) -> SsaValue | None:
+    return context.bit_and(left, right) if left and right else left or right
 
 
-def _wide(context: Context, value: Value, names: list[str]) -> list[str]:
+def _wide(context: Context, value: Value, held: list[SsaValue]) -> list[SsaValue]:
     """Positions as i64, which addresses and masks here are both made from."""
-    return [positions.position(context, value, name).wide(context) for name in names]
+    return [positions.position(context, value, one).wide(context) for one in held]
 
 
-def _element(context: Context, tensor: Value, place: list[str]) -> str:
+def _element(context: Context, tensor: Value, place: list[SsaValue]) -> SsaValue:
     size = tensor.tensor.dtype.bytes
     pointer = context.pointer(tensor)
     for axis, index in enumerate(place):
         stride = context.stride_constant(tensor, axis)
         if stride is not None:
-            moved = arith(context, "mul", index, number(context, stride * size, "i64"), "i64")
+            moved = context.mul(index, context.constant(stride * size, i64))
         else:
-            elements = arith(context, "mul", index, context.stride(tensor, axis), "i64")
-            moved = arith(context, "mul", elements, number(context, size, "i64"), "i64")
-        pointer = offset_pointer(context, pointer, moved, GLOBAL, "i64")
+            moved = context.mul(context.mul(index, context.stride(tensor, axis)), context.constant(size, i64))
+        pointer = context.offset(pointer, moved)
     return pointer
 
 
@@ -267,145 +279,101 @@ class _Words:
     def __init__(self, context: Context, dtype: DType, width: int) -> None:
         self.context, self.dtype, self.width = context, dtype, width
         self.each = max(1, min(width, 4 // dtype.bytes))  # elements in a word
-        self.vector = f"vector<{self.each}x{_memory_type(dtype)}>"
-        self.type = storage(dtype) if self.each == 1 else f"i{self.each * dtype.bytes * 8}"
+        self.vector = vector(self.each, _memory_type(dtype))
+        self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
         self.raw = _memory_type(dtype) if self.each == 1 else self.type
 
-    def load(self, pointer: str, invariant: bool) -> list[str]:
+    def load(self, pointer: SsaValue, invariant: bool) -> list[SsaValue]:
         """The words of one access."""
         context, count = self.context, self.width // self.each
-        if invariant and self.raw in ("i32", "f32"):
+        if invariant and self.raw in (i32, f32):
             return _load_read_only(context, pointer, self.raw, count)
-        type_ = self.raw if count == 1 else f"vector<{count}x{self.raw}>"
-        loaded = _load(context, pointer, type_, self.width * self.dtype.bytes, invariant)
-        words = [loaded] if count == 1 else [_extract(context, loaded, type_, i) for i in range(count)]
+        type_ = self.raw if count == 1 else vector(count, self.raw)
+        loaded = context.load(pointer, type_, alignment=self.width * self.dtype.bytes, invariant=invariant)
+        words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
         return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
 
-    def pack(self, elements: list[str]) -> list[str]:
+    def pack(self, elements: list[SsaValue]) -> list[SsaValue]:
         """Elements, one by one, into words."""
         if self.each == 1:
             return elements
-        context, out = self.context, list[str]()
+        context, out = self.context, list[SsaValue]()
         for first in range(0, len(elements), self.each):
-            packed = context.value(f"llvm.mlir.zero : {self.vector}")
-            for position, name in enumerate(elements[first : first + self.each]):
-                if self.dtype.kind == "b":
-                    name = context.value(f"llvm.zext {name} : i1 to i8")
-                packed = context.value(
-                    f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {self.vector}"
-                )
-            out.append(context.value(f"llvm.bitcast {packed} : {self.vector} to {self.type}"))
+            packed = context.zero(self.vector)
+            for position, value in enumerate(elements[first : first + self.each]):
+                packed = context.insert(context.zext(value, i8) if value.type is i1 else value, packed, position)
+            out.append(context.bitcast(packed, self.type))
         return out
 
-    def elements(self, words: list[str]) -> list[str]:
+    def elements(self, words: list[SsaValue]) -> list[SsaValue]:
         """Words into elements."""
         if self.each == 1:
             return words
-        context, out = self.context, list[str]()
+        context, out = self.context, list[SsaValue]()
         for word in words:
-            lanes = context.value(f"llvm.bitcast {word} : {self.type} to {self.vector}")
-            out += [_from_memory(context, _extract(context, lanes, self.vector, i), self.dtype) for i in range(self.each)]
+            lanes = context.bitcast(word, self.vector)
+            out += [_from_memory(context, context.extract(lanes, i), self.dtype) for i in range(self.each)]
         return out
 
 
-def _extract(context: Context, vector: str, type_: str, position: int) -> str:
-    return context.value(f"llvm.extractelement {vector}[{number(context, position)} : i32] : {type_}")
-
-
-def _load_read_only(context: Context, pointer: str, type_: str, count: int) -> list[str]:
+def _load_read_only(context: Context, pointer: SsaValue, type_: Type, count: int) -> list[SsaValue]:
     """1, 2 or 4 words in one access of data that nothing writes while the kernel runs (PTX ISA, `ld.global.nc`). As text,
     because LLVM takes a vector load apart when all that is used of it are its parts, and forgets that it is invariant."""
     names = ", ".join(f"${i}" for i in range(count))
-    target, vector = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
-    constraint = {"i32": "=r", "f32": "=f"}[type_]
-    outputs = ",".join([constraint] * count)
-    result = f"!llvm.struct<({', '.join([type_] * count)})>" if count > 1 else type_
-    loaded = context.value(
-        f'llvm.inline_asm "ld.global.nc{vector}.b32 {target}, [${count}];", "{outputs},l" {pointer} : ({GLOBAL}) -> {result}'
-    )
-    if count == 1:
-        return [loaded]
-    return [context.value(f"llvm.extractvalue {loaded}[{i}] : {result}") for i in range(count)]
+    target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
+    outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
+    return context.inline_ptx(f"ld.global.nc{several}.b32 {target}, [${count}];", f"{outputs},l", [pointer], [type_] * count)
 
 
-def _load(context: Context, pointer: str, type_: str, align: int, invariant: bool) -> str:
-    hint = " invariant" if invariant else ""
-    return context.value(f"llvm.load {pointer}{hint} {{alignment = {align} : i64}} : {GLOBAL} -> {type_}")
+def _memory_type(dtype: DType) -> Type:
+    return i8 if dtype.kind == "b" else storage(dtype)
 
 
-def _memory_type(dtype: DType) -> str:
-    return "i8" if dtype.kind == "b" else storage(dtype)
+def _from_memory(context: Context, value: SsaValue, dtype: DType) -> SsaValue:
+    return context.compare("ne", value, context.constant(0, i8)) if dtype.kind == "b" else value
 
 
-def _from_memory(context: Context, name: str, dtype: DType) -> str:
-    if dtype.kind != "b":
-        return name
-    return compare(context, "ne", name, number(context, 0, "i8"), "i8")
+def _load_one(context: Context, pointer: SsaValue, dtype: DType, invariant: bool) -> SsaValue:
+    loaded = context.load(pointer, _memory_type(dtype), alignment=dtype.bytes, invariant=invariant)
+    return _from_memory(context, loaded, dtype)
 
 
-def _load_place(context: Context, tensor: Value, place: list[str], dtype: DType, invariant: bool) -> str:
-    return _load_one(context, _element(context, tensor, place), dtype, invariant)
+def _load_or_pad(
+    context: Context, tensor: Value, place: list[SsaValue], pad: SsaValue, dtype: DType, invariant: bool
+) -> SsaValue:
+    def load() -> SsaValue:
+        return _load_one(context, _element(context, tensor, place), dtype, invariant)
+
+    inside = _inside(context, tensor, place)
+    assert inside is not None
+    return context.choose(inside, load, lambda: pad)
 
 
-def _load_one(context: Context, pointer: str, dtype: DType, invariant: bool) -> str:
-    return _from_memory(context, _load(context, pointer, _memory_type(dtype), dtype.bytes, invariant), dtype)
-
-
-def _store_vector(context: Context, pointer: str, names: list[str], type_: str, size: int) -> None:
-    align = f"{{alignment = {len(names) * size} : i64}}"
-    if len(names) == 1:
-        context.effect(f"llvm.store {names[0]}, {pointer} {align} : {type_}, {GLOBAL}")
+def _store_vector(context: Context, pointer: SsaValue, values: list[SsaValue]) -> None:
+    """Values of one type beside each other, in one access."""
+    type_ = values[0].type
+    bytes_ = len(values) * max(1, type_.bits // 8)
+    if len(values) == 1:
+        context.store(values[0], pointer, alignment=bytes_)
         return
-    vector = f"vector<{len(names)}x{type_}>"
-    packed = context.value(f"llvm.mlir.zero : {vector}")
-    for position, name in enumerate(names):
-        packed = context.value(f"llvm.insertelement {name}, {packed}[{number(context, position)} : i32] : {vector}")
-    words = len(names) * size // 4
+    packed, words = context.packed(values, vector(len(values), type_)), bytes_ // 4
     if words:
-        raw = "i32" if words == 1 else f"vector<{words}xi32>"
-        if raw != vector:
-            packed = context.value(f"llvm.bitcast {packed} : {vector} to {raw}")
-        vector = raw
-    context.effect(f"llvm.store {packed}, {pointer} {align} : {vector}, {GLOBAL}")
+        raw = i32 if words == 1 else vector(words, i32)
+        packed = packed if raw is packed.type else context.bitcast(packed, raw)
+    context.store(packed, pointer, alignment=bytes_)
 
 
-def _guarded(context: Context, condition: str, inside: Callable[[], str], outside: str, dtype: DType) -> str:
-    name, type_ = context.name(), storage(dtype)
-    context.effect(f"{name} = scf.if {condition} -> ({type_}) {{")
-    context.effect(f"scf.yield {inside()} : {type_}")
-    context.effect("} else {")
-    context.effect(f"scf.yield {outside} : {type_}")
-    context.effect("}")
-    return name
-
-
-def _choose(
-    context: Context, condition: str, whole: Callable[[], list[str]], partly: Callable[[], list[str]], type_: str
-) -> list[str]:
-    name = context.name()
-    place = len(context.lines)
-    context.effect("")
-    held = whole()
-    types = ", ".join([type_] * len(held))
-    context.lines[place] = f"{name}:{len(held)} = scf.if {condition} -> ({types}) {{"
-    context.effect(f"scf.yield {', '.join(held)} : {types}")
-    context.effect("} else {")
-    context.effect(f"scf.yield {', '.join(partly())} : {types}")
-    context.effect("}")
-    return [f"{name}#{i}" for i in range(len(held))]
-
-
-def _owns(context: Context, layout: Layout) -> str:
-    """True in the first of the threads that hold the same elements; empty where no element is held twice."""
+def _owns(context: Context, layout: Layout) -> SsaValue | None:
+    """True in the first of the threads that hold the same elements; None where no element is held twice."""
     if not layout.lanes:
-        return compare(context, "eq", context.thread(), number(context, 0))
-    out = ""
-    lane, warp = arith(context, "and", context.thread(), 31), arith(context, "lshr", context.thread(), 5)
+        return context.compare("eq", context.thread(), context.constant(0))
+    out: SsaValue | None = None
+    lane, warp = context.bit_and(context.thread(), 31), context.lshr(context.thread(), 5)
     for index, digits in ((lane, layout.lanes), (warp, layout.warps)):
         position = 1
         for digit in digits:
             if digit.axis is None and digit.extent > 1:
-                step = arith(context, "urem", arith(context, "udiv", index, position), digit.extent)
-                out = _and(context, out, compare(context, "eq", step, number(context, 0)))
+                step = context.urem(context.udiv(index, position), digit.extent)
+                out = _and(context, out, context.compare("eq", step, context.constant(0)))
             position *= digit.extent
     return out

@@ -11,41 +11,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilec.ir.core import Value
-from tilec.lowering.tensor_core import Writer, arith, compare
+from tilec.mlir.builder import Builder
+from tilec.mlir.types import SsaValue, i32, i64
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """An SSA name and its type, i32 or i64; always a signed number."""
+    """An i32 or i64; always a signed number."""
 
-    name: str
-    type: str
+    value: SsaValue
 
-    def wide(self, out: Writer) -> str:
+    def wide(self, out: Builder) -> SsaValue:
         """As i64."""
-        return self.name if self.type == "i64" else out.value(f"llvm.sext {self.name} : i32 to i64")
+        return self.value if self.value.type is i64 else out.extended(self.value, i64, signed=True)
 
-    def moved(self, out: Writer, step: str) -> Position:
+    def moved(self, out: Builder, step: SsaValue) -> Position:
         """Further on by `step` (i32, not negative)."""
-        if self.type == "i64":
-            step = out.value(f"llvm.zext {step} : i32 to i64")
-        return Position(arith(out, "add", self.name, step, self.type), self.type)
+        return Position(out.add(self.value, self.extent(out, step)))
 
-    def below(self, out: Writer, extent: str) -> str:
+    def below(self, out: Builder, extent: SsaValue) -> SsaValue:
         """Whether this lies in `0 .. extent` (i32), as i1."""
-        return compare(out, "ult", self.name, self.extent(out, extent), self.type)
+        return out.compare("ult", self.value, self.extent(out, extent))
 
-    def extent(self, out: Writer, extent: str) -> str:
+    def extent(self, out: Builder, extent: SsaValue) -> SsaValue:
         """An extent (i32, not negative) in the type of this position."""
-        return extent if self.type == "i32" else out.value(f"llvm.zext {extent} : i32 to i64")
+        return extent if self.value.type is i32 else out.zext(extent, i64)
 
 
-def position(out: Writer, value: Value, name: str) -> Position:
-    """The position that `name`, held of the integer `value`, stands for."""
+def position(out: Builder, value: Value, held: SsaValue) -> Position:
+    """The position that `held`, of the integer `value`, stands for."""
     dtype = value.tile.dtype
     if dtype.bits == 64:
-        return Position(name, "i64")
+        return Position(held)
     if dtype.bits == 32:
-        return Position(name, "i32") if dtype.kind == "i" else Position(out.value(f"llvm.zext {name} : i32 to i64"), "i64")
-    extend = "sext" if dtype.kind == "i" else "zext"
-    return Position(out.value(f"llvm.{extend} {name} : i{dtype.bits} to i32"), "i32")
+        return Position(held if dtype.kind == "i" else out.zext(held, i64))
+    return Position(out.extended(held, i32, signed=dtype.kind == "i"))

@@ -6,7 +6,7 @@ tilec's own. What is on the lists below is total, or harmless for the reason bes
 - operations by name, each with the words it may carry: no `nsw`, `nuw`, `exact`, `inbounds`, `nnan`, `ninf`, `fast`; no
   `undef`, `poison`, `freeze`;
 - a division, remainder or shift has a constant on its right for which LLVM has a value, or one selected to be such
-  (`tilec.lowering.integers`), or the mark of a proof by ranges (`tilec.passes.in_range`);
+  (`tilec.lowering.integers`), or the mark of a proof by ranges (`tilec.passes.schedule.in_range`);
 - inline PTX is one of the texts below, intrinsics one of the names.
 """
 
@@ -16,7 +16,7 @@ import re
 from typing import Final
 
 from tilec.ir.core import VerifyError
-from tilec.lowering.integers import PROVEN
+from tilec.mlir.builder import PROVEN
 
 _CONTRACT: Final = " {fastmathFlags = #llvm.fastmath<contract>}"
 """A product and the sum it goes into may round once: a value either way."""
@@ -34,7 +34,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "llvm.mlir.addressof": (),
     "llvm.mlir.global": ("external", "addr_space", "alignment"),
     # Alignment follows from that of the tensor's base, which the launch contract checks, and of what is proven of offsets.
-    # `invariant` is only on loads of `In` tensors, which no launch in flight writes (`tilec.passes.aliasing`, no-alias pairs).
+    # `invariant` is only on loads of `In` tensors, which no launch in flight writes (`passes.prover.aliasing`, no-alias pairs).
     "llvm.load": ("alignment", "invariant"),
     "llvm.store": ("alignment",),
     "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin"),
@@ -96,7 +96,7 @@ _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\
 _TYPE: Final = re.compile(r"!llvm\.(?:ptr<[13]>|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
 _NOT_WORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
 _SOURCE: Final = re.compile(r"// line \d+")
-_VARYING: Final = re.compile(r"%[\w$#]+|\d+")
+_NAME: Final = re.compile(r"[%^]\w+")
 _WORD: Final = re.compile(r"[A-Za-z_][\w.]*")
 _CONSTANT: Final = re.compile(r"llvm\.mlir\.constant\((-?\d+) : i\d+\) : i\d+")
 _PAIR: Final = re.compile(r' (?:"(\w+)" )?(%[\w$#]+), (%[\w$#]+)(?:, (%[\w$#]+))?.* : (?:i1, )?(\w+)')
@@ -105,9 +105,9 @@ _PAIR: Final = re.compile(r' (?:"(\w+)" )?(%[\w$#]+), (%[\w$#]+)(?:, (%[\w$#]+))
 def check(mlir: str) -> None:
     """VerifyError for the first line that breaks the rule."""
     made: dict[str, str] = {}
-    seen: set[str] = set()  # lines whose words are known to be allowed, without names and numbers
+    seen: set[str] = set()  # lines that are known to be allowed, without the names of their values
     for line in mlir.splitlines():
-        if line in ("module {", "}", "} else {") or _SOURCE.fullmatch(line):
+        if line in ("module {", "}", "} else {") or (line.startswith("//") and _SOURCE.fullmatch(line)):
             continue
         found = _LINE.fullmatch(line)
         if found is None:
@@ -118,10 +118,10 @@ def check(mlir: str) -> None:
         elif name not in WORDS:
             raise VerifyError(f"lowered code: `{name}` is not known to have a value for all operands: {line}")
         else:
-            words = _VARYING.sub("", line)
+            words = _NAME.sub("%", line)
             if words not in seen:
                 _check_words(name, rest, line)
-                if name not in ("llvm.inline_asm", "llvm.call_intrinsic"):  # whose numbers count
+                if name != "llvm.inline_asm":  # whose text has names of its own
                     seen.add(words)
             if name[5:] in _DIVISIONS or name[5:] in _SHIFTS:
                 _check_right(name[5:], rest, made, line)

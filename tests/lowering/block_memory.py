@@ -1,0 +1,170 @@
+"""The memory of a block on NumPy arrays, with who touched each byte since the last barrier.
+
+Every access must be aligned and inside its tensor; no byte may be written by one thread and touched by another without a
+barrier between them; asynchronous copies arrive no sooner than they are waited for; no tensor may be touched before the kernel
+has waited for the kernels before it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from mlir_steps import ATOMIC, TYPES, Array, Step, numpy_type
+from numpy.typing import NDArray
+
+SHARED = 0  # number of the shared memory among the buffers; tensors follow
+SPACE = 40  # bits of an address inside its buffer
+MANY = -2  # more than one thread
+
+
+class BlockMemory:
+    """Shared memory and tensors, as `threads` threads in step touch them."""
+
+    def __init__(self, threads: int, shared_bytes: int) -> None:
+        self.threads, self.shared_bytes = threads, shared_bytes
+        self.memory = [np.zeros(0, np.uint8)]
+        self.read_only: set[int] = set()
+
+    def begin_block(self) -> None:
+        """Nothing is known of shared memory, and nobody has touched anything."""
+        self.memory[SHARED] = np.full(self.shared_bytes, 0xFF, np.uint8)
+        # Who touched each byte since the last barrier, of all that may be written.
+        sizes = [0 if number in self.read_only else buffer.size for number, buffer in enumerate(self.memory)]
+        self.writer = [np.full(size, -1) for size in sizes]
+        self.reader = [np.full(size, -1) for size in sizes]
+        self.waited = False
+        self.flying = np.zeros(self.shared_bytes, bool)
+        self.group: list[tuple[Array, Array, Array]] = []
+        self.groups: list[list[tuple[Array, Array, Array]]] = []
+        self.unfenced = np.zeros(self.shared_bytes, bool)
+
+    def place(self, pointer: Array, size: int, alignment: int, active: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
+        """Buffer and byte positions (active threads x size) of an access; it must be aligned and inside."""
+        addresses = pointer[active].astype(np.int64)
+        (buffer,) = set((addresses >> SPACE).tolist())
+        starts = addresses & ((1 << SPACE) - 1)
+        assert not (starts % alignment).any(), "a misaligned access"
+        assert starts.min() >= 0 and starts.max() + size <= self.memory[buffer].size, "an access outside of its tensor"
+        return buffer, starts[:, None] + np.arange(size)
+
+    def load(self, step: Step, pointer: Array, active: NDArray[np.bool_]) -> Array:
+        dtype, count = numpy_type(step.text.rsplit(" -> ", 1)[1])
+        made = np.zeros((self.threads, count) if count else self.threads, dtype)
+        size = dtype.itemsize * (count or 1)
+        buffer, places = self.place(pointer, size, alignment_of(step.text, dtype), active)
+        if buffer not in self.read_only:
+            self.note_read(buffer, places, active)
+        assert buffer == SHARED or self.waited, "a read before earlier kernels are complete"
+        made[active] = self.memory[buffer][places].view(dtype).reshape(made[active].shape)
+        return made
+
+    def load_words(self, text: str, pointer: Array, active: NDArray[np.bool_]) -> list[Array]:
+        """`ld.global.nc`: a struct of words, which is a list here, or one."""
+        result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
+        dtype, count = TYPES[result[0]], len(result)
+        buffer, places = self.place(pointer, 4 * count, 4 * count, active)
+        assert self.waited, "a read before earlier kernels are complete"
+        assert buffer in self.read_only, "a read past the cache of what may be written"
+        made = np.zeros((self.threads, count), dtype)
+        made[active] = self.memory[buffer][places].view(dtype)
+        words = [made[:, word] for word in range(count)]
+        return [words] if count > 1 else words  # pyright: ignore[reportReturnType]
+
+    def note_read(self, buffer: int, places: NDArray[np.int64], active: NDArray[np.bool_]) -> None:
+        threads, reader = np.nonzero(active)[0][:, None], self.reader[buffer]
+        assert buffer != SHARED or not self.flying[places].any(), "a read of bytes that are still on their way"
+        assert untouched(self.writer[buffer][places], threads), "a read without a barrier"
+        several = ~((reader[places] == -1) | (reader[places] == threads))
+        reader[places] = threads
+        several |= reader[places] != threads  # another thread reads the same byte right now
+        reader[places[several]] = MANY
+
+    def store(self, step: Step, value: Array, pointer: Array, active: NDArray[np.bool_]) -> None:
+        size = value.dtype.itemsize * (value.shape[1] if value.ndim > 1 else 1)
+        buffer, places = self.place(pointer, size, alignment_of(step.text, value.dtype), active)
+        stored = value[active]
+        if stored.dtype.kind not in "iub":  # a NaN has no bits of its own: which of two comes first differs among threads
+            stored = np.where(np.isnan(stored), np.asarray(np.nan, stored.dtype), stored)
+        data = np.ascontiguousarray(stored).view(np.uint8).reshape(places.shape)
+        self.write(buffer, places, data, active)
+
+    def write(self, buffer: int, places: NDArray[np.int64], data: Array, active: NDArray[np.bool_]) -> None:
+        threads = np.nonzero(active)[0][:, None]
+        assert buffer not in self.read_only, "a write to a tensor that is only read"
+        assert untouched(self.reader[buffer][places], threads), "a write without a barrier"
+        assert untouched(self.writer[buffer][places], threads), "two writes without a barrier"
+        self.writer[buffer][places] = threads
+        assert buffer == SHARED or self.waited, "a write before earlier kernels are complete"
+        self.memory[buffer][places] = data
+        # Replicas of an element may write it together, if they agree.
+        assert (self.memory[buffer][places] == data).all(), "two threads write different values"
+        if buffer == SHARED:
+            self.unfenced[places] = True
+
+    def atomic(self, kind: str, pointer: Array, value: Array, active: NDArray[np.bool_]) -> Array:
+        buffer, places = self.place(pointer, value.dtype.itemsize, value.dtype.itemsize, active)
+        for place, operand in zip(places, value[active], strict=True):
+            old = self.memory[buffer][place].view(value.dtype)
+            new = ATOMIC[kind](old, operand).astype(value.dtype)
+            self.memory[buffer][place] = new.view(np.uint8)
+        return value
+
+    def wait(self, pending: int) -> None:
+        done = len(self.groups) - pending
+        for places, data, active in (copy for group in self.groups[: max(0, done)] for copy in group):
+            self.flying[places] = False
+            self.write(SHARED, places, data, active.astype(bool))
+        self.groups = self.groups[max(0, done) :]
+
+    def copy(self, vector: int, of: list[Array], active: NDArray[np.bool_]) -> None:
+        _, targets = self.place(of[0], vector, vector, active)
+        threads = np.nonzero(active)[0][:, None]
+        assert not self.flying[targets].any(), "a copy over bytes that are still on their way"
+        assert untouched(self.reader[SHARED][targets], threads), "a copy without a barrier"
+        size = of[2][active] if len(of) == 3 else np.full(len(targets), vector)
+        data = np.zeros(targets.shape, np.uint8)
+        for row, (pointer, count) in enumerate(zip(of[1][active], size, strict=True)):
+            if count:
+                buffer, places = self.place(np.array([pointer]), int(count), vector, np.ones(1, bool))
+                assert self.waited, "a copy before earlier kernels are complete"
+                data[row, :count] = self.memory[buffer][places[0]]
+        self.flying[targets] = True
+        self.group.append((targets, data, active))
+
+    def matrices(self, width: int, transposed: bool, pointer: Array) -> list[Array]:
+        """`ldmatrix`: lane 8 m + r names row r of matrix m; a lane gets two neighbours of row lane // 4, or of that column."""
+        results = [np.zeros(self.threads, np.int32) for _ in range(width)]
+        lanes = np.arange(32)
+        for first in range(0, self.threads, 32):
+            for matrix in range(width):
+                active = np.zeros(self.threads, bool)
+                active[first + 8 * matrix : first + 8 * matrix + 8] = True
+                _, places = self.place(pointer, 16, 16, active)
+                assert not self.flying[places].any(), "a read of bytes that are still on their way"
+                assert (self.writer[SHARED][places] == -1).all(), "a read without a barrier"
+                self.reader[SHARED][places] = MANY
+                rows = self.memory[SHARED][places].view(np.uint16)
+                rows = rows.T if transposed else rows
+                pairs = rows[lanes[:, None] // 4, lanes[:, None] % 4 * 2 + np.arange(2)]
+                results[matrix][first : first + 32] = np.ascontiguousarray(pairs).view(np.int32)[:, 0]
+        return results
+
+    def matrix_bytes(self, places: NDArray[np.int64]) -> Array:
+        """What the tensor cores read by themselves: only what a fence and a barrier have let them see."""
+        assert places.max() < self.shared_bytes, "an access outside of shared memory"
+        assert not self.flying[places].any(), "a product of bytes that are still on their way"
+        assert not self.unfenced[places].any(), "a product without a fence"
+        assert (self.writer[SHARED][places] == -1).all(), "a product without a barrier"
+        self.reader[SHARED][places] = MANY
+        return self.memory[SHARED][places]
+
+
+def untouched(before: NDArray[np.int64], threads: NDArray[np.int64]) -> bool:
+    """Whether no other thread touched these bytes since the last barrier."""
+    return bool(((before == -1) | (before == threads)).all())
+
+
+def alignment_of(text: str, dtype: np.dtype) -> int:
+    found = re.search(r"alignment = (\d+)", text)
+    return int(found[1]) if found else dtype.itemsize

@@ -1,0 +1,157 @@
+"""Asynchronous copies of boxes of a tensor into shared memory (PTX ISA, `cp.async`), sixteen bytes of zeros outside of it.
+
+Global addresses are 64-bit, shared ones 32-bit offsets from the dynamic shared memory. Exists on every target.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilec.ir.types import DType, SharedType
+from tilec.mlir.builder import Builder
+from tilec.mlir.types import SsaValue, i32, i64
+
+
+class Edge(Protocol):
+    """A position that a mask is made from (`tilec.lowering.positions`)."""
+
+    @property
+    def value(self) -> SsaValue:
+        """It as an i32 or i64."""
+        ...
+
+    def moved(self, out: Builder, step: SsaValue) -> Edge:
+        """Further on by `step` (i32)."""
+        ...
+
+    def below(self, out: Builder, extent: SsaValue) -> SsaValue:
+        """Whether this lies in `0 .. extent` (i32)."""
+        ...
+
+    def extent(self, out: Builder, extent: SsaValue) -> SsaValue:
+        """An extent (i32) in this type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """`row` and `column` are a box's position on the two axes that it spans, `row_extent`, `column_extent` (i32) the tensor's,
+    `inside` (i1) whether the other axes are, None where there are none. Where rows are `whole` copies, each copy is inside or
+    outside as a whole."""
+
+    row: Edge
+    column: Edge
+    row_extent: SsaValue
+    column_extent: SsaValue
+    inside: SsaValue | None = None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The part of a tensor that a copy reads: `pointer` is its first element; `row_stride` (i64, bytes). `edges` are known
+    where parts may lie outside of the tensor."""
+
+    pointer: SsaValue
+    row_stride: SsaValue
+    edges: Edges | None = None
+
+
+def proxy_fence(out: Builder) -> None:
+    """Let tensor cores see what this thread wrote or copied to shared memory (PTX ISA, `fence.proxy.async`)."""
+    out.inline_ptx("fence.proxy.async.shared::cta;", "~{memory}", side_effects=True)
+
+
+def async_copy(out: Builder, box: Box, type: SharedType, stage: SsaValue, thread: SsaValue, threads: int, vector: int) -> None:
+    """Copy a box into the stage at shared pointer `stage`, `vector` bytes per thread and step, elements outside as zero.
+
+    `thread` is the thread's index as i32. Neighbouring threads take neighbouring addresses of a row.
+    """
+    per_row = type.shape[1] * type.dtype.bytes // vector
+    total = type.shape[0] * per_row
+    aligned = threads % per_row == 0
+    for first in range(0, total, threads):
+        if aligned:
+            row = out.add(out.udiv(thread, per_row), first // per_row)
+            part = out.urem(thread, per_row)
+            fixed_row = first // per_row
+        else:
+            index = out.add(thread, first)
+            row, part = out.udiv(index, per_row), out.urem(index, per_row)
+            fixed_row = 0
+        byte = out.mul(part, vector)
+        target = out.offset(stage, shared_offset(out, type, row, byte))
+        own_row = out.udiv(thread, per_row) if aligned else row
+        source = _source(out, box, own_row, fixed_row, byte)
+        if box.edges is None:
+            with _first_threads(out, thread, threads, total - first):
+                _copy(out, target, source, vector, None)
+            continue
+        column = box.edges.column.moved(out, out.udiv(byte, type.dtype.bytes))
+        inside = _inside(out, box.edges, row, column)
+        with _first_threads(out, thread, threads, total - first):
+            if box.edges.whole:
+                _copy_or_zero(out, target, source, vector, inside)
+            else:
+                _copy(out, target, source, vector, _copied_bytes(out, box.edges, type.dtype, column, inside, vector))
+
+
+def _first_threads(out: Builder, thread: SsaValue, threads: int, count: int) -> AbstractContextManager[None]:
+    """What is written inside is for the first `count` threads."""
+    return out.where(None if threads <= count else out.compare("ult", thread, out.constant(count)))
+
+
+def shared_offset(out: Builder, type: SharedType, row: SsaValue, byte: SsaValue) -> SsaValue:
+    """Byte offset in a stage of the byte `byte` of row `row`: `SharedType.offset` in SSA form."""
+    line = out.mul(row, type.pitch)
+    if not type.swizzle_mask:
+        return out.add(line, byte)
+    phase = out.bit_and(out.lshr(row, type.swizzle_shift), type.swizzle_mask)
+    return out.add(line, out.bit_xor(byte, out.shl(phase, 4)))
+
+
+def _source(out: Builder, box: Box, row: SsaValue, fixed_row: int, byte: SsaValue) -> SsaValue:
+    # The thread's part is added first: it is loop invariant, and the fixed part is the same for all threads.
+    wide_row, wide_byte = out.zext(row, i64), out.zext(byte, i64)
+    pointer = out.offset(box.pointer, out.add(out.mul(wide_row, box.row_stride), wide_byte))
+    if fixed_row:
+        pointer = out.offset(pointer, out.mul(box.row_stride, fixed_row))
+    return pointer
+
+
+def _inside(out: Builder, edges: Edges, row: SsaValue, column: Edge) -> SsaValue:
+    """Whether row `row` of the box (i32) and column `column` of the tensor lie inside the tensor. Columns are multiples of the
+    vector, so a copy that begins before column 0 lies outside as a whole."""
+    at_row = edges.row.moved(out, row).below(out, edges.row_extent)
+    at_column = column.below(out, edges.column_extent)
+    if edges.inside:
+        at_column = out.bit_and(at_column, edges.inside)
+    return out.bit_and(at_row, at_column)
+
+
+def _copied_bytes(out: Builder, edges: Edges, dtype: DType, column: Edge, inside: SsaValue, vector: int) -> SsaValue:
+    """How many of the `vector` bytes lie inside the tensor."""
+    left = out.sub(column.extent(out, edges.column_extent), column.value)
+    whole = out.constant(vector // dtype.bytes, left.type)
+    elements = out.select(out.compare("slt", left, whole), left, whole)
+    if elements.type is i64:
+        elements = out.trunc(elements, i32)
+    return out.select(inside, out.mul(elements, dtype.bytes), out.constant(0))
+
+
+def _copy_or_zero(out: Builder, target: SsaValue, source: SsaValue, vector: int, inside: SsaValue) -> None:
+    """A copy that writes zeros, and reads nothing, where `inside` is false (PTX ISA, `cp.async`, "ignore-src"). As text: the
+    intrinsic takes a size of any value, for which addresses are corrected at run time."""
+    cache = "cg" if vector == 16 else "ca"
+    text = f"{{ .reg .pred q; not.pred q, $2; cp.async.{cache}.shared.global [$0], [$1], {vector}, q; }}"
+    out.inline_ptx(text, "l,l,b,~{memory}", [target, source, inside], side_effects=True)
+
+
+def _copy(out: Builder, target: SsaValue, source: SsaValue, vector: int, size: SsaValue | None) -> None:
+    name = f"cp.async.{'cg' if vector == 16 else 'ca'}.shared.global.{vector}"
+    if size is None:
+        out.instruction(name, [target, source])
+    else:
+        out.instruction(f"{name}.s", [target, source, size])

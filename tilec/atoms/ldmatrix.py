@@ -1,0 +1,98 @@
+"""Operands of `mma.sync` from shared memory, four 8 x 8 matrices at a time (PTX ISA, `ldmatrix`). Exists on every target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilec.ir.layout import Layout
+from tilec.ir.types import SharedType
+from tilec.mlir.builder import Builder
+from tilec.mlir.types import SsaValue, i32
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOrigins:
+    """How lanes address 8 x 8 matrices: groups of `width` (1, 2 or 4) matrices per instruction; the origin of matrix i of a
+    group is the group's plus `(i & 1) * first + (i >> 1) * second`; `trans` swaps rows and columns on the way."""
+
+    width: int
+    first: tuple[int, int]
+    second: tuple[int, int]
+    trans: bool
+
+
+def lane_origins(layout: Layout, transposed: bool) -> LaneOrigins:
+    """The matrix addressing of an operand layout; origins are (row, column) in the buffer, after transposition."""
+    pair_axis = layout.registers[0].axis
+    count = layout.num_registers // 2
+    origins = [_matrix_origin(layout, i, 0, transposed) for i in range(count)]
+    contiguous_axis = 0 if transposed else 1
+    trans = pair_axis != contiguous_axis
+    width = next(w for w in (4, 2, 1) if count % w == 0)
+    first = _minus(origins[1], origins[0]) if width > 1 else (0, 0)
+    second = _minus(origins[2], origins[0]) if width > 2 else (0, 0)
+    return LaneOrigins(width, first, second, trans)
+
+
+def _matrix_origin(layout: Layout, matrix: int, warp: int, transposed: bool) -> tuple[int, int]:
+    row, column = layout.coordinates(2 * matrix, 0, warp)
+    return (column, row) if transposed else (row, column)
+
+
+def _minus(left: tuple[int, int], right: tuple[int, int]) -> tuple[int, int]:
+    return left[0] - right[0], left[1] - right[1]
+
+
+def load_matrices(
+    out: Builder,
+    type: SharedType,
+    stage: SsaValue,
+    layout: Layout,
+    lane: SsaValue,
+    warp: SsaValue,
+    origin: tuple[int, int],
+    transposed: bool,
+) -> list[SsaValue]:
+    """Read an operand whose box begins at (row, column) `origin` of the tile from the stage at shared pointer `stage`.
+
+    Returns one i32 per two registers of the layout, in order. `lane` and `warp` are i32.
+    """
+    pattern = lane_origins(layout, transposed)
+    start = (origin[1], origin[0]) if transposed else origin
+    inner = out.bit_and(lane, 7)
+    matrix = out.lshr(lane, 3)
+    low, high = out.bit_and(matrix, 1), out.bit_and(out.lshr(matrix, 1), 1)
+    row, column = _warp_origin(out, layout, warp, transposed)
+    row = out.add(row, inner)
+    for bit, step in ((low, pattern.first), (high, pattern.second)):
+        row = out.add(row, out.mul(bit, step[0])) if step[0] else row
+        column = out.add(column, out.mul(bit, step[1])) if step[1] else column
+    # Matrices begin at multiples of 8 rows, and the swizzle repeats every 8 rows, so it depends on the lane alone.
+    phase = out.bit_and(out.lshr(inner, type.swizzle_shift), type.swizzle_mask)
+    line = out.offset(stage, out.mul(row, type.pitch))
+    registers: list[SsaValue] = []
+    for group in range(0, layout.num_registers // 2, pattern.width):
+        fixed_row, fixed_column = _matrix_origin(layout, group, 0, transposed)
+        chunk = out.lshr(out.add(column, start[1] + fixed_column), 3)
+        if type.swizzle_mask:
+            chunk = out.bit_xor(chunk, phase)
+        pointer = out.offset(line, out.shl(chunk, 4))
+        pointer = out.offset(pointer, (start[0] + fixed_row) * type.pitch)
+        registers.extend(_ldmatrix(out, pointer, pattern.width, pattern.trans))
+    return registers
+
+
+def _warp_origin(out: Builder, layout: Layout, warp: SsaValue, transposed: bool) -> tuple[SsaValue, SsaValue]:
+    parts = [out.constant(0), out.constant(0)]
+    weight = 1
+    for digit in layout.warps:
+        if digit.axis is not None and digit.extent > 1:
+            step = out.urem(out.udiv(warp, weight), digit.extent)
+            parts[digit.axis] = out.add(parts[digit.axis], out.mul(step, digit.stride))
+        weight *= digit.extent
+    return (parts[1], parts[0]) if transposed else (parts[0], parts[1])
+
+
+def _ldmatrix(out: Builder, pointer: SsaValue, width: int, trans: bool) -> list[SsaValue]:
+    name = f"ldmatrix.sync.aligned.m8n8.x{width}{'.trans' if trans else ''}.b16.p3"
+    return out.instruction(name, [pointer], [i32] * width)

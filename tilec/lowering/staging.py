@@ -1,0 +1,117 @@
+"""Buffers in shared memory and what goes through them: rings, asynchronous copies into a stage, operands read out of one."""
+
+from __future__ import annotations
+
+from tilec.atoms import cp_async, ldmatrix, mma_sync
+from tilec.atoms.cp_async import Box, Edges
+from tilec.ir.core import Op, Value, VerifyError
+from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.types import ScratchType
+from tilec.lowering.context import Context
+from tilec.lowering.positions import position
+from tilec.lowering.rules import lowers
+from tilec.mlir.types import SsaValue, i64
+
+
+@lowers(SharedAlloc)
+def lower_shared_alloc(context: Context, op: SharedAlloc) -> None:
+    """A buffer is a fixed offset into the dynamic shared memory; of scratch, the pointer is made where it is first used."""
+    scratch = isinstance(op.result.type, ScratchType)
+    context.assign(op.result, [] if scratch else [context.offset(context.shared_base(), op.offset)])
+
+
+@lowers(Ring)
+def lower_ring(context: Context, op: Ring) -> None:
+    """A ring of groups is the order of instructions; nothing is kept of it."""
+    if op.sync != "groups":
+        raise VerifyError(f"ring: nothing lowers {op.sync} yet")
+
+
+@lowers(Acquire, Release, SharedFree)
+def lower_nothing(context: Context, op: Op) -> None:
+    """What others see to: stages of a ring of groups are free and read by the order of barriers, bytes by their plan."""
+
+
+@lowers(Barrier)
+def lower_barrier(context: Context, op: Barrier) -> None:
+    """Wait for all threads of the block."""
+    if op.scope != "block":
+        raise VerifyError(f"barrier: nothing lowers the scope {op.scope} yet")
+    context.barrier()
+
+
+@lowers(Commit)
+def lower_commit(context: Context, _: Commit) -> None:
+    """The thread's copies since the last group are one."""
+    context.commit_group()
+
+
+@lowers(Wait)
+def lower_wait(context: Context, op: Wait) -> None:
+    """For all groups of the thread but the newest ones."""
+    context.wait_group(op.pending)
+
+
+@lowers(Drain)
+def lower_drain(context: Context, _: Drain) -> None:
+    """For all groups of the thread."""
+    context.wait_group(0)
+
+
+@lowers(ProxyFence)
+def lower_proxy_fence(context: Context, _: ProxyFence) -> None:
+    """What is written so far is there for the async proxy."""
+    cp_async.proxy_fence(context)
+
+
+def stage_pointer(context: Context, buffer: Value, stage: Value) -> SsaValue:
+    """Where a stage of a ring begins."""
+    (index,) = context.registers(stage)
+    offset = context.mul(index, buffer.shared.stage_bytes)
+    return context.offset(context.pointer(buffer), offset)
+
+
+@lowers(AsyncCopy)
+def lower_async_copy(context: Context, op: AsyncCopy) -> None:
+    """Every thread copies its share of the box; with `pad` each copy's byte count ends at the tensor's edges."""
+    tensor, size = op.source, op.source.tensor.dtype.bytes
+    rank = tensor.tensor.rank
+    positions = [position(context, value, context.registers(value)[0]) for value in op.offsets]
+    element = context.constant(0, i64)
+    for axis, place in enumerate(positions):
+        element = context.add(element, context.mul(place.wide(context), context.stride(tensor, axis)))
+    pointer = context.offset(context.pointer(tensor), context.mul(element, size))
+    row_axis = rank + op.row_axis
+    row_stride = context.mul(context.stride(tensor, row_axis), size)
+    edges = None
+    if op.pad:
+        others = [axis for axis in range(rank - 1) if axis != row_axis]
+        inside = _all(context, [positions[axis].below(context, context.extent(tensor, axis)) for axis in others])
+        extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
+        edges = Edges(positions[row_axis], positions[-1], *extents, inside, op.whole)
+    stage = stage_pointer(context, op.buffer, op.stage)
+    cp_async.async_copy(
+        context, Box(pointer, row_stride, edges), op.buffer.shared, stage, context.thread(), context.threads, op.vector
+    )
+
+
+def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:
+    out: SsaValue | None = None
+    for condition in conditions:
+        out = context.bit_and(out, condition) if out else condition
+    return out
+
+
+@lowers(SharedLoad)
+def lower_shared_load(context: Context, op: SharedLoad) -> None:
+    """`ldmatrix` of the operand, four matrices at a time."""
+    layout = op.result.layout
+    assert layout is not None
+    dtype = op.result.tile.dtype
+    thread = context.thread()
+    lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
+    stage = stage_pointer(context, op.buffer, op.stage)
+    origin = (op.row, op.column)
+    packed = ldmatrix.load_matrices(context, op.buffer.shared, stage, layout, lane, warp, origin, op.transposed)
+    context.assign(op.result, [value for pair in packed for value in mma_sync.unpack(context, pair, dtype)])
