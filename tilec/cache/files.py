@@ -7,60 +7,101 @@ such setting, and nobody sets it.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
-import tempfile
+import re
+import secrets
+import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tilec.cache.notes import Notes, read_json
+from tilec.progress import scratch
+
+_TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,9})-[0-9a-f]{16}", re.ASCII)
 SETTLED_NS = 50_000_000  # a file changed this recently may change again within one tick of the file system's clock
+LARGEST_FILE = 1 << 28  # bytes
+MOST_REMEMBERED = 20_000  # files per note
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` by `data`: readers see the old bytes or all of the new ones. OSError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    name = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
+    with scratch(str(name.absolute())):  # before it exists, so that whoever kills us knows of it
+        try:
+            with open(name, "xb") as file:
+                with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.write(data)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            name.chmod(0o644)
+            name.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                name.unlink()
+            raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what `write_atomically` left in a folder when it was killed. A file is somebody's while it is locked, wherever
+    they are, and while the process that its name tells lives here, which may be about to lock it."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            found = _TEMPORARY.fullmatch(name)
+            if found is not None and not _lives(int(found[1])):
+                _remove_unlocked(folder / name)
+
+
+def _lives(process: int) -> bool:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _remove_unlocked(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb", buffering=0) as file:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
 
 
 class FileDigests:
-    """sha256 of files. `save` keeps them for the next process; an unreadable memory only costs time."""
+    """sha256 of files. `save` keeps them in a note of `notes` for the next process; a note that is none only costs time."""
 
-    def __init__(self, memory: Path | None = None) -> None:
-        self._memory = memory
-        self._known: dict[str, list[Any]] = {}
+    def __init__(self, notes: Notes | None = None, name: str = "digests") -> None:
+        self._notes = notes
+        self._name = name
+        self._used: dict[str, list[Any]] = {}
         self._changed = False
-        if memory is not None:
-            with contextlib.suppress(OSError, ValueError):
-                data: Any = json.loads(memory.read_text(encoding="utf-8"))
-                self._known = data if isinstance(data, dict) else {}
+        data = read_json(notes, name) if notes is not None else None
+        self._known: dict[str, Any] = data if isinstance(data, dict) else {}
 
     def digest(self, path: Path | str) -> str:
-        """Hex sha256 of the bytes of `path`; OSError where it cannot be read."""
+        """Hex sha256 of the bytes of `path`; OSError where it cannot be read, is no plain file or larger than any source."""
         name = os.path.abspath(path)
         status = os.stat(name)
-        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        known = self._known.get(name)
-        if isinstance(known, list) and len(known) == 5 and known[:4] == stamp and isinstance(known[4], str):
-            return known[4]
-        with open(name, "rb") as file:
-            value = hashlib.file_digest(file, "sha256").hexdigest()
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+        known = self._used.get(name) or self._known.get(name)
+        if isinstance(known, list) and len(known) == 6 and known[:5] == stamp and isinstance(known[5], str):  # pyright: ignore[reportUnknownArgumentType]
+            self._used[name] = known
+            return known[5]
+        value = _hash(name)
         if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
-            self._known[name] = [*stamp, value]
+            self._used[name] = [*stamp, value]
             self._changed = True
         return value
 
@@ -72,7 +113,19 @@ class FileDigests:
         return total.hexdigest()
 
     def save(self) -> None:
-        """Remember what was hashed; a memory that cannot be written is left as it is."""
-        if self._memory is not None and self._changed:
-            with contextlib.suppress(OSError):
-                write_atomically(self._memory, json.dumps(self._known).encode(), durable=False)
+        """Remember what was hashed, and as much of what was known before as one note should hold."""
+        if self._notes is not None and self._changed:
+            room = max(MOST_REMEMBERED - len(self._used), 0)
+            older = [item for item in self._known.items() if item[0] not in self._used][:room]
+            self._notes.set_texts({self._name: json.dumps(dict(older) | self._used)})
+
+
+def _hash(name: str) -> str:
+    handle = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)  # a FIFO is not waited for
+    with open(handle, "rb", buffering=0) as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", name)
+        if status.st_size > LARGEST_FILE:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), name)
+        return hashlib.file_digest(file, "sha256").hexdigest()

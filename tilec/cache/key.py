@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-FORMAT = "v1"
+FORMAT = "v2"
 Field = int | float | bool | str | bytes | None
 
 

@@ -1,46 +1,93 @@
-"""What `tilec cache` does: size, verify, prune to a cap (least recently used first), clean."""
+"""What `tilec cache` does: size, verify, prune to a cap (least recently used first), clean.
+
+All of it works on names in the store's own folders, by descriptor: nothing outside is read, written or removed, and no link is
+followed. Several projects share a store, and with keys several users: prune drops what was used longest ago, whoever made it,
+and clean removes all of it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
-import shutil
+import os
+import re
+import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from tilec.cache.store import Store
+from tilec.cache.folder import TEMPORARY_NAME, Folder
+from tilec.cache.record import DIGEST, LARGEST_OUTPUT, LONGEST_ENTRY, Record, parse_entry
+from tilec.cache.store import LOCKS, TAG, Store
 
 DEFAULT_CAP = 4 << 30  # bytes
-GRACE = 600.0  # seconds in which an unreferenced file may still be on its way into the index
-
-
-def _files(store: Store) -> list[tuple[Path, int, float]]:
-    found: list[tuple[Path, int, float]] = []
-    for path in (store.base / "blobs").glob("*/*"):
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            found.append((path, status.st_size, status.st_mtime))
-    return found
+GRACE = 600.0  # seconds in which an unreferenced file may still be on its way into the store
+NOTE_AGE = 90 * 86400.0  # seconds after which a note that nobody used is dropped
+FORMATS = ("v1", "v2")
+_OWN = re.compile(r"(entries|notes)(-[0-9a-f]{16})?|blobs|holders", re.ASCII)
+_V1 = re.compile(r"index|blobs|locks|files\.json|toolchain\.json|damaged-.*")
 
 
 def size(store: Store) -> tuple[int, int]:
     """Number of blobs and their bytes."""
-    files = _files(store)
-    return len(files), sum(length for _, length, _ in files)
+    sizes = [status.st_size for name, status in store.blobs.names() if DIGEST.fullmatch(name)]
+    return len(sizes), sum(sizes)
 
 
 def verify(store: Store) -> list[str]:
-    """Hash every blob; damaged ones are removed, and one line names each entry that lost an output."""
+    """Hash every blob and check every seal; what is damaged is removed, and one line names each entry that lost an output.
+
+    Names that the store never makes are told and left. Entries under another key than this store's are not looked at.
+    """
     before = len(store.problems)
-    for path, _, _ in _files(store):
-        if not path.name.startswith(".tmp-"):
-            with contextlib.suppress(OSError):
-                if hashlib.sha256(path.read_bytes()).hexdigest() != path.name:
-                    store.problems.append(f"blob {path.name[:12]} is corrupt")
-                    path.unlink()
-    for key, record in list(store.records()):
-        store.lookup(key, record["label"])
+    for name, _ in store.blobs.names():
+        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name:
+            store.problems.append(f"blob {name[:12]} is corrupt")
+            store.blobs.discard(name)
+    for key, _ in list(store.entries.names()):
+        if DIGEST.fullmatch(key):
+            found = store.entries.read(key, LONGEST_ENTRY)
+            record = None if found is None else parse_entry(store.sealer, key, found[0])
+            if record is not None:
+                store.lookup(key, record.label)
+            elif store.entries.has(key):
+                store.problems.append(f"entry {key[:12]} is damaged, or not sealed {_by(store)}")
+                store.entries.discard(key)
+    for folder in (store.blobs, store.entries, store.notes):
+        for name, _ in folder.names():
+            if not DIGEST.fullmatch(name) and not TEMPORARY_NAME.fullmatch(name):
+                store.problems.append(f"{folder.path.name}/{ascii(name)[1:60]} is no file of the cache")
     return store.problems[before:]
+
+
+def _by(store: Store) -> str:
+    return "by your key" if store.sealer.keyed else "by this cache"
+
+
+def _hash(folder: Folder, name: str) -> str | None:
+    try:
+        handle, status = folder.open_plain(name)
+    except OSError:
+        return None
+    with open(handle, "rb", buffering=0) as file:
+        if status.st_size > LARGEST_OUTPUT:
+            return None
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _every_record(store: Store) -> Iterator[tuple[Folder, str, float, Record]]:
+    """Entries of all keys, with their folder and time of last use: what another's entry says only keeps its blobs."""
+    for name, status in list(store.folder.names()):
+        if name.startswith("entries") and _OWN.fullmatch(name) and stat.S_ISDIR(status.st_mode):
+            with contextlib.suppress(OSError):
+                folder = store.folder.sub(name, create=False)
+                for key, times in folder.names():
+                    found = folder.read(key, LONGEST_ENTRY) if DIGEST.fullmatch(key) else None
+                    sealer = store.sealer if name == store.entries.path.name else None
+                    record = None if found is None else parse_entry(sealer, key, found[0])
+                    if record is not None:
+                        yield folder, key, times.st_mtime, record
 
 
 def prune(store: Store, cap: int = DEFAULT_CAP, *, now: float | None = None) -> tuple[int, int]:
@@ -49,33 +96,71 @@ def prune(store: Store, cap: int = DEFAULT_CAP, *, now: float | None = None) -> 
     Returns the number of blobs and bytes removed. A product in use by another process is at worst made again.
     """
     now = time.time() if now is None else now
-    files = {path.name: (path, length, changed) for path, length, changed in _files(store)}
-    records = sorted(store.records(), key=lambda item: -item[1]["used"])
+    blobs = {name: (status.st_size, status.st_mtime) for name, status in store.blobs.names() if DIGEST.fullmatch(name)}
+    records = sorted(_every_record(store), key=lambda item: -item[2])
     kept: set[str] = set()
-    total, dropped = 0, list[str]()
-    for key, record in records:
-        fresh = {digest for digest in record["outputs"].values() if digest not in kept}
-        length = sum(files[digest][1] for digest in fresh if digest in files)
+    named: set[str] = set()
+    total = 0
+    for folder, key, _, record in records:
+        fresh = set(record.outputs.values()) - kept
+        length = sum(blobs[digest][0] for digest in fresh if digest in blobs)
+        named.update(record.outputs.values())
         if total + length > cap:
-            dropped.append(key)
+            folder.remove(key)
         else:
             kept |= fresh
             total += length
-    named = {digest for _, record in records for digest in record["outputs"].values()}
-    store.forget(dropped)
     removed = freed = 0
-    for name, (path, length, changed) in files.items():
+    for name, (length, changed) in blobs.items():
         if name in kept or (name not in named and now - changed < GRACE):
             continue
-        with contextlib.suppress(OSError):
-            path.unlink()
+        if store.blobs.remove(name):
             removed, freed = removed + 1, freed + length
-    for folder in store.base.glob("damaged-*"):
-        shutil.rmtree(folder, ignore_errors=True)
+    _sweep(store, now)
     return removed, freed
 
 
+def _sweep(store: Store, now: float) -> None:
+    """Temporary files of builders that died, what stood in a file's way, names that the store never makes, and notes that
+    nobody uses."""
+    for name, status in list(store.folder.names()):
+        if TEMPORARY_NAME.fullmatch(name) and now - status.st_mtime >= GRACE:
+            store.folder.remove_tree(name)
+    for folder in (store.blobs, store.entries, store.notes):
+        for name, status in list(folder.names()):
+            age = now - status.st_mtime
+            if age >= GRACE and (not DIGEST.fullmatch(name) or (folder is store.notes and age >= NOTE_AGE)):
+                folder.remove_tree(name)
+
+
 def clean(root: Path) -> None:
-    """Remove the store below `root`, every format of it. OSError where it cannot be removed."""
-    for folder in root.glob("v[0-9]*"):
-        shutil.rmtree(folder)
+    """Remove the store below `root`, every format of it, and nothing else there. OSError where it cannot be removed."""
+    try:
+        top = Folder.open(root)
+    except FileNotFoundError:
+        return
+    with contextlib.closing(top):
+        for name in FORMATS:
+            _clean_format(top, name)
+        for name, _ in list(top.names()):
+            if TEMPORARY_NAME.fullmatch(name):  # stood where the store's folder must be
+                top.remove_tree(name)
+
+
+def _clean_format(top: Folder, name: str) -> None:
+    """One format: its known names only, so that a folder which happens to be called so keeps what is not the store's."""
+    try:
+        base = top.sub(name, create=False)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):  # a link or a file, not a store
+            return
+        raise
+    with contextlib.closing(base):
+        for item, _ in list(base.names()):
+            known = _OWN.fullmatch(item) or item in (LOCKS, TAG) or TEMPORARY_NAME.fullmatch(item)
+            if (known or (name == "v1" and _V1.fullmatch(item))) and not base.remove_tree(item):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(base.path / item))
+    with contextlib.suppress(OSError):
+        os.rmdir(name, dir_fd=top.handle)

@@ -1,0 +1,137 @@
+"""What the products of an entry must have in common, whoever put them together: the fields of its key and the products go in,
+the first disagreement comes out.
+
+Held against each other: the kernel's name, its constants, what is fixed of its schedule, the architecture, the toolchain and
+the source's digest between key and manifest; tile IR, PTX and CUBIN with the digests in the manifest; name, entry and
+architecture inside the tile IR's first line, the PTX's directives (PTX ISA, "Directives") and the CUBIN's headers; resources
+and proofs with the summary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from tilec.cubin_image import check_image, read_image
+from tilec.toolchain import stated
+
+Fields = Mapping[str, int | str | None]
+MAX_JSON: Final = 8 << 20
+"""Bytes of a manifest."""
+
+
+def typed(value: int | float | bool | str) -> str:
+    """A constant as keys have it: its type and its exact value."""
+    return f"{type(value).__name__} {value.hex() if isinstance(value, float) else value}"
+
+
+def disagreement(stage: str, fields: Fields, products: Mapping[str, bytes], digests: Mapping[str, str]) -> str:
+    """What is wrong with the products of `stage`, as the end of a sentence; empty where nothing is. `digests` are the sha256 of
+    the products."""
+    check = CHECKS.get(stage)
+    if check is None:
+        return ""
+    try:
+        return check(fields, products, digests)
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return f"its products cannot be read ({type(error).__name__} {error})"[:200]
+
+
+def _tir(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) -> str:
+    interface = _json(products["interface"])
+    if not products["tir"].startswith(_header(str(fields["path"]))):
+        return "its tile IR is of another kernel"
+    return "" if _constants(interface["constants"], fields) else "its constants are others"
+
+
+def _ptx(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) -> str:
+    return _directives(products["ptx"], str(fields["target"]), "")
+
+
+def _cubin(fields: Fields, products: Mapping[str, bytes], _: Mapping[str, str]) -> str:
+    found = read_image(products["cubin"]).arch
+    return "" if f"sm_{found}a" == fields["target"] else f"its CUBIN is for sm_{found}, not for {fields['target']}"
+
+
+def _artifact(fields: Fields, products: Mapping[str, bytes], digests: Mapping[str, str]) -> str:
+    manifest, summary = _json(products["json"]), _json(products["summary"])
+    path, arch = str(fields["option path"]), str(fields["option target"])
+    kernel, entry = PurePosixPath(path).stem, manifest["entry"]
+    if manifest["kernel"] != kernel:
+        return f"its manifest is of the kernel `{manifest['kernel']!s:.80}`, not of `{kernel}`"
+    if not _constants(manifest["constants"], fields):
+        return "its manifest has other constants"
+    if manifest["arch"] != arch:
+        return f"its manifest is for {manifest['arch']!s:.20}, not for {arch}"
+    if not _scheduled(manifest["schedule"], fields):
+        return "its manifest has another schedule"
+    for name in ("cubin", "ptx", "tir"):
+        if manifest["digests"][name] != digests[name]:
+            return f"its {name} is not the one that its manifest describes"
+    if not _toolchain(manifest["toolchain"], fields) or manifest["digests"]["source"] != _digest("source", fields):
+        return "its manifest names other sources or another toolchain"
+    try:
+        check_image(products["cubin"], arch, entry)
+    except ValueError as error:
+        return f"its CUBIN {error}"
+    if not products["tir"].startswith(_header(path)):
+        return "its tile IR is of another kernel"
+    rungs = Counter(one["rung"] for one in manifest["obligations"])
+    if (summary["resources"], summary["proofs"], summary["unsafe"]) != (manifest["resources"], rungs, len(manifest["unsafe"])):
+        return "its summary is not that of its manifest"
+    return _directives(products["ptx"], arch, entry)
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    if len(text) > MAX_JSON:
+        raise ValueError(f"{len(text)} bytes of JSON")
+    return json.loads(text)
+
+
+def _header(path: str) -> bytes:
+    """How the tile IR of a kernel begins."""
+    return f"kernel @{PurePosixPath(path).stem}(".encode()
+
+
+def _directives(ptx: bytes, arch: str, entry: str) -> str:
+    if f"\n.target {arch}".encode() not in ptx:
+        return f"its PTX is not for {arch}"
+    return "" if f".entry {entry}".encode() in ptx else f"its PTX has no entry `{entry}`"
+
+
+def _named(kind: str, fields: Fields) -> dict[str, int | str | None]:
+    start = f"{kind} "
+    return {name[len(start) :]: value for name, value in fields.items() if name.startswith(start)}
+
+
+def _constants(found: dict[str, Any], fields: Fields) -> bool:
+    return {name: typed(value) for name, value in found.items()} == _named("constant", fields)
+
+
+def _scheduled(found: dict[str, Any], fields: Fields) -> bool:
+    """Whether a schedule has what the key fixes of it."""
+    told = {name: typed(found[name]) for name in ("blocks", "persistent", "cluster", "order", "split") if name in found}
+    told["warps"] = typed(sum(role["warps"] for role in found["roles"]))
+    loops = {(part, typed(loop[part])) for loop in found["pipelines"] for part in ("stages", "copy", "mma")}
+    wanted = _named("schedule", fields).items()
+    return all(told.get(name) == value or {v for n, v in loops if n == name} == {value} for name, value in wanted)
+
+
+def _digest(kind: str, fields: Fields) -> str:
+    return hashlib.sha256(json.dumps(_named(kind, fields), sort_keys=True).encode()).hexdigest()
+
+
+def _toolchain(found: dict[str, str], fields: Fields) -> bool:
+    """Whether a manifest names the distributions of its key, as manifests do, and the source of tilec."""
+    named = {name: str(text) for name, text in _named("toolchain", fields).items()}
+    own = found.get("tilec", "").partition(" sha256:")[2]
+    return found == stated(named) | {"tilec": found.get("tilec")} and own == _digest("compiler", fields)
+
+
+CHECKS: Final[dict[str, Callable[[Fields, Mapping[str, bytes], Mapping[str, str]], str]]] = {
+    "tir": _tir, "ptx": _ptx, "cubin": _cubin, "artifact": _artifact,
+}  # fmt: skip

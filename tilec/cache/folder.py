@@ -1,0 +1,195 @@
+"""`Folder`: a directory held open, whose files are reached by one name each and never through a link.
+
+In: a directory's descriptor and names without a slash. Out: bytes of plain files of a bounded size, or nothing. A name is
+opened relative to the descriptor, without following a symbolic link (`O_NOFOLLOW`) and without waiting for the other end of a
+FIFO or a device (`O_NONBLOCK`), and what was opened is asked what it is (`fstat`) before a byte is read. Writes go to a file
+of another name and are renamed over it: whoever reads meanwhile has the old bytes or all of the new ones, whoever dies leaves a
+`.tmp-` file, and a link or a FIFO of that name is replaced, not written through. So a directory that others write to can make
+a read a miss, and cannot lead outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tilec.progress import scratch
+
+TEMPORARY: Final = ".tmp-"
+TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{16}", re.ASCII)
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class Folder:
+    """A directory by descriptor. `mode` is what new directories below it get; files get it without the execute bits."""
+
+    def __init__(self, handle: int, path: Path, mode: int = 0o700) -> None:
+        self.handle = handle
+        self.path = path
+        self.mode = mode
+
+    @classmethod
+    def open(cls, path: Path) -> Folder:
+        """The directory at `path`, links in it followed: the caller vouches for them. OSError where it is none."""
+        handle = os.open(path, _DIRECTORY)
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
+        return cls(handle, path, (mode & 0o2777) | 0o700)
+
+    def sub(self, name: str, *, create: bool = True) -> Folder:
+        """The directory `name` in this one, made where there is none or where something else has its name."""
+        made = False
+        for last in (False, True):
+            try:
+                handle = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.handle)
+            except OSError as error:
+                if last or not create or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+                if error.errno != errno.ENOENT:
+                    self.displace(name)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, self.mode & 0o777, dir_fd=self.handle)
+                    made = True
+            else:
+                if made:
+                    os.fchmod(handle, self.mode)  # in a shared store not as narrow as the umask says
+                return Folder(handle, self.path / name, self.mode)
+        raise AssertionError
+
+    def close(self) -> None:
+        """Give the descriptor back; twice is once."""
+        if self.handle >= 0:
+            os.close(self.handle)
+            self.handle = -1
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
+
+    def open_plain(self, name: str) -> tuple[int, os.stat_result]:
+        """A descriptor of the plain file `name` to read, and what it is; OSError where it is anything else."""
+        handle = os.open(name, _READ, dir_fd=self.handle)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "not a plain file", name)
+        return handle, status
+
+    def read(self, name: str, limit: int) -> tuple[bytes, os.stat_result] | None:
+        """The bytes of the plain file `name` and its status; None where it is no such file or longer than `limit`."""
+        try:
+            handle, status = self.open_plain(name)
+        except OSError:
+            return None
+        with open(handle, "rb", buffering=0) as file:
+            if status.st_size > limit:
+                return None
+            try:
+                data = file.read(status.st_size + 1)
+            except OSError:
+                return None
+        return (data, status) if len(data) == status.st_size else None
+
+    def write(self, name: str, data: bytes, *, used: float | None = None) -> None:
+        """Replace whatever has the name by a file of `data`, last used at `used`. OSError where it cannot be written."""
+        temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
+        with scratch(str(self.path / temporary)):
+            self._write(temporary, name, data, used)
+
+    def _write(self, temporary: str, name: str, data: bytes, used: float | None) -> None:
+        handle = os.open(temporary, _NEW, self.mode & 0o666, dir_fd=self.handle)
+        try:
+            with open(handle, "wb", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+                os.fchmod(handle, self.mode & 0o666)
+                if used is not None:
+                    os.utime(handle, (used, used))
+            self._rename(temporary, name)
+        except BaseException:
+            self.remove(temporary)
+            raise
+
+    def _rename(self, temporary: str, name: str) -> None:
+        try:
+            os.rename(temporary, name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
+        except (IsADirectoryError, NotADirectoryError):
+            self.displace(name)
+            os.rename(temporary, name, src_dir_fd=self.handle, dst_dir_fd=self.handle)
+
+    def has(self, name: str) -> bool:
+        """Whether anything has the name, a link that leads nowhere too."""
+        try:
+            os.stat(name, dir_fd=self.handle, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def touch(self, name: str, used: float) -> None:
+        """Set the time of last use; nothing where it is not ours to set."""
+        with contextlib.suppress(OSError):
+            os.utime(name, (used, used), dir_fd=self.handle, follow_symlinks=False)
+
+    def displace(self, name: str) -> None:
+        """Rename what stands where a file must be; `remove_tree` of a prune takes it away later."""
+        with contextlib.suppress(FileNotFoundError):
+            other = f"{TEMPORARY}{secrets.token_hex(8)}"
+            os.rename(name, other, src_dir_fd=self.handle, dst_dir_fd=self.handle)
+
+    def discard(self, name: str) -> None:
+        """Get rid of a name as far as that can be done: what cannot be removed is displaced."""
+        if not self.remove(name):
+            with contextlib.suppress(OSError):
+                self.displace(name)
+
+    def ensure_plain(self, name: str) -> None:
+        """Make an empty file of that name where there is none or something else; OSError where it cannot be made."""
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISREG(os.stat(name, dir_fd=self.handle, follow_symlinks=False).st_mode):
+                return
+            self.displace(name)
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(name, _NEW, self.mode & 0o666, dir_fd=self.handle)
+            os.fchmod(handle, self.mode & 0o666)
+            os.close(handle)
+
+    def remove(self, name: str) -> bool:
+        """Remove a name that is no directory (the link, never what it names); False where that did not come about."""
+        try:
+            os.unlink(name, dir_fd=self.handle)
+        except OSError:
+            return False
+        return True
+
+    def remove_tree(self, name: str) -> bool:
+        """Remove a name with all below it, following no link; False where something is left."""
+        pending = [] if self.remove(name) else [name]
+        try:
+            while pending:
+                with contextlib.closing(self.sub(pending[-1], create=False)) as folder:
+                    # Folders come up here one by one, so that no depth of them costs descriptors or calls.
+                    for item in [item for item, _ in folder.names() if not folder.remove(item)]:
+                        other = f"{TEMPORARY}{secrets.token_hex(8)}"
+                        os.rename(item, other, src_dir_fd=folder.handle, dst_dir_fd=self.handle)
+                        pending.insert(0, other)
+                os.rmdir(pending.pop(), dir_fd=self.handle)
+        except OSError:
+            return False
+        return True
+
+    def names(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Every name with what it is; a name that goes away meanwhile is left out."""
+        with os.scandir(self.handle) as entries:
+            listed = [entry.name for entry in entries]
+        for name in listed:
+            with contextlib.suppress(OSError):
+                yield name, os.stat(name, dir_fd=self.handle, follow_symlinks=False)

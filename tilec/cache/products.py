@@ -1,0 +1,124 @@
+"""Binds the products of an entry to each other and to what they were made for.
+
+    encode   stage, fields of the key, products -> products with one more, the seal
+    decode   key, what the store gave            -> the products, or ProductError
+
+The seal is a product like the others: canonical JSON of the stage, of every field that the entry's key is the hash of (sources,
+constants, architecture, toolchain, digests of the inputs), and of the sha256 of every other product. So an entry that is served
+under another key, that of another specialisation say, or has one product of another entry, is refused, whatever the index
+says. `tilec.cache.agreement` then compares the products with the fields and with each other. None of this is a proof against
+who writes the whole store anew; it is what keeps a mistake or a partial forgery from being served.
+
+A seal takes no part in a digest that enters a key, so that equal products stay equal. `lookup`, `make` and `put` are those of
+the store with the seal added or taken off; an entry that is refused is forgotten, and says so in the store's `problems`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from tilec.bundle_format import canonical
+from tilec.cache.agreement import disagreement
+from tilec.cache.key import key_of
+from tilec.cache.store import Entry, Store
+
+SEAL: Final = "seal"
+SEAL_FORMAT: Final = 1
+MAX_SEAL: Final = 1 << 20
+"""Bytes; a seal has some thousand."""
+
+Fields = Mapping[str, int | str | None]
+"""What the key of an entry is the hash of."""
+
+
+class ProductError(ValueError):
+    """Products that are not those of their entry; the text ends a sentence that begins with the entry's name."""
+
+
+def encode(stage: str, fields: Fields, products: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The products and their seal."""
+    digests = {name: sha256(data).hexdigest() for name, data in products.items()}
+    seal = {"format": SEAL_FORMAT, "stage": stage, "fields": dict(fields), "products": digests}
+    return {**products, SEAL: canonical(seal)}
+
+
+def decode(
+    key: str, outputs: Mapping[str, bytes], digests: Mapping[str, str], *, stage: str = "", fields: Fields | None = None
+) -> dict[str, bytes]:
+    """The products without their seal. `digests` are the sha256 of all outputs, as the store computed them when it read them;
+    with `stage` and `fields`, which must be those of `key`, the seal is compared with them, else its key is computed."""
+    try:
+        seal: dict[str, Any] = json.loads(outputs[SEAL]) if len(outputs[SEAL]) <= MAX_SEAL else {}
+        bound: dict[str, int | str | None] = seal["fields"]
+        said: dict[str, str] = seal["products"]
+        made: str = seal["stage"]
+        if seal["format"] != SEAL_FORMAT:
+            raise ProductError("its seal has another format")
+        right = (made, bound) == (stage, fields) if fields is not None else key_of(made, bound) == key
+    except ProductError:
+        raise
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        raise ProductError("it has no seal") from None
+    if not right:
+        raise ProductError("its products were made for another entry")
+    products = {name: data for name, data in outputs.items() if name != SEAL}
+    if said != {name: digest for name, digest in digests.items() if name != SEAL}:
+        raise ProductError("its products are not those that were made together")
+    found = disagreement(made, bound, products, said)
+    if found:
+        raise ProductError(found)
+    return products
+
+
+def lookup(store: Store, key: str, stage: str, fields: Fields, label: str = "") -> Entry | None:
+    """The products of `key`, which is that of `stage` and `fields`; None where the store has none, or not the right ones."""
+    return _opened(store, key, store.lookup(key, label), stage, fields, label)
+
+
+def _opened(store: Store, key: str, entry: Entry | None, stage: str, fields: Fields, label: str) -> Entry | None:
+    if entry is None:
+        return None
+    try:
+        products = decode(key, entry.outputs, entry.digests, stage=stage, fields=fields)
+    except ProductError as error:
+        store.forget([key])
+        store.problems.append(f"cache entry {label or key[:12]}: {error}; it is made again")
+        return None
+    return Entry(products, {name: entry.digests[name] for name in products}, entry.hit)
+
+
+def make(store: Store, stage: str, fields: Fields, run: Callable[[], Mapping[str, bytes]], label: str = "") -> Entry:
+    """The products of a stage: from the store, or from `run` in one process at a time."""
+    key = key_of(stage, fields)
+    found = lookup(store, key, stage, fields, label)
+    if found is None:
+        # Whoever holds the key's lock meanwhile may have put products there that are refused too; what is made here is not.
+        entry = store.make(key, lambda: encode(stage, fields, run()), label)
+        found = _opened(store, key, entry, stage, fields, label)
+    if found is None:
+        products = run()
+        return put(store, key, stage, fields, products, label)
+    return found
+
+
+def put(store: Store, key: str, stage: str, fields: Fields, products: Mapping[str, bytes], label: str = "") -> Entry:
+    """Keep the products of `key`."""
+    entry = store.put(key, encode(stage, fields, products), label)
+    return Entry(dict(products), {name: entry.digests[name] for name in products}, entry.hit)
+
+
+def verify(store: Store) -> list[str]:
+    """Hold the products of every entry against its key and each other; those that are refused are dropped, a line for each."""
+    before = len(store.problems)
+    for key, record in list(store.records()):
+        entry = store.lookup(key, record["label"])
+        if entry is not None:
+            try:
+                decode(key, entry.outputs, entry.digests)
+            except ProductError as error:
+                store.forget([key])
+                store.problems.append(f"cache entry {record['label'] or key[:12]}: {error}")
+    return store.problems[before:]

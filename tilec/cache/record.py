@@ -1,0 +1,84 @@
+"""The text of an entry and of a note, and the strict readers of both.
+
+An entry says which outputs a key has; a note keeps a text under a name of the caller's. Both end in a seal over all that stands
+before it (`seal`). The readers take exactly what the writers write: there is no nesting to recurse into, no number without a
+bound, nothing that names a file, and a label that a terminal can show.
+
+    tilec entry                          tilec note
+    label ptx of add for sm_90a          seal <hmac-sha256>
+    output ptx <sha256> <size>           <blank line, then the text>
+    seal <hmac-sha256>
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.cache.seal import Sealer
+
+LONGEST_ENTRY: Final = 1 << 16  # bytes
+LONGEST_NOTE: Final = 1 << 24
+LARGEST_OUTPUT: Final = 1 << 28
+MOST_OUTPUTS = 64
+LONGEST_LABEL = 300
+DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_OUTPUT = re.compile(r"output ([\w.-]{1,64}) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The outputs of a key: digest and size by name; what made them, for people."""
+
+    outputs: dict[str, str]
+    sizes: dict[str, int]
+    label: str
+
+
+def entry_text(sealer: Sealer, key: str, outputs: Mapping[str, str], sizes: Mapping[str, int], label: str) -> bytes:
+    """The bytes of the entry of `key`. ValueError for an output that no entry can name."""
+    shown = "".join(character if character.isprintable() else "?" for character in label)[:LONGEST_LABEL]
+    lines = ["tilec entry", f"label {shown}", *(f"output {name} {outputs[name]} {sizes[name]}" for name in outputs)]
+    if len(outputs) > MOST_OUTPUTS or not all(_OUTPUT.fullmatch(line) for line in lines[2:]):
+        raise ValueError(f"no entry can hold these outputs: {', '.join(outputs)}")
+    body = ("\n".join(lines) + "\n").encode("utf-8", "replace")
+    return body + f"seal {sealer.seal('entry', key, body)}\n".encode()
+
+
+def parse_entry(sealer: Sealer | None, key: str, data: bytes) -> Record | None:
+    """The record of `key`; None where the bytes are not one, or not sealed by `sealer` (None: whoever sealed it)."""
+    body, mark, end = data.rpartition(b"seal ")
+    seal = end[:-1].decode("ascii", "replace")
+    if not mark or end[-1:] != b"\n" or (sealer is not None and not sealer.holds(seal, "entry", key, body)):
+        return None
+    try:
+        lines = body.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        return None
+    found = [_OUTPUT.fullmatch(line) for line in lines[2:-1]]
+    outputs = {match[1]: match[2] for match in found if match}
+    sizes = {match[1]: int(match[3]) for match in found if match}
+    good = len(lines) > 2 and lines[0] == "tilec entry" and lines[1].startswith("label ") and lines[-1] == ""
+    good = good and lines[1].isprintable() and len(outputs) == len(found) <= MOST_OUTPUTS
+    good = good and all(size <= LARGEST_OUTPUT for size in sizes.values())
+    return Record(outputs, sizes, lines[1][len("label ") :]) if good else None
+
+
+def note_text(sealer: Sealer, name: str, text: str) -> bytes:
+    """The bytes of a note."""
+    data = text.encode("utf-8", "surrogatepass")
+    return f"tilec note\nseal {sealer.seal('note', name, data)}\n\n".encode() + data
+
+
+def parse_note(sealer: Sealer, name: str, data: bytes) -> str | None:
+    """The text of the note `name`; None where the bytes are not it."""
+    head, blank, body = data.partition(b"\n\n")
+    seal = head.rpartition(b"\nseal ")[2].decode("ascii", "replace")
+    if not blank or not sealer.holds(seal, "note", name, body):
+        return None
+    try:
+        return body.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,90 @@
+"""What binds a record of the store to its key, and with a secret of the user's to the user.
+
+Every record carries the HMAC-SHA256 (RFC 2104) of its kind, its name and its bytes. Without a secret the HMAC's key is empty:
+damage and records put under another name are found, forgery is not, which is why such a store must be the user's own
+(`location`). With a secret, which lies in the file that `TILEC_CACHE_KEY_FILE` names, nobody without it can write a record that
+is served, so the store may be shared with people who are not trusted. Records of each secret lie in folders of their own: two
+users of one store neither serve nor overwrite each other's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+from tilec.diagnostics import CompileError, Diagnostic
+
+KEY_FILE: Final = "TILEC_CACHE_KEY_FILE"
+SHORTEST, LONGEST = 32, 4096  # bytes of a key file
+
+
+class Sealer:
+    """Seals by one secret, empty for none. `suffix` ends the names of this secret's folders."""
+
+    def __init__(self, secret: bytes = b"") -> None:
+        self._secret = secret
+        self.keyed = bool(secret)
+        self.suffix = f"-{self.seal('id', '', b'')[:16]}" if secret else ""
+
+    def seal(self, kind: str, name: str, data: bytes) -> str:
+        """64 hex digits over the kind, the name and the bytes, each with its length."""
+        parts = (kind.encode(), name.encode("utf-8", "surrogatepass"))
+        head = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        return hmac.digest(self._secret, head + data, hashlib.sha256).hex()
+
+    def holds(self, seal: str, kind: str, name: str, data: bytes) -> bool:
+        """Whether `seal` is the seal of these; in constant time."""
+        return hmac.compare_digest(seal.encode("utf-8", "replace"), self.seal(kind, name, data).encode())
+
+
+def user_sealer(root: Path) -> Sealer:
+    """The sealer of the key file that the environment names, made where it does not exist; a plain one where it names none.
+
+    CompileError E0712 where the file is not the user's alone, too short, or inside the store `root`.
+    """
+    given = os.environ.get(KEY_FILE)
+    if not given:
+        return Sealer()
+    path = Path(given).absolute()
+    try:
+        if Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
+            raise _refused(path, "lies in the store itself")
+        _create(path)
+        return Sealer(_read(path))
+    except OSError as error:
+        raise _refused(path, f"cannot be read: {error.strerror or error}") from None
+
+
+def _create(path: Path) -> None:
+    if os.path.lexists(path):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(handle, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32) + "\n")
+
+
+def _read(path: Path) -> bytes:
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with open(handle, "rb", buffering=0) as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise _refused(path, "is not a plain file")
+        if status.st_uid not in (0, os.geteuid()):
+            raise _refused(path, "belongs to another user")
+        if status.st_mode & 0o077:
+            raise _refused(path, f"may be read or written by others (mode {stat.S_IMODE(status.st_mode):04o})")
+        secret = (file.read(LONGEST + 1) or b"").strip()
+    if not SHORTEST <= len(secret) <= LONGEST:
+        raise _refused(path, f"holds {len(secret)} bytes; a key has {SHORTEST} to {LONGEST}")
+    return secret
+
+
+def _refused(path: Path, why: str) -> CompileError:
+    hint = f"`chmod 600` a file of your own outside the store, or name one in `{KEY_FILE}` that does not exist yet"
+    return CompileError(Diagnostic("E0712", f"the key file `{path}` {why}", hint=hint))
