@@ -31,6 +31,9 @@ def told_as_diagnostics(what: str, span: Callable[[], Span | None]) -> Generator
         yield
     except CompileError as error:
         raise CompileError([_placed(item, span) for item in error.diagnostics]) from error
+    except MemoryError as error:
+        hint = "make the kernel simpler, raise `stage_memory_mb` in build.toml or the limit of the shell (`ulimit -v`)"
+        raise CompileError(Diagnostic("E0812", f"{what} ran out of memory", hint=hint)) from error
     except Exception as error:
         raise CompileError(defect(what, error, span)) from error
 
@@ -44,7 +47,9 @@ def _placed(item: Diagnostic, span: Callable[[], Span | None]) -> Diagnostic:
 
 
 def defect(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
-    """E0508 for an exception that nobody should have raised."""
+    """E0508 for an exception that nobody should have raised, E0512 where a stage ran out of stack or memory."""
+    if isinstance(error, RecursionError | MemoryError):
+        return _too_large(what, error, span)
     where, op = _found(span), _operation(error.__traceback__)
     primary = Label(where, "this kernel was accepted, and then could not be compiled") if where is not None else None
     secondary = (Label(op.loc, f"the operation `{op.opcode}`"),) if op is not None and op.loc is not None else ()
@@ -54,6 +59,14 @@ def defect(what: str, error: Exception, span: Callable[[], Span | None]) -> Diag
     if place:
         notes.append(f"in {place}" + (f", at the operation `{op.opcode}`" if op is not None else ""))
     return Diagnostic("E0508", f"internal error in tilec: {what} failed", primary, secondary, tuple(notes), hint=HINT)
+
+
+def _too_large(what: str, error: Exception, span: Callable[[], Span | None]) -> Diagnostic:
+    where = _found(span)
+    out_of = "stack" if isinstance(error, RecursionError) else "memory"
+    primary = Label(where, "this kernel nests deeper than tilec can follow, or is too large") if where is not None else None
+    hint = "split expressions, use smaller tiles, or split the kernel"
+    return Diagnostic("E0512", f"tilec has no {out_of} left in {what}", primary, hint=hint)
 
 
 def _found(span: Callable[[], Span | None]) -> Span | None:

@@ -15,8 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tilec import __version__, progress
 from tilec.defects import told_as_diagnostics
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.progress import DEFAULT_LIMITS, Limits
+from tilec.schedule import Overrides, Schedule, merged
 from tilec.target import Target
+from tilec.toolchain import stated
 
 if TYPE_CHECKING:
     from tilec.cache import Store
@@ -24,15 +29,24 @@ if TYPE_CHECKING:
     from tilec.ir.core import Function
 
 Constant = int | float | bool | str
-VOCABULARY_SOURCE = ("diagnostics.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir", "language")
+VOCABULARY_SOURCE = (
+    "limits.py", "progress.py", "diagnostics.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir", "language",
+)  # fmt: skip
 """Source of tilec that every stage rests on; this file holds the stages themselves."""
-PROOF_TOOLS = ("python", "islpy", "networkx", "numpy", "ml-dtypes")
+FRONTEND = ("frontend", "spelling.py")
+PROVER = ("passes/__init__.py", "passes/analysis", "passes/prover")
+SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "schedule.py", "atoms", "mlir")
+PROOF_TOOLS = ("islpy", "networkx", "numpy", "ml-dtypes")
+"""What the prover runs on. `python` is added to the stage that reads kernel files, whose syntax tree its minor version decides,
+and to no other: past the tile IR all is integers, text and these tools, the same on every version."""
+JIT_LINK_TOOLS = ("cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """One kernel at one specialisation. `path` is relative to `root`; `sources` maps every file the kernel depends on to its
-    digest, `toolchain` is the fingerprint, `compiler` maps a stage to the digest of tilec's source for it."""
+    digest, `toolchain` is the fingerprint, `compiler` maps a stage to the digest of tilec's source for it. `schedule` is what
+    the build file fixes of it. `limits` decide whether a stage ends, not what it makes: they are in no key."""
 
     kernel: str
     path: str
@@ -41,8 +55,8 @@ class Request:
     sources: dict[str, str]
     toolchain: dict[str, str]
     compiler: dict[str, str]
-    num_warps: int | None = None
-    min_blocks: int | None = None
+    schedule: tuple[Overrides, ...] = ()
+    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(slots=True)
@@ -56,24 +70,37 @@ class Work:
     digests: dict[str, str] = field(default_factory=dict[str, str])
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     hits: dict[str, bool] = field(default_factory=dict[str, bool])
-    loaded: Function | None = field(default=None, repr=False)
 
     def function(self) -> Function:
-        """The tile IR in memory, with source spans; made from source where the text came from the store."""
-        if self.loaded is None:
-            from tilec.frontend import load_kernel
+        """The tile IR, read from its text, with the names and spans that stand beside it; the caller's to rewrite."""
+        from tilec.ir.parser import parse_function
+        from tilec.ir.spans import attach
 
-            root = Path(self.request.root)
-            self.loaded = load_kernel(root / self.request.path, self.request.constants, root=root)
-        return self.loaded
+        return attach(parse_function(self.products["tir"].decode()), self.data("spans"))
 
     def span(self) -> Span | None:
-        """Where the kernel stands in its source."""
-        return self.function().loc
+        """Where the kernel stands in its source, once that is known."""
+        return self.function().loc if "tir" in self.products else None
 
     def data(self, name: str) -> Any:
         """A JSON product, decoded."""
         return json.loads(self.products[name])
+
+
+def _check_sources(request: Request) -> None:
+    """Raise CompileError E0713 where a file is no longer the one whose digest is in the key: its product would be kept as that
+    of the older text."""
+    from tilec.cache import FileDigests
+
+    files = FileDigests()
+    for name, digest in request.sources.items():
+        try:
+            same = files.digest(Path(request.root) / name) == digest
+        except OSError:
+            same = False
+        if not same:
+            message = f"`{name}` changed while kernel `{request.kernel}` was compiled"
+            raise CompileError(Diagnostic("E0713", message, hint="run the command again"))
 
 
 def _json(data: Any) -> bytes:
@@ -82,12 +109,15 @@ def _json(data: Any) -> bytes:
 
 def _tir(work: Work) -> dict[str, bytes]:
     from tilec.artifact import ScalarSpec, TensorSpec, to_json
-    from tilec.ir.lines import spans_json
+    from tilec.frontend import load_kernel
     from tilec.ir.printer import print_function
+    from tilec.ir.spans import spans_json
     from tilec.ir.types import TensorType
     from tilec.ir.verifier import verify
 
-    function = work.function()
+    root = Path(work.request.root)
+    function = load_kernel(root / work.request.path, work.request.constants, root=root)
+    _check_sources(work.request)
     verify(function)
     tensors: list[TensorSpec] = []
     scalars: list[ScalarSpec] = []
@@ -111,33 +141,46 @@ def _tir(work: Work) -> dict[str, bytes]:
 
 def _proofs(work: Work) -> dict[str, bytes]:
     from tilec.artifact import to_json
-    from tilec.passes import prove
+    from tilec.ir.lines import line_numbers
+    from tilec.passes.prover import positive_divisions, prove
 
     function = work.function()
     proofs = prove(function)
     record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
     record["unsafe"] = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
-    return {"proofs": _json(record)}
+    lines = line_numbers(function)
+    return {"proofs": _json(record), "positive_divisions": _json([lines[op] for op in positive_divisions(function)])}
+
+
+def _schedule(work: Work) -> dict[str, bytes]:
+    from tilec.passes.schedule import choose
+
+    assert work.target is not None
+    chosen = choose(work.function(), work.target, merged(work.request.schedule, work.target))
+    return {"schedule": _json(chosen.to_json())}
 
 
 def _mlir(work: Work) -> dict[str, bytes]:
     from tilec.artifact import to_json
-    from tilec.ir.lines import number_lines
+    from tilec.ir.lines import number_lines, text_line
     from tilec.lowering import lower
-    from tilec.passes import prepare
+    from tilec.passes.schedule import prepare
+    from tilec.passes.schedule.notes import notes
 
     assert work.target is not None
-    function = work.function()
+    function, schedule = work.function(), Schedule.from_json(work.data("schedule"))
     number_lines(function)
-    prepared = prepare(function, work.target, num_warps=work.request.num_warps, min_blocks=work.request.min_blocks)
-    lowered = lower(prepared, work.target, min_blocks=work.request.min_blocks)
-    work.loaded = None  # `prepare` may have rewritten it
+    marked = set(work.data("positive_divisions"))
+    positive = frozenset(op.operands[1] for op in function.body.walk() if text_line(op) in marked)
+    prepared = prepare(function, work.target, schedule, positive=positive)
+    lowered = lower(prepared, work.target, min_blocks=schedule.blocks)
     launch = {
         "entry": lowered.entry,
         "abi": to_json(lowered.abi),
         "block": lowered.num_threads,
         "dynamic_shared_bytes": lowered.dynamic_shared_bytes,
         "dependent_launch": lowered.dependent_launch,
+        "notes": to_json(notes(prepared, work.target)),
     }
     return {"mlir": lowered.mlir.encode(), "launch": _json(launch)}
 
@@ -160,7 +203,7 @@ def _cubin(work: Work) -> dict[str, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step. `inputs` are the products whose digests enter the key; `sources` whether the kernel's text does (spans);
+    """One step. `inputs` are the products whose digests enter the key; `sources` whether the kernel's text does;
     `constants`, `options`, `target` likewise; `packages` is tilec's own source that decides the result, `toolchain` the
     distributions."""
 
@@ -176,16 +219,20 @@ class Stage:
 
 
 STAGES = (
-    Stage("tir", ".tir", _tir, (), ("frontend",), ("python",), sources=True, target=False),  # source -> tile IR text
     Stage(
-        "proofs", ".proofs.json", _proofs, ("tir",), ("passes", "frontend"), PROOF_TOOLS, sources=True, target=False
-    ),  # or refused
-    Stage("mlir", ".mlir", _mlir, ("tir",), ("passes", "lowering"), PROOF_TOOLS, options=True),  # layouts, upstream dialects
+        "tir", ".tir", _tir, (), ("frontend", "spelling.py"), ("python",), sources=True, target=False
+    ),  # source -> tile IR text
+    Stage("proofs", ".proofs.json", _proofs, ("tir", "spans"), PROVER, PROOF_TOOLS, target=False),  # or refused
+    Stage("schedule", ".schedule.json", _schedule, ("tir",), SCHEDULE, ("numpy",), options=True),  # warps, stages, instructions
+    Stage("mlir", ".mlir", _mlir, ("tir", "schedule", "positive_divisions"), (*SCHEDULE, "lowering"), ("numpy",)),  # layouts
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
-    Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), ("cuda-bindings", "nvidia-nvjitlink")),
+    Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), JIT_LINK_TOOLS),
 )
-CHECK_STAGES = STAGES[:2]
-LINK_PACKAGES = ()
+CHECK_STAGES = STAGES[:4]
+"""The stages that judge a kernel, and need no compiler: front end and prover, then schedule and lowering for each target."""
+CHECK_PRODUCTS = ("proofs", "schedule")
+"""What a check tells."""
+LINK_PACKAGES = ("__init__.py", "toolchain.py")
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 """What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
 
@@ -197,6 +244,8 @@ def stage_named(name: str) -> Stage:
 
 def stage_fields(stage: Stage, work: Work) -> dict[str, int | str | None]:
     """Everything the key of `stage` is made of."""
+    from tilec.cache.agreement import typed
+
     request = work.request
     fields: dict[str, int | str | None] = {f"input {name}": work.digests[name] for name in stage.inputs}
     fields["compiler"] = request.compiler[stage.name]
@@ -204,33 +253,30 @@ def stage_fields(stage: Stage, work: Work) -> dict[str, int | str | None]:
     if stage.sources:
         fields |= {f"source {name}": digest for name, digest in request.sources.items()}
         fields["path"] = request.path
-        fields |= {f"constant {name}": _typed(value) for name, value in request.constants.items()}
+        fields |= {f"constant {name}": typed(value) for name, value in request.constants.items()}
     if stage.options:
-        fields["num_warps"] = request.num_warps
-        fields["min_blocks"] = request.min_blocks
+        assert work.target is not None
+        fields |= {f"schedule {name}": typed(value) for name, value in merged(request.schedule, work.target).given().items()}
     if stage.target:
         assert work.target is not None
         fields["target"] = work.target.name
     return fields
 
 
-def _typed(value: Constant) -> str:
-    return f"{type(value).__name__} {value.hex() if isinstance(value, float) else value}"
-
-
 def run_stage(stage: Stage, work: Work, store: Store) -> None:
     """Add the products of `stage` to `work`, from the store where they are there. CompileError where the input is refused, and
     where tilec itself fails."""
-    from tilec.cache import key_of
+    from tilec.cache import products
 
     def make() -> Mapping[str, bytes]:
-        with told_as_diagnostics(f"stage `{stage.name}` of kernel `{work.request.kernel}`", work.span):
+        what = f"stage `{stage.name}` of kernel `{work.request.kernel}`"
+        with told_as_diagnostics(what, work.span), progress.stage(what, work.request.limits):
             return stage.run(work)
 
     start = time.perf_counter()
     arch = f" for {work.target}" if stage.target else ""
     label = f"{stage.name} of {work.request.kernel}{arch}"
-    entry = store.make(key_of(stage.name, stage_fields(stage, work)), make, label)
+    entry = products.make(store, stage.name, stage_fields(stage, work), make, label)
     work.products |= entry.outputs
     work.digests |= entry.digests
     work.hits[stage.name] = entry.hit
@@ -239,11 +285,13 @@ def run_stage(stage: Stage, work: Work, store: Store) -> None:
 
 def look_up(request: Request, target: Target | None, store: Store, stages: tuple[Stage, ...]) -> Work | None:
     """The work of `stages` where the store holds all of it, else None; runs nothing."""
-    from tilec.cache import key_of
+    from tilec.cache import key_of, products
 
     work = Work(request, target)
     for stage in stages:
-        entry = store.lookup(key_of(stage.name, stage_fields(stage, work)), f"{stage.name} of {request.kernel}")
+        fields = stage_fields(stage, work)
+        label = f"{stage.name} of {request.kernel}"
+        entry = products.lookup(store, key_of(stage.name, fields), stage.name, fields, label)
         if entry is None:
             return None
         work.products |= entry.outputs
@@ -254,16 +302,15 @@ def look_up(request: Request, target: Target | None, store: Store, stages: tuple
 
 def artifact_fields(request: Request, target: Target) -> dict[str, str]:
     """Every input of an artifact by `kind name`; the store's key of the artifact, and what `--explain` compares."""
+    from tilec.cache.agreement import typed
+
     fields = {f"source {name}": digest for name, digest in request.sources.items()}
-    fields |= {f"constant {name}": _typed(value) for name, value in request.constants.items()}
+    fields |= {f"constant {name}": typed(value) for name, value in request.constants.items()}
     fields |= {f"toolchain {name}": text for name, text in request.toolchain.items()}
     fields |= {f"compiler {name}": digest for name, digest in request.compiler.items()}
     fields["option path"] = request.path
     fields["option target"] = target.name
-    if request.num_warps is not None:
-        fields["option num_warps"] = str(request.num_warps)
-    if request.min_blocks is not None:
-        fields["option min_blocks"] = str(request.min_blocks)
+    fields |= {f"schedule {name}": typed(value) for name, value in merged(request.schedule, target).given().items()}
     return fields
 
 
@@ -274,13 +321,19 @@ def link(work: Work) -> None:
 
 
 def _link(work: Work) -> None:
-    interface, proofs, launch, resources = (work.data(name) for name in ("interface", "proofs", "launch", "resources"))
+    from tilec.artifact import MANIFEST_FORMAT, manifest_from_json
+
+    interface, proofs, schedule, launch, resources = (
+        work.data(name) for name in ("interface", "proofs", "schedule", "launch", "resources")
+    )
     request = work.request
     assert work.target is not None
     resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
-    source = hashlib.sha256(json.dumps(request.sources, sort_keys=True).encode()).hexdigest()
+    source, own = (
+        hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for part in (request.sources, request.compiler)
+    )
     manifest: dict[str, Any] = {
-        "format": 1,
+        "format": MANIFEST_FORMAT,
         "kernel": request.kernel,
         "entry": launch["entry"],
         "arch": work.target.name,
@@ -290,7 +343,8 @@ def _link(work: Work) -> None:
         "abi": launch["abi"],
         "grid": interface["grid"],
         "block": launch["block"],
-        "cluster": 1,
+        "cluster": schedule["cluster"],
+        "schedule": schedule,
         "dependent_launch": launch["dependent_launch"],
         "launch_checks": proofs["launch_checks"],
         "value_checks": proofs["value_checks"],
@@ -299,13 +353,33 @@ def _link(work: Work) -> None:
         "obligations": proofs["obligations"],
         "unsafe": proofs["unsafe"],
         "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
-        "toolchain": request.toolchain,
+        "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
     }
-    from tilec.artifact import manifest_from_json
-
     manifest_from_json(manifest)
     rungs: dict[str, int] = {}
     for obligation in proofs["obligations"]:
         rungs[obligation["rung"]] = rungs.get(obligation["rung"], 0) + 1
     work.products["json"] = _json(manifest)
-    work.products["summary"] = _json({"resources": resources, "proofs": rungs, "unsafe": len(proofs["unsafe"])})
+    summary = {
+        "resources": resources,
+        "proofs": rungs,
+        "unsafe": len(proofs["unsafe"]),
+        "notes": _notes(work, launch, resources),
+    }
+    work.products["summary"] = _json(summary)
+
+
+def _notes(work: Work, launch: dict[str, Any], resources: dict[str, Any]) -> list[dict[str, str]]:
+    """What makes the kernel slow, where in the source, and the fix; spills only where there are some."""
+    from tilec.ir.lines import source_of
+
+    found: list[dict[str, str]] = []
+    for note in launch["notes"]:
+        text, spilled = note["text"], resources["spill_bytes"]
+        if note["kind"] == "spill":
+            if not spilled:
+                continue
+            text = f"{spilled} bytes of registers are kept in memory; the threads' largest share is of {text}"
+        place = source_of(work.products["spans"], note["line"])
+        found.append({"kind": note["kind"], "at": str(place or ""), "text": text, "hint": note["hint"]})
+    return found

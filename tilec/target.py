@@ -1,7 +1,7 @@
 """The GPU architectures tilec builds for, and the facts of each that the stages need.
 
 Every target is an exact architecture (the `a` suffix): its CUBIN runs on that chip only, and the launcher refuses any other.
-Shared memory limits are those of the CUDA programming guide, table "Technical Specifications per Compute Capability"
+Shared memory, warps and blocks are those of the CUDA programming guide, table "Technical Specifications per Compute Capability"
 (https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications).
 """
 
@@ -16,12 +16,15 @@ from tilec.diagnostics import CompileError, Diagnostic
 @dataclass(frozen=True, slots=True)
 class Target:
     """One architecture: `name` as ptxas spells it, compute `capability`, the PTX version to emit as an LLVM feature, bytes of
-    shared memory a block may use, and the instruction families that not every chip has."""
+    shared memory a block may use, warps and blocks that a multiprocessor holds, and the instruction families that not every
+    chip has."""
 
     name: str
     capability: tuple[int, int]
     ptx_feature: str
     max_shared_bytes: int
+    max_warps: int
+    max_blocks: int
     families: frozenset[str]
 
     def __str__(self) -> str:
@@ -38,11 +41,11 @@ class Target:
         raise CompileError(Diagnostic("E0603", f"unknown architecture `{text}`", hint=f"choose among {known}"))
 
 
-SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, frozenset({"wgmma", "setmaxnreg", "tma", "cluster"}))
+SM_90A: Final = Target("sm_90a", (9, 0), "+ptx86", 232448, 64, 32, frozenset({"wgmma", "setmaxnreg"}))
 SM_100A: Final = Target(
-    "sm_100a", (10, 0), "+ptx88", 232448, frozenset({"tcgen05", "setmaxnreg", "tma", "cluster", "clusterlaunchcontrol"})
+    "sm_100a", (10, 0), "+ptx88", 232448, 64, 32, frozenset({"tcgen05", "setmaxnreg", "clusterlaunchcontrol"})
 )
 SM_120A: Final = Target(
-    "sm_120a", (12, 0), "+ptx88", 101376, frozenset({"block_scale", "setmaxnreg", "tma", "cluster", "clusterlaunchcontrol"})
+    "sm_120a", (12, 0), "+ptx88", 101376, 48, 24, frozenset({"block_scale", "setmaxnreg", "clusterlaunchcontrol"})
 )
 TARGETS: Final = (SM_90A, SM_100A, SM_120A)

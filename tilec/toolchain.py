@@ -1,9 +1,10 @@
 """The packages that prove kernels and turn tile IR into a CUBIN: where they are, and a fingerprint of exactly these files.
 
-The fingerprint is part of cache keys and of every manifest, so it holds versions and the sha256 of the shared libraries, tools
-and modules that can change a verdict or a product, and the version of Python, whose parser reads kernels. Hashing 400 MB takes
-a second, so digests are remembered in a small file by path, size, times of modification and of change, and inode: what writes
-to a file and sets its old time of modification again still moves its time of change.
+The fingerprint is part of cache keys: the version of each distribution and the sha256 of every module and shared library of it,
+since any of them can change a verdict or a product, and the version of Python, whose parser reads kernels. `stated` is the part
+of it that a manifest records. Hashing half a gigabyte takes a second, so digests are remembered in a note by path, size, times
+of modification and of change, inode and device: what writes to a file and sets its old time of modification again still moves
+its time of change.
 """
 
 from __future__ import annotations
@@ -14,43 +15,60 @@ import importlib.util
 import json
 import os
 import platform
-import tempfile
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, cast
 
 from tilec.diagnostics import CompileError, Diagnostic
+
+SETTLED_NS = 50_000_000  # a file changed this recently may change again within one tick of the file system's clock
+
+
+class Memory(Protocol):
+    """Keeps texts by name from one process to the next, as a store's notes do."""
+
+    def get_text(self, name: str) -> str | None:
+        """The text of a name, or None."""
+        ...
+
+    def set_texts(self, notes: Mapping[str, str]) -> None:
+        """Keep texts by name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A distribution of the toolchain, the module that holds it, and the files that matter: binaries (globs below that module),
-    or with `whole` every Python module and shared library of it, as one digest."""
+    """A distribution of the toolchain and the module that holds it. What counts are the files that `binaries` (globs below the
+    module) match, each at least once; without any, every Python module and shared library."""
 
     distribution: str
     module: str
-    binaries: tuple[str, ...]
+    binaries: tuple[str, ...] = ()
     extra: str = "compiler"
-    whole: bool = False
 
 
 PROVERS: Final = (
-    Package("islpy", "islpy", (), whole=True),
-    Package("networkx", "networkx", (), whole=True),
-    Package("numpy", "numpy", (), whole=True),
-    Package("ml-dtypes", "ml_dtypes", (), whole=True),
+    Package("islpy", "islpy"),
+    Package("networkx", "networkx"),
+    Package("numpy", "numpy"),
+    Package("ml-dtypes", "ml_dtypes"),
 )
 """What a verdict rests on, or is loaded into the process that gives it."""
 
 PACKAGES: Final = (
     *PROVERS,
-    Package("torch-mlir", "torch_mlir", ("_mlir_libs/libTorchMLIRAggregateCAPI.so", "_mlir_libs/_mlir.*.so")),
-    Package("llvmlite", "llvmlite", ("binding/libllvmlite.so",)),
-    Package("cuda-bindings", "cuda.bindings", ()),
-    Package("nvidia-nvjitlink", "nvidia.cu13", ("lib/libnvJitLink.so.13",)),
+    Package("torch-mlir", "torch_mlir"),
+    Package("llvmlite", "llvmlite"),
+    Package("cuda-bindings", "cuda.bindings"),
+    Package("cuda-pathfinder", "cuda.pathfinder"),  # chooses the library that cuda-bindings loads
+    Package("nvidia-nvjitlink", "nvidia.cu13", ("lib/libnvJitLink.so*",)),  # its folder is shared with the other tools
 )
+"""All whose code can change a product. ptxas and libdevice (nvidia-cuda-nvcc, nvidia-nvvm) are not among them: the CUBIN comes
+from nvJitLink, ptxas is what tests compare it with, and kernels call no function of libdevice."""
 PTXAS: Final = Package("nvidia-cuda-nvcc", "nvidia.cu13", ("bin/ptxas",))
 NVDISASM: Final = Package("nvidia-cuda-nvdisasm", "nvidia.cu13", ("bin/nvdisasm",), extra="test")
 
@@ -73,7 +91,7 @@ def _module_folder(module: str) -> Path | None:
 
 
 def find_binaries(package: Package) -> tuple[Path, ...]:
-    """The binaries of a package; CompileError E0601 where the package or one of them is missing."""
+    """The files that a package's `binaries` name; CompileError E0601 where the package or one of them is missing."""
     folder = _module_folder(package.module)
     found: list[Path] = []
     for pattern in package.binaries:
@@ -94,68 +112,77 @@ def find_nvdisasm() -> Path:
     return find_binaries(NVDISASM)[0]
 
 
-def default_memo() -> Path:
-    """Where digests are remembered: `TILEC_CACHE_DIR`, else the user's cache folder."""
-    root = os.environ.get("TILEC_CACHE_DIR")
-    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilec"
-    return base / "toolchain.json"
+def python_version() -> str:
+    """The implementation and minor version of Python: its syntax tree changes with these, bug-fix releases keep it."""
+    return f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor}"
 
 
-def fingerprint(memo: Path | None = None, packages: Sequence[Package] | None = None) -> dict[str, str]:
+def fingerprint(memory: Memory | None = None, packages: Sequence[Package] | None = None) -> dict[str, str]:
     """Version and sha256 of packages of the toolchain (None: of all) by distribution name, the same on any path, and the
-    version of `python`.
+    version of `python`. A distribution that is built for one version of Python has the version's tag before the digest.
 
-    `memo` is the file that remembers digests; an unreadable one is ignored, an unwritable one costs only time.
-    Raises CompileError E0601, one diagnostic per missing package.
+    `memory` remembers digests; what it remembers wrongly shaped is ignored. Raises CompileError E0601, one diagnostic per
+    missing package.
     """
-    memo = memo or default_memo()
-    known = _read_memo(memo)
-    seen: dict[str, str] = {}
-    result = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    note = f"toolchain:{sys.prefix}"
+    known = _remembered(memory, note)
+    fresh = dict(known)
+    result = {"python": python_version()}
     missing: list[Diagnostic] = []
     for package in PACKAGES if packages is None else packages:
         try:
-            version = importlib.metadata.version(package.distribution)
-            digests = _whole(package, known, seen) if package.whole else _each(package, known, seen)
+            distribution = importlib.metadata.distribution(package.distribution)
+            digest = _digest(package, known, fresh)
         except importlib.metadata.PackageNotFoundError:
             missing.extend(missing_package(package.distribution, package.extra).diagnostics)
         except CompileError as error:
             missing.extend(error.diagnostics)
         else:
-            result[package.distribution] = " ".join([version, *(f"sha256:{digest}" for digest in digests)])
+            words = (distribution.version, _python_tag(distribution.read_text("WHEEL")), f"sha256:{digest}")
+            result[package.distribution] = " ".join(word for word in words if word)
     if missing:
         raise CompileError(missing)
-    if seen.keys() - known.keys():
-        _write_memo(memo, known | seen)
+    if memory is not None and fresh != known:
+        memory.set_texts({note: json.dumps(fresh)})
     return result
 
 
-def _each(package: Package, known: dict[str, str], seen: dict[str, str]) -> list[str]:
-    """The digest of every binary."""
-    found: list[str] = []
-    for path in find_binaries(package):
-        key = f"{path}|{_stamp(path.stat())}"
-        seen[key] = known[key] if key in known else _sha256(path)
-        found.append(seen[key])
-    return found
+def stated(toolchain: Mapping[str, str]) -> dict[str, str]:
+    """What a manifest says of a fingerprint: all that is the same on every version of Python.
+
+    The same kernels give the same bundle on every version of Python, so Python's own version is left to the keys, and so are
+    digests of what is compiled anew for each version (`cp311`): the version stands for it, and `requirements.lock` ties that to
+    the digest of a wheel for each. Distributions that serve every version are stated with the digest of their files.
+    """
+    return {name: text.split()[0] if len(text.split()) > 2 else text for name, text in toolchain.items() if name != "python"}
 
 
-def _whole(package: Package, known: dict[str, str], seen: dict[str, str]) -> list[str]:
-    """One digest of all modules and shared libraries of a package and of their names; remembered as a whole."""
+def _python_tag(wheel: str | None) -> str:
+    """`cp311` of a wheel for CPython 3.11 alone, nothing of one for every Python 3."""
+    tags = {line.partition(":")[2].strip().split("-")[0] for line in (wheel or "").splitlines() if line.startswith("Tag:")}
+    return "" if all(tag.startswith("py3") for tag in tags) else ".".join(sorted(tags))
+
+
+def _digest(package: Package, known: Mapping[str, Sequence[str]], fresh: dict[str, list[str]]) -> str:
+    """One digest of all files of a package that count and of their names; remembered as a whole by all their stamps."""
     folder = _module_folder(package.module)
     if folder is None:
         raise missing_package(package.distribution, package.extra)
-    files = sorted(_modules(folder), key=lambda entry: entry[0])
+    if package.binaries:
+        files = [(str(path), path.stat()) for path in find_binaries(package)]
+    else:
+        files = sorted(_modules(folder), key=lambda entry: entry[0])
     stamps = hashlib.sha256("\n".join(f"{path}|{_stamp(status)}" for path, status in files).encode()).hexdigest()
-    key = f"{package.distribution}|{stamps}"
-    if key not in known:
-        total = hashlib.sha256()
-        for path, _ in files:
-            total.update(f"{Path(path).relative_to(folder.parent).as_posix()}\0{_sha256(Path(path))}\n".encode())
-        seen[key] = total.hexdigest()
-        return [seen[key]]
-    seen[key] = known[key]
-    return [known[key]]
+    before = known.get(package.distribution)
+    if before is not None and before[0] == stamps:
+        return before[1]
+    total = hashlib.sha256()
+    for path, _ in files:
+        total.update(f"{Path(path).relative_to(folder.parent).as_posix()}\0{_sha256(Path(path))}\n".encode())
+    changed = max((max(status.st_mtime_ns, status.st_ctime_ns) for _, status in files), default=0)
+    if time.time_ns() - changed > SETTLED_NS:
+        fresh[package.distribution] = [stamps, total.hexdigest()]
+    return total.hexdigest()
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -176,7 +203,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _stamp(status: os.stat_result) -> str:
-    return f"{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}|{status.st_ino}"
+    return f"{status.st_size}|{status.st_mtime_ns}|{status.st_ctime_ns}|{status.st_ino}|{status.st_dev}"
 
 
 def _sha256(path: Path) -> str:
@@ -184,27 +211,16 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read_memo(memo: Path) -> dict[str, str]:
+def _remembered(memory: Memory | None, note: str) -> dict[str, list[str]]:
     try:
-        data = json.loads(memo.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        data: Any = json.loads((memory.get_text(note) if memory is not None else None) or "{}")
+    except (ValueError, RecursionError):
         return {}
     return dict(_entries(data))
 
 
-def _entries(data: object) -> Iterator[tuple[str, str]]:
-    if isinstance(data, dict):
-        for key, value in data.items():  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(key, str) and isinstance(value, str) and len(value) == 64:
-                yield key, value
-
-
-def _write_memo(memo: Path, entries: dict[str, str]) -> None:
-    try:
-        memo.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=memo.parent, prefix=memo.name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(entries, file, indent=0, sort_keys=True)
-        Path(name).replace(memo)
-    except OSError:
-        return
+def _entries(data: Any) -> Iterator[tuple[str, list[str]]]:
+    items = cast("dict[Any, Any]", data if isinstance(data, dict) else {})
+    for name, pair in items.items():
+        if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) and len(item) == 64 for item in pair):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            yield name, pair  # pyright: ignore[reportUnknownMemberType]

@@ -45,7 +45,7 @@ def build(root: Path, *options: str, seed: str = "0") -> subprocess.CompletedPro
         (root / "kernels_src").mkdir(parents=True)
         (root / "kernels_src/add.py").write_text(KERNEL)
         (root / "build.toml").write_text(BUILD)
-    environment = {name: value for name, value in os.environ.items() if name != "TILEC_CACHE_DIR"} | {"PYTHONHASHSEED": seed}
+    environment = os.environ | {"TILEC_CACHE_DIR": f"{root}-store", "PYTHONHASHSEED": seed}
     command = [sys.executable, "-m", "tilec", "build", *options]
     return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
 

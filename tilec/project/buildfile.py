@@ -1,8 +1,8 @@
 """Read and check `build.toml`: which kernels, at which constants, for which architectures, within which budgets.
 
 Every problem of the file is found in one go and points at its line (E0801 not readable or not TOML, E0802 a key that is
-unknown, missing or of the wrong type, E0803 a kernel without a file, E0806 one artifact asked for twice). Models and what their
-steps ask for are read by `models`.
+unknown, missing or of the wrong type, E0803 a kernel without a file, E0806 one artifact asked for twice, E0514 too large).
+Models and their steps are read by `models`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import itertools
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Final
 
-from tilec.build.models import Constant, Model, Step, read_models, read_steps
-from tilec.build.toml_locate import locate
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.limits import MAX_BUILD_BYTES, MAX_KEY_PARTS, MAX_REQUESTS, MAX_SPECIALISATIONS, MAX_TABLES, read_file
+from tilec.progress import DEFAULT_LIMITS, Limits
+from tilec.project.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, too_wide
+from tilec.project.schedules import Rule, read_schedule
+from tilec.project.toml_locate import locate
+from tilec.schedule import Overrides
+from tilec.spelling import ask_first
 from tilec.target import Target
 
 BUDGETS: Final = {
@@ -26,24 +32,38 @@ BUDGETS: Final = {
     "stack_bytes": "stack_bytes",
     "shared_bytes": "shared_bytes",
 }
-_BUILD_KEYS: Final = ("kernels", "arch")
-_KERNEL_KEYS: Final = ("name", "constants", "budget", "num_warps", "min_blocks", "arch")
-MAX_SPECIALISATIONS: Final = 10_000
+LIMITS: Final = ("stage_seconds", "stage_memory_mb")
+"""Keys of `[build]`, and of a kernel that needs its own: what one stage of one specialisation may use."""
+MOST: Final = 1 << 24
+_BUILD_KEYS: Final = ("kernels", "steps", "arch", *LIMITS)
+_KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMITS)
+_FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
+"""What keys of a kernel were called before schedules had a table."""
+TABLES: Final = ("kernel", "model", "tuning")
+_PART: Final = r"""(?:[\w\-]+|"[^"\n]*"|'[^'\n]*')"""
+_DOTTED: Final = re.compile(rf"(?<![\w\-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_KEY_PARTS}}}")
+"""`tomllib` takes time with the square of the parts of a key."""
+WIDE: Final = f"integers have 64 bits, strings {MAX_TEXT} characters"
+TOO_LARGE: Final = "split the project in several, each with its own build file"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
-    """One `[[kernel]]`: every value of each constant, budgets by name, `arch` where it differs from the project's, `span` of
-    the entry and `constant_spans` of each constant in the file."""
+    """One `[[kernel]]`: every value of each constant, budgets by name, what is fixed of its schedules, `arch` where it differs
+    from the project's, `span` of the entry and `constant_spans` of each constant in the file."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
     budget: dict[str, int]
-    num_warps: int | None
-    min_blocks: int | None
+    schedule: tuple[Rule, ...]
     targets: tuple[Target, ...]
     span: Span
     constant_spans: dict[str, Span]
+    limits: Limits = DEFAULT_LIMITS
+
+    def overrides(self, values: dict[str, Constant]) -> tuple[Overrides, ...]:
+        """What is fixed of the schedule of a specialisation, for all of its targets."""
+        return tuple(rule.overrides for rule in self.schedule if rule.holds(values))
 
     def specialisations(self) -> list[dict[str, Constant]]:
         """All combinations of the constants' values, in the order of the file."""
@@ -61,23 +81,41 @@ class BuildFile:
     targets: tuple[Target, ...]
     entries: tuple[KernelEntry, ...]
     models: tuple[Model, ...] = ()
-    steps: tuple[Step, ...] = ()
+    families: Mapping[str, Family] = field(default_factory=dict[str, Family])
 
 
 def read_build_file(path: Path) -> BuildFile:
     """Read and check a build file; CompileError with every problem found."""
     shown = path.name
     try:
-        text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
+        read = read_file(path, MAX_BUILD_BYTES)
+        if len(read) > MAX_BUILD_BYTES:
+            raise CompileError(Diagnostic("E0514", f"`{path}` has more than {MAX_BUILD_BYTES} bytes", hint=TOO_LARGE))
+        text = read.decode("utf-8-sig").replace("\r\n", "\n")
     except OSError as error:
         hint = "run in a folder with a `build.toml`, or name one with `--project`"
         raise CompileError(Diagnostic("E0801", f"cannot read `{path}`: {error.strerror}", hint=hint)) from None
     except UnicodeDecodeError as error:
         raise CompileError(Diagnostic("E0801", f"`{path}` is not UTF-8 at byte {error.start}")) from None
+    if dotted := _DOTTED.search(text):
+        line = text.count("\n", 0, dotted.start()) + 1
+        message = f"a dotted key has more than {MAX_KEY_PARTS} parts"
+        raise CompileError(Diagnostic("E0514", message, Label(Span(shown, line, 0, line, 1)), hint="keys here have one part"))
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise CompileError(_syntax(str(error), shown, text)) from None
+    except RecursionError:
+        hint = "write values as numbers, strings and lists of those"
+        raise CompileError(Diagnostic("E0514", f"`{path}` nests arrays or tables too deeply", hint=hint)) from None
+    except ValueError:  # Python reads no integer of more than 4300 digits
+        hint = "integers have at most 64 bits"
+        raise CompileError(Diagnostic("E0514", f"`{path}` has an integer of thousands of digits", hint=hint)) from None
+    for name in TABLES:
+        tables: Any = data.get(name)
+        if isinstance(tables, list) and len(tables) > MAX_TABLES:  # pyright: ignore[reportUnknownArgumentType]
+            message = f"`{path}` has more than {MAX_TABLES} `[[{name}]]`"
+            raise CompileError(Diagnostic("E0514", message, Label(locate(text, shown, name, MAX_TABLES)), hint=TOO_LARGE))
     reader = _Reader(path, str(path), text)
     result = reader.read(data)
     if reader.problems:
@@ -111,8 +149,9 @@ class _Reader:
     def read(self, data: dict[str, Any]) -> BuildFile:
         root = self.path.resolve().parent
         for key in data:
-            if key not in ("build", "kernel", "model", "step"):
-                hint = "the tables are `[build]`, `[[kernel]]`, `[[model]]` and `[[step]]`"
+            if key not in ("build", *TABLES):
+                tables = "the tables are `[build]`, `[[kernel]]`, `[[model]]` and `[[tuning]]`"
+                hint = ask_first(key, ("build", *TABLES), tables)
                 self.refuse("E0802", f"unknown table `{key}`", self.span(key), hint)
         build = data.get("build")
         if not isinstance(build, dict):
@@ -120,21 +159,29 @@ class _Reader:
             build = {"arch": ["sm_90"]}
         table: dict[str, Any] = build  # pyright: ignore[reportUnknownVariableType]
         self.unknown(table, _BUILD_KEYS, "build", 0)
-        folder = table.get("kernels", "kernels_src")
-        if not isinstance(folder, str):
-            self.refuse("E0802", "`kernels` is not a string", self.span("build", 0, "kernels"), 'name a folder: "kernels_src"')
-            folder = "kernels_src"
-        kernels = root / folder
+        kernels = self.folder(table, "kernels", root, root / "kernels_src")
+        steps = self.folder(table, "steps", root, kernels)
         targets = self.targets(table.get("arch"), "build", 0)
-        entries = self.entries(data.get("kernel", []), kernels, targets)
+        limits = self.limits(table, "build", 0, DEFAULT_LIMITS)
+        entries = self.entries(data.get("kernel", []), kernels, targets, limits)
         models = read_models(data.get("model", []), self.refuse, self.span)
-        steps = read_steps(data.get("step", []), self.refuse, self.span)
-        return BuildFile(self.path, root, kernels, targets, tuple(entries), models, steps)
+        families = read_families(steps, models, data.get("tuning", []), self.refuse, self.span)
+        return BuildFile(self.path, root, kernels, targets, tuple(entries), models, families)
+
+    def folder(self, table: dict[str, Any], key: str, root: Path, default: Path) -> Path:
+        """The folder that a key names, `default` where it is absent."""
+        value = table.get(key)
+        if value is None:
+            return default
+        if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:
+            return root / value
+        self.refuse("E0802", f"`{key}` is not a string", self.span("build", 0, key), f'name a folder: "{default.name}"')
+        return default
 
     def unknown(self, table: Mapping[str, Any], known: tuple[str, ...], name: str, index: int) -> None:
         for key in table:
             if key not in known:
-                hint = f"the keys here are {', '.join(f'`{item}`' for item in known)}"
+                hint = ask_first(key, known, f"the keys here are {', '.join(f'`{item}`' for item in known)}")
                 self.refuse("E0802", f"unknown key `{key}`", self.span(name, index, key), hint)
 
     def targets(self, value: Any, table: str, index: int) -> tuple[Target, ...]:
@@ -156,17 +203,34 @@ class _Reader:
             found.append(target)
         return tuple(found)
 
-    def entries(self, value: Any, kernels: Path, targets: tuple[Target, ...]) -> list[KernelEntry]:
+    def limits(self, table: dict[str, Any], name: str, index: int, default: Limits) -> Limits:
+        found = [default.seconds, default.memory_mb]
+        for place, key in enumerate(LIMITS):
+            value = table.get(key, found[place])
+            if type(value) not in (int, float) or not (0 < value <= MOST) or (place == 1 and type(value) is not int):
+                kind = "a number of seconds of CPU time" if place == 0 else "a number of MiB"
+                hint = f"write `{key} = {found[place]:g}`"
+                self.refuse("E0802", f"`{key}` is not {kind}, above 0 and at most {MOST}", self.span(name, index, key), hint)
+            else:
+                found[place] = value
+        return Limits(float(found[0]), int(found[1]))
+
+    def entries(self, value: Any, kernels: Path, targets: tuple[Target, ...], limits: Limits) -> list[KernelEntry]:
         if not isinstance(value, list):
             self.refuse("E0802", "`kernel` is not a list of tables", self.span("kernel"), "write `[[kernel]]`")
             return []
         found: list[KernelEntry] = []
         seen: dict[str, Span] = {}
+        total = 0
         items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
         for index, item in enumerate(items):
-            entry = self.entry(item, index, kernels, targets) if isinstance(item, dict) else None  # pyright: ignore[reportUnknownArgumentType]
+            entry = self.entry(item, index, kernels, targets, limits) if isinstance(item, dict) else None  # pyright: ignore[reportUnknownArgumentType]
             if entry is None:
                 continue
+            total += prod(map(len, entry.constants.values()))
+            if total > MAX_REQUESTS:
+                self.refuse("E0514", f"all kernels have more than {MAX_REQUESTS} specialisations", entry.span, TOO_LARGE)
+                break
             found.append(entry)
             for values in entry.specialisations():
                 name = f"{entry.name} {sorted(values.items())!r}"
@@ -179,33 +243,34 @@ class _Reader:
                 seen[name] = entry.span
         return found
 
-    def entry(self, table: dict[str, Any], index: int, kernels: Path, targets: tuple[Target, ...]) -> KernelEntry | None:
+    def entry(
+        self, table: dict[str, Any], index: int, kernels: Path, targets: tuple[Target, ...], limits: Limits
+    ) -> KernelEntry | None:
         def at(key: str, inner: str = "") -> Span:
             return self.span("kernel", index, key, inner)
 
-        self.unknown(table, _KERNEL_KEYS, "kernel", index)
+        for key, part in _FORMER.items():
+            if key in table:
+                self.refuse(
+                    "E0802", f"`{key}` is a part of the schedule", at(key), f"write `schedule = {{ {part} = {table[key]} }}`"
+                )
+        self.unknown({key: item for key, item in table.items() if key not in _FORMER}, _KERNEL_KEYS, "kernel", index)
         name = table.get("name")
         if not (isinstance(name, str) and name.isidentifier()):
             self.refuse("E0802", "`name` is not the name of a kernel", at("name"), 'write `name = "rms_norm"`')
             return None
         if not (kernels / f"{name}.py").is_file():
-            hint = f"create `{kernels.name}/{name}.py`, or correct the name"
+            files = {path.stem for path in kernels.glob("*.py")}
+            hint = ask_first(name, files, f"create `{kernels.name}/{name}.py`, or correct the name")
             self.refuse("E0803", f"kernel `{name}` has no file in `{kernels.name}`", at("name"), hint)
-        warps = self.count(table, "num_warps", at)
-        min_blocks = self.count(table, "min_blocks", at)
         constants = self.constants(table.get("constants", {}), at)
         spans = {key: at("constants", key) for key in constants}
         if "arch" in table:
             targets = self.targets(table["arch"], "kernel", index)
         budget = self.budget(table.get("budget", {}), at)
-        return KernelEntry(name, constants, budget, warps, min_blocks, targets, at("name"), spans)
-
-    def count(self, table: dict[str, Any], key: str, at: Any) -> int | None:
-        value = table.get(key)
-        if value is not None and (type(value) is not int or not 1 <= value <= 32):
-            self.refuse("E0802", f"`{key}` is not a number from 1 to 32", at(key))
-            return None
-        return value
+        limits = self.limits(table, "kernel", index, limits)
+        schedule = read_schedule(table.get("schedule", []), constants, targets, self.refuse, at)
+        return KernelEntry(name, constants, budget, schedule, targets, at("name"), spans, limits)
 
     def constants(self, value: Any, at: Any) -> dict[str, tuple[Constant, ...]]:
         if not isinstance(value, dict):
@@ -219,6 +284,14 @@ class _Reader:
             if not values or not all(isinstance(item, (int, float, bool, str)) for item in values):
                 hint = f"write `{key} = 1024` or `{key} = [1024, 2048]`"
                 self.refuse("E0802", f"`{key}` is not a number, bool, string or list of those", at("constants", key), hint)
+                continue
+            if any(too_wide(item) for item in values):
+                self.refuse(
+                    "E0514",
+                    f"`{key}` is out of range",
+                    at("constants", key),
+                    f"integers have 64 bits, strings {MAX_TEXT} characters",
+                )
                 continue
             if len({repr(item) for item in values}) != len(values):
                 self.refuse("E0806", f"`{key}` lists a value twice", at("constants", key), "remove one of them")
@@ -237,7 +310,7 @@ class _Reader:
         items: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
         for key, limit in items.items():
             if key not in BUDGETS:
-                hint = f"the budgets are {', '.join(f'`{name}`' for name in BUDGETS)}"
+                hint = ask_first(key, BUDGETS, f"the budgets are {', '.join(f'`{name}`' for name in BUDGETS)}")
                 self.refuse("E0802", f"unknown budget `{key}`", at("budget", key), hint)
             elif type(limit) is not int or limit < 0:
                 self.refuse("E0802", f"budget `{key}` is not a non-negative integer", at("budget", key))

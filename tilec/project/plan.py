@@ -5,15 +5,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
 from tilec import pipeline
-from tilec.build.buildfile import BuildFile, KernelEntry
-from tilec.cache import FileDigests, Store, key_of
+from tilec.cache import Entry, FileDigests, Store, key_of
+from tilec.cache.notes import read_json, text_list, text_map
+from tilec.cache.products import lookup
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.pipeline import Constant, Request
+from tilec.project.buildfile import BuildFile, KernelEntry
+from tilec.spelling import ask_first
 from tilec.target import Target
 
 PACKAGE = Path(pipeline.__file__).parent
@@ -30,6 +35,10 @@ class Planned:
     entry: KernelEntry
     fields: dict[str, str] = field(repr=False)
     key: str
+
+    def products(self, store: Store) -> Entry | None:
+        """What the store has of it, held against the key and itself; None where that is nothing, or not right."""
+        return lookup(store, self.key, "artifact", self.fields, f"artifact {self.name} for {self.target}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,16 @@ def artifact_name(kernel: str, constants: dict[str, Constant]) -> str:
         digest = hashlib.sha256(repr(list(constants.items())).encode()).hexdigest()[:12]
         safe = f"{safe[: max(MAX_NAME - len(kernel), 0)]}-{digest}"
     return kernel + safe
+
+
+def is_artifact_name(name: str) -> bool:
+    """Whether `artifact_name` can have made it: a name of a file, and never a path."""
+    return re.fullmatch(r"[\w=+\-]+", name) is not None and len(name) <= 2 * MAX_NAME
+
+
+def digests_note(root: Path) -> str:
+    """Name of the store's note that remembers digests of a project's files."""
+    return f"digests:{root}"
 
 
 def compiler_digests(files: FileDigests) -> dict[str, str]:
@@ -91,7 +110,8 @@ def plan(
         path = (build.kernels / f"{entry.name}.py").relative_to(build.root).as_posix()
         for values in entry.specialisations():
             request = Request(
-                entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.num_warps, entry.min_blocks
+                entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.overrides(values),
+                entry.limits,
             )  # fmt: skip
             for target in entry.targets if targets is None else targets:
                 fields = pipeline.artifact_fields(request, target)
@@ -106,7 +126,8 @@ def _check_constants(entry: KernelEntry, constants: list[str]) -> None:
     for name in entry.constants:
         if name not in constants:
             message = f"kernel `{entry.name}` has no constant `{name}`"
-            problems.append(Diagnostic("E0804", message, Label(entry.constant_spans[name]), hint=f"its constants: {declared}"))
+            hint = ask_first(name, constants, f"its constants: {declared}")
+            problems.append(Diagnostic("E0804", message, Label(entry.constant_spans[name]), hint=hint))
     missing = [name for name in constants if name not in entry.constants]
     if missing:
         words = ", ".join(f"`{name}`" for name in missing)
@@ -121,21 +142,14 @@ def kernel_files(
 ) -> tuple[dict[str, str], list[str]]:  # fmt: skip
     """Digest by path (relative to the root) of every file the kernel depends on, and the names of its constants.
 
-    What a file imports is remembered in the store, and valid while neither those files nor the list of Python files that an
-    import could find instead has changed.
+    What a file imports is remembered in the store, and valid while none of those files has changed and no file has appeared
+    where an import looked before it found its own.
     """
     path = build.kernels / f"{entry.name}.py"
-    listing = _listing(build)
     note = f"files:{path}"
-    text = store.get_text(note)
-    if text is not None:
-        known = json.loads(text)
-        if known["listing"] == listing:
-            try:
-                if all(files.digest(build.root / name) == digest for name, digest in known["files"].items()):
-                    return known["files"], known["constants"]
-            except OSError:
-                pass
+    known = _known(read_json(store, note), build, files)
+    if known is not None:
+        return known
     from tilec.frontend import read_kernel
 
     source = read_kernel(path, root=build.root)
@@ -144,15 +158,35 @@ def kernel_files(
         raise CompileError(Diagnostic("E0803", message, Label(entry.span), hint=f"name the function `{entry.name}`"))
     found = {_relative(file, build.root): files.digest(file) for file in source.files}
     constants = list(source.constants)
-    store.set_texts({note: json.dumps({"listing": listing, "files": found, "constants": constants})})
+    record = {
+        "files": found,
+        "constants": constants,
+        "absent": [os.path.abspath(file) for file in source.absent],
+        "reached": {os.path.abspath(file): os.path.realpath(file) for file in source.files},
+    }
+    store.set_texts({note: json.dumps(record)})
     return found, constants
+
+
+def _known(data: object, build: BuildFile, files: FileDigests) -> tuple[dict[str, str], list[str]] | None:
+    """What a note says of a kernel's files and constants, where every file has the digest that it names, each import still
+    leads to its file, and nothing lies where an import would have found it instead."""
+    if not isinstance(data, dict):
+        return None
+    record = cast("dict[Any, Any]", data)
+    digests, reached = text_map(record.get("files")), text_map(record.get("reached"))
+    absent, constants = text_list(record.get("absent")), text_list(record.get("constants"))
+    if not digests or not reached or absent is None or constants is None:
+        return None
+    try:
+        if any(map(os.path.isfile, absent)) or any(os.path.realpath(path) != real for path, real in reached.items()):
+            return None
+        same = all(files.digest(build.root / name) == digest for name, digest in digests.items())
+    except (OSError, ValueError):
+        return None
+    return (digests, constants) if same else None
 
 
 def _relative(file: Path, root: Path) -> str:
     file = file.resolve()
     return file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
-
-
-def _listing(build: BuildFile) -> str:
-    names = sorted(str(path) for path in {*build.kernels.rglob("*.py"), *build.root.glob("*.py")})
-    return hashlib.sha256("\0".join(names).encode()).hexdigest()

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from tilec.build.driver import BuildResult, Progress, Result
 from tilec.diagnostics import Diagnostic, render
+from tilec.project.driver import BuildResult, Progress, Result
+from tilec.terminal import wants_colour
 
 HEADER = ("kernel", "constants", "arch", "registers", "spills", "shared", "proofs", "ms", "")
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 ON_RIGHT = frozenset({"registers", "spills", "shared", "ms"})
-
-
-def colour(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal that wants colour (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 @contextlib.contextmanager
@@ -31,7 +26,7 @@ def progress(total_known: bool = True) -> Generator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
+    console = Console(stderr=True, no_color=not wants_colour(sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("building", total=None)
@@ -64,7 +59,7 @@ def row(result: Result) -> tuple[str, ...]:
 def table(results: list[Result]) -> None:
     """The table of results on stdout."""
     rows = [row(result) for result in results]
-    if colour(sys.stdout):
+    if sys.stdout.isatty() and wants_colour(sys.stdout):
         from rich.console import Console
         from rich.table import Table
 
@@ -91,6 +86,22 @@ def summary_line(built: BuildResult, seconds: float) -> str:
     failed = counts["failed"] + len(built.refusals)
     parts = [f"{counts['built']} built", f"{counts['hit']} up to date"] + ([f"{failed} failed"] if failed else [])
     return f"{', '.join(parts)} in {seconds:.2f} s"
+
+
+def notes(results: list[Result]) -> list[str]:
+    """What was made and is slower than it could be, one line a kernel, with what mends it: registers that spill to memory."""
+    spilling: dict[str, list[Result]] = {}
+    for result in results:
+        if result.status == "built" and result.summary["resources"]["spill_bytes"]:
+            spilling.setdefault(result.planned.request.kernel, []).append(result)
+    lines: list[str] = []
+    for kernel, found in spilling.items():
+        worst = max(found, key=lambda result: result.summary["resources"]["spill_bytes"])
+        size = worst.summary["resources"]["spill_bytes"]
+        more = f", and {len(found) - 1} more of `{kernel}` spill" if len(found) > 1 else ""
+        fix = "use smaller tiles, or raise `warps` or lower `blocks` of its schedule in build.toml"
+        lines.append(f"{worst.planned.name} {worst.planned.target}: {size} bytes of spills{more}; {fix}")
+    return lines
 
 
 def source_texts(diagnostics: list[Diagnostic], root: Path | None) -> dict[str, str]:

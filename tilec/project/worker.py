@@ -8,17 +8,29 @@ from pathlib import Path
 
 from tilec import pipeline
 from tilec.cache import Store, write_atomically
+from tilec.cache.products import put
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.pipeline import Request
 from tilec.target import Target
 
-BUILD_PRELOAD = ("tilec.build.preload",)
+CHANGED = "E0713"  # the one error of its kind that concerns a kernel, and not what all of them are written to
+CHECK_PRELOAD = (
+    "tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.lines", "tilec.ir.parser", "tilec.ir.spans",
+    "tilec.passes.prover", "tilec.passes.schedule", "tilec.passes.schedule.notes", "tilec.lowering",
+)  # fmt: skip
+"""Imported once, in the server that workers are forked from: what the stages that judge a kernel need."""
+BUILD_PRELOAD = (
+    *CHECK_PRELOAD, "tilec.codegen", "tilec.assemble", "cuda.bindings.nvjitlink", "llvmlite.binding", "torch_mlir.ir",
+    "torch_mlir.passmanager", "torch_mlir.dialects.llvm",
+)  # fmt: skip
+"""And what the others do. A package that is missing shows up as a diagnostic of the stage that needs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A request for several targets, none to check only. `keys` are the store's keys of the artifacts, in order; `dump` names
-    a stage and the folder for its product of each target, after which a task with `stop` is done."""
+    """A request for several targets. `keys` are the store's keys of the artifacts, in order; `dump` names a stage and the
+    folder for its product of each target, after which a task with `stop` is done. With `check`, only the stages that judge the
+    kernel run, `pipeline.CHECK_STAGES`."""
 
     request: Request
     name: str
@@ -27,6 +39,7 @@ class Task:
     store: str
     dump: tuple[str, str] | None = None
     stop: bool = False
+    check: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +51,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the target at `position` (0 for a check): diagnostics, or digests and products of the artifact."""
+    """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`)."""
 
     position: int
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -50,7 +63,7 @@ class Outcome:
 
 def raise_if_fatal(outcome: Outcome) -> None:
     """Raise CompileError where the store or an output cannot be written, which no other task would fare better with."""
-    if any(item.code.startswith("E07") for item in outcome.diagnostics):
+    if any(item.code.startswith("E07") and item.code != CHANGED for item in outcome.diagnostics):
         raise CompileError(outcome.diagnostics)
 
 
@@ -67,16 +80,18 @@ def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipelin
         emit(Outcome(0, error.diagnostics))
         return
     try:
-        for position in range(max(len(task.targets), 1)):
+        for position, target in enumerate(task.targets):
             emit(Began(position))
-            target = task.targets[position] if task.targets else None
-            emit(_outcome(task, position, target, store, stages))
+            outcome = _outcome(task, position, target, store, stages)
+            emit(outcome)
+            if task.check and "proofs" not in outcome.hits:
+                break  # refused before a target matters; the others would be in the same words
     finally:
         store.close()
 
 
 def _outcome(
-    task: Task, position: int, target: Target | None, store: Store, stages: tuple[pipeline.Stage, ...]
+    task: Task, position: int, target: Target, store: Store, stages: tuple[pipeline.Stage, ...]
 ) -> Outcome:  # fmt: skip
     work = pipeline.Work(task.request, target)
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -84,19 +99,20 @@ def _outcome(
     before = len(store.problems)
     try:
         for stage in stages:
-            if target is None and stage.target:
+            if task.check and stage not in stages[: len(pipeline.CHECK_STAGES)]:
                 continue
             pipeline.run_stage(stage, work, store)
             if task.dump is not None and task.dump[0] == stage.name:
                 _dump(task, stage, work)
                 if task.stop:
                     return Outcome(position, problems=tuple(store.problems[before:]))
-        if target is None:
-            products = {"proofs": work.products["proofs"]}
+        if task.check:
+            products = {name: work.products[name] for name in pipeline.CHECK_PRODUCTS}
         else:
             pipeline.link(work)
             products = {name: work.products[name] for name in pipeline.ARTIFACT_PRODUCTS}
-            store.put(task.keys[position], products, f"artifact {task.name} for {target}")
+            fields = pipeline.artifact_fields(task.request, target)
+            put(store, task.keys[position], "artifact", fields, products, f"artifact {task.name} for {target}")
     except CompileError as error:
         diagnostics = error.diagnostics
     return Outcome(position, diagnostics, products, work.milliseconds, work.hits, tuple(store.problems[before:]))

@@ -17,6 +17,7 @@ from tests import shipped
 from tilec.artifact import Manifest
 from tilec.assemble.sass import disassemble, instructions
 from tilec.runtime import load_artifact
+from tilec.schedule import merged
 from tilec.target import TARGETS, Target
 
 WIDE = (
@@ -40,9 +41,8 @@ def build_file() -> str:
             f"constants = {{ {constants} }}",
             f"budget = {{ {budget} }}",
         ]
-        for option in ("num_warps", "min_blocks"):
-            if (value := getattr(entry, option)) is not None:
-                lines.append(f"{option} = {value}")
+        fixed = merged(entry.overrides(entry.specialisations()[0]), TARGETS[0]).given()
+        lines.append(f"schedule = {{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in fixed.items())} }}")
     return "\n".join(lines) + "\n"
 
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tilec.build.buildfile import BUDGETS, BuildFile, KernelEntry
-from tilec.build.plan import Planned, Refusal, plan
-from tilec.build.scheduler import Crashed, Report, Runner
-from tilec.build.scheduler import run as run_tasks
-from tilec.build.worker import BUILD_PRELOAD, Began, Outcome, Task, raise_if_fatal
-from tilec.build.worker import run as run_task
-from tilec.cache import FileDigests, Store, reasons, write_atomically
+from tilec.cache import FileDigests, Store, reasons, sweep, write_atomically
+from tilec.cache.notes import read_json, read_texts, text_list
 from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.pipeline import CHECK_STAGES
+from tilec.project.buildfile import BUDGETS, BuildFile, KernelEntry
+from tilec.project.plan import Planned, Refusal, digests_note, is_artifact_name, plan
+from tilec.project.worker import BUILD_PRELOAD, Began, Outcome, Task, raise_if_fatal
+from tilec.project.worker import run as run_task
 from tilec.target import Target
+from tilec.workers.scheduler import Crashed, Finished, Report
+from tilec.workers.scheduler import run as run_tasks
+from tilec.workers.verdict import diagnose
+from tilec.workers.worker import Runner
 
 FILES = ("ptx", "cubin", "json")  # in the order they are written
 
@@ -69,12 +74,6 @@ Progress = Callable[[Result, int, int], None]
 """Called with a result as it comes, how many are done, and how many there are."""
 
 
-def store_root(root: Path) -> Path:
-    """Folder of the store: `TILEC_CACHE_DIR`, else `artifacts/store` of the project."""
-    given = os.environ.get("TILEC_CACHE_DIR")
-    return Path(given).absolute() if given else root / "artifacts" / "store"
-
-
 def output_folder(root: Path) -> Path:
     """Folder of the built artifacts, one folder per architecture below it."""
     return root / "artifacts" / "build"
@@ -92,12 +91,19 @@ def build_project(
     dump: tuple[str, str] | None = None,
     runner: Runner = run_task,
     preload: Sequence[str] = BUILD_PRELOAD,
+    output: Path | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> BuildResult:
-    """Bring every artifact of `entries` up to date. CompileError only where nothing can be built at all (E07)."""
-    files = FileDigests(store.base / "files.json")
+    """Bring every artifact of `entries` up to date, and write it below `output` (`artifacts/build` of the project); lines for a
+    person, as they come, go to `say`. CompileError only where nothing can be built at all (E07, E0814)."""
+    files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
     files.save()
-    output = output_folder(build.root)
+    if output is None:
+        output = output_folder(build.root)
+        _check_inside(build.root, output, {item.target for item in planned})
+    for target in {item.target for item in planned}:
+        sweep(output / target.name)
     results = [Result(item) for item in planned]
     done = 0
 
@@ -112,7 +118,7 @@ def build_project(
     for position, item in enumerate(planned):
         start = time.perf_counter()
         before = len(store.problems)
-        entry = store.lookup(item.key, f"artifact {item.name} for {item.target}") if dump is None else None
+        entry = item.products(store) if dump is None else None
         if entry is None or not {*FILES, "summary"} <= entry.outputs.keys():
             results[position].reasons = _why(item, planned, store, output, damaged=store.problems[before:])
             todo.append(position)
@@ -124,7 +130,7 @@ def build_project(
         result.milliseconds["lookup"] = (time.perf_counter() - start) * 1000
         finish(result)
     if todo:
-        _make(results, todo, store, output, jobs, finish, dump, runner, preload)
+        _make(results, todo, store, output, jobs, finish, dump, runner, preload, say)
         made = [results[position].planned for position in todo if results[position].status == "built"]
         store.set_texts({_note(item): json.dumps(item.fields) for item in made})
     if entries == build.entries and dump is None:
@@ -138,57 +144,66 @@ def _note(item: Planned) -> str:
 
 def _why(item: Planned, planned: list[Planned], store: Store, output: Path, damaged: list[str]) -> list[str]:
     if damaged:
-        return ["entry corrupt" if "corrupt" in damaged[-1] else "entry missing"]
-    text = store.get_text(_note(item))
-    if text is None:
+        return ["entry missing" if "is missing" in damaged[-1] else "entry corrupt"]
+    former = read_texts(store, _note(item))
+    if former is None:
         return _changed_constants(item, planned, store, output) or reasons(None, item.fields)
-    return reasons(json.loads(text), item.fields) or ["entry missing"]
+    return reasons(former, item.fields) or ["entry missing"]
 
 
 def _changed_constants(item: Planned, planned: list[Planned], store: Store, output: Path) -> list[str]:
     """How constants differ from the closest artifact of the kernel that was built before and is no longer asked for."""
-    text = store.get_text(_outputs_note(output, item.target))
+    before = _outputs_before(store, output, item.target)
     wanted = {other.name for other in planned if other.target == item.target}
     found: list[list[str]] = []
-    before: list[str] = json.loads(text or "[]")
-    for name in sorted(set(before) - wanted):
-        former = store.get_text(_note(replace(item, name=name))) if name.startswith(f"{item.request.kernel}-") else None
+    for name in sorted(before - wanted):
+        former = read_texts(store, _note(replace(item, name=name))) if name.startswith(f"{item.request.kernel}-") else None
         if former is not None:
-            found.append([line for line in reasons(json.loads(former), item.fields) if line.startswith("constant ")])
+            found.append([line for line in reasons(former, item.fields) if line.startswith("constant ")])
     return min(found, key=len, default=list[str]())
 
 
 def _make(
     results: list[Result], todo: list[int], store: Store, output: Path, jobs: int,
     finish: Callable[[Result], None], dump: tuple[str, str] | None, runner: Runner, preload: Sequence[str],
+    say: Callable[[str], None] | None,
 ) -> None:  # fmt: skip
-    groups: dict[tuple[str, int | None, int | None], list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for position in todo:
-        item = results[position].planned
-        groups.setdefault((item.name, item.request.num_warps, item.request.min_blocks), []).append(position)
+        groups.setdefault(results[position].planned.name, []).append(position)
     remaining = list(groups.values())
     while remaining:
         tasks = [_task(results, group, store, dump) for group in remaining]
-        at = [0] * len(tasks)
-        again: list[list[int]] = []
-        for event in run_tasks(tasks, runner, jobs, preload):
-            group = remaining[event.index]
-            if isinstance(event, Report):
-                if isinstance(event.message, Began):
-                    at[event.index] = event.message.position
-                elif isinstance(event.message, Outcome):
-                    result = results[group[event.message.position]]
-                    _accept(result, event.message, store, output)
-                    finish(result)
-                    at[event.index] = event.message.position + 1
-            elif isinstance(event, Crashed) and at[event.index] < len(group):
-                result = results[group[at[event.index]]]
-                result.diagnostics = (crash(result.planned, event.text),)
+        with contextlib.closing(run_tasks(tasks, runner, jobs, preload, say)) as events:
+            remaining = _follow(events, results, remaining, store, output, finish)
+
+
+def _follow(
+    events: Iterable[Report | Finished | Crashed], results: list[Result], remaining: list[list[int]], store: Store,
+    output: Path, finish: Callable[[Result], None],
+) -> list[list[int]]:  # fmt: skip
+    """Take in what the tasks of `remaining` report; the groups to try again without the target that ended their worker."""
+    at = [0] * len(remaining)
+    again: list[list[int]] = []
+    for event in events:
+        group = remaining[event.index]
+        if isinstance(event, Report):
+            if isinstance(event.message, Began):
+                at[event.index] = event.message.position
+            elif isinstance(event.message, Outcome):
+                result = results[group[event.message.position]]
+                _accept(result, event.message, store, output)
                 finish(result)
-                rest = group[at[event.index] + 1 :]
-                if rest:
-                    again.append(rest)
-        remaining = again
+                at[event.index] = event.message.position + 1
+        elif isinstance(event, Crashed) and at[event.index] < len(group):
+            first = at[event.index]
+            last = len(group) if _shared(event) else first + 1
+            for result in (results[position] for position in group[first:last]):
+                result.diagnostics = (crash(result.planned, event),)
+                finish(result)
+            if group[last:]:
+                again.append(group[last:])
+    return again
 
 
 def _task(results: list[Result], group: list[int], store: Store, dump: tuple[str, str] | None) -> Task:
@@ -210,15 +225,15 @@ def _accept(result: Result, outcome: Outcome, store: Store, output: Path) -> Non
         _write_outputs(output, result.planned, outcome.products)
 
 
-def crash(item: Planned, text: str) -> Diagnostic:
-    """What to report where the worker at `item` died or raised; `text` is the scheduler's."""
-    lines = tuple(text.strip().splitlines()[-3:])
-    if text.startswith("Traceback"):
-        message, why = f"internal error in tilec while compiling `{item.request.kernel}` for {item.target}", lines
-    else:
-        message = f"LLVM ended the worker process that compiled `{item.request.kernel}` for {item.target}"
-        why = (*lines, "LLVM aborts on an instruction it cannot select for the chip")
-    return Diagnostic("E0504", message, notes=why, hint="this is a defect of tilec; please report it with the kernel")
+def crash(item: Planned, event: Crashed) -> Diagnostic:
+    """What to report where the worker at `item` died or raised."""
+    return diagnose(event, f"compiling `{item.request.kernel}` for {item.target}", item.entry.span)
+
+
+def _shared(event: Crashed) -> bool:
+    """Whether what ended the worker would end it again for every other target: a budget, in a stage that knows no target."""
+    death = event.death
+    return death is not None and death.over != "" and death.what.startswith(tuple(f"stage `{s.name}`" for s in CHECK_STAGES))
 
 
 def _check_budget(result: Result) -> None:
@@ -250,6 +265,16 @@ _WORDS = {
 }
 
 
+def _check_inside(root: Path, output: Path, targets: set[Target]) -> None:
+    """Raise CompileError E0702 where a link leads what is written out of the project: a project somebody else wrote can bring
+    one along, and files of the names of its kernels would be replaced wherever it points."""
+    for target in sorted(targets, key=str):
+        folder = output / target.name
+        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
+            hint = "remove the link; artifacts are written inside the project"
+            raise CompileError(Diagnostic("E0702", f"`{folder}` leads out of the project by a link", hint=hint))
+
+
 def _write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> None:
     """Copies in `<output>/<arch>/`; the manifest last, so that one on disk always has its CUBIN."""
     for name in FILES:
@@ -267,14 +292,19 @@ def _outputs_note(output: Path, target: Target) -> str:
     return f"outputs:{output}|{target}"
 
 
+def _outputs_before(store: Store, output: Path, target: Target) -> set[str]:
+    """Names of the artifacts that an earlier build wrote; only such that a build can have given to one, and no paths."""
+    names = text_list(read_json(store, _outputs_note(output, target))) or []
+    return {name for name in names if is_artifact_name(name)}
+
+
 def _remove_stale(output: Path, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
     """Remove what an earlier build left for specialisations that the build file no longer has; nothing tilec did not write."""
     unread = tuple(refusal.kernel for refusal in refusals)
     for arch in {item.target for item in planned}:
         note = _outputs_note(output, arch)
         names = {item.name for item in planned if item.target == arch}
-        text = store.get_text(note)
-        before: set[str] = set(json.loads(text or "[]"))
+        before = _outputs_before(store, output, arch)
         # A kernel that cannot be read has no plan, but its former artifacts are still wanted.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
         for name in before - names - kept:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from tests.build import fake_stages
-from tilec.build.buildfile import read_build_file
-from tilec.build.driver import BuildResult, build_project, store_root
-from tilec.cache import Store
+from tests.project import fake_stages
+from tilec.cache import Store, store_root
+from tilec.project.buildfile import read_build_file
+from tilec.project.driver import BuildResult, build_project
 
 KERNEL = '''"""Copy."""
 import tilec
@@ -42,7 +42,7 @@ def build(root: Path, *, jobs: int = 2, toolchain: dict[str, str] = TOOLCHAIN, k
     """Build with fake stages."""
     file = read_build_file(root / "build.toml")
     entries = tuple(entry for entry in file.entries if not kernels or entry.name in kernels)
-    with contextlib.closing(Store(store_root(file.root))) as store:
+    with contextlib.closing(Store(store_root())) as store:
         return build_project(file, entries, None, store, toolchain, jobs=jobs, runner=fake_stages.run, preload=())
 
 

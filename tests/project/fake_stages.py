@@ -1,21 +1,26 @@
 """Stages that stand in for the compilers: quick, deterministic, and able to fail in every way a real one can.
 
 What a stage does is written in the kernel file: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`,
-`#! full` or `#! raise`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
+`#! full`, `#! raise`, `#! spin`, `#! hang`,
+`#! eat`, `#! much` or `#! killed`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tilec import pipeline
-from tilec.build import worker
+from tests.bundle import samples
+from tilec import pipeline, progress
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.project import worker
+from tilec.schedule import Role, Schedule, merged
 
 
 def _text(work: pipeline.Work) -> str:
@@ -29,24 +34,53 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
         raise CompileError(Diagnostic("E0301", "load may read past the end", Label(span), hint="pass `pad=0`"))
     if "#! full" in text:
         raise CompileError(Diagnostic("E0701", "the cache cannot be written: no space left on device"))
+    if "#! spin" in text:
+        while True:
+            progress.note("bounds of `x`, n // 3")
+    if "#! hang" in text:
+        progress.note("nothing at all")
+        time.sleep(1000)
+    if "#! eat" in text:
+        progress.note("sets without end")
+        held: list[bytes] = []
+        while True:
+            held.append(bytes(range(256)) * 4096)
+            time.sleep(0.001)
+    if "#! much" in text:
+        bytes(1 << 40)
     if "#! raise" in text:
         raise ValueError("a defect")
     body = [line for line in text.split("\n") if line.strip() and not line.startswith("# ")]
     interface = {"tensors": [], "scalars": [], "grid": [1], "constants": work.request.constants}
-    tir = "\n".join(body) + "\n" + json.dumps(work.request.constants, sort_keys=True)
-    return {"tir": tir.encode(), "interface": json.dumps(interface).encode()}
+    tir = f"kernel @{work.request.kernel}(\n" + "\n".join(body) + "\n" + json.dumps(work.request.constants, sort_keys=True)
+    spans = {"lines": {"1": [work.request.path, text.count("\n"), 0, 1, 0]}}  # another one after every comment
+    return {"tir": tir.encode(), "interface": json.dumps(interface).encode(), "spans": json.dumps(spans).encode()}
 
 
 def _proofs(work: pipeline.Work) -> dict[str, bytes]:
     lines = len(_text(work).split("\n"))
     one = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set", "facts": [], "sets": []}
     proofs = {"obligations": [one], "launch_checks": [], "value_checks": [], "no_alias": [], "unsafe": []}
-    return {"proofs": json.dumps(proofs).encode()}
+    return {"proofs": json.dumps(proofs).encode(), "positive_divisions": b"[]"}
+
+
+def _schedule(work: pipeline.Work) -> dict[str, bytes]:
+    assert work.target is not None
+    wanted = merged(work.request.schedule, work.target)
+    schedule = Schedule((Role("all", wanted.warps or 4),), blocks=wanted.blocks)
+    return {"schedule": json.dumps(schedule.to_json()).encode()}
 
 
 def _mlir(work: pipeline.Work) -> dict[str, bytes]:
     assert work.target is not None
-    launch = {"entry": work.request.kernel, "abi": [], "block": 128, "dynamic_shared_bytes": 64, "dependent_launch": True}
+    launch = {
+        "entry": work.request.kernel,
+        "abi": list[object](),
+        "block": 128,
+        "dynamic_shared_bytes": 64,
+        "dependent_launch": True,
+        "notes": list[object](),
+    }
     return {"mlir": work.products["tir"] + work.target.name.encode(), "launch": json.dumps(launch).encode()}
 
 
@@ -57,19 +91,24 @@ def _ptx(work: pipeline.Work) -> dict[str, bytes]:
         words = line.split()
         if line.startswith("#! abort") and (len(words) == 2 or words[2].startswith(work.target.name)):
             os.abort()
+        if line.startswith("#! killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
         if line.startswith("#! sleep"):
             Path(work.request.root, f"sleeping-{os.getpid()}").touch()
             time.sleep(float(words[2]))
-    return {"ptx": b"ptx " + text.encode()}
+    return {"ptx": f"\n.target {work.target}\n.entry {work.request.kernel}\n{text}".encode()}
 
 
 def _cubin(work: pipeline.Work) -> dict[str, bytes]:
+    assert work.target is not None
     names = ("spill_bytes", "stack_bytes", "static_shared_bytes", "dynamic_shared_bytes")
     resources = {"registers": 40, **dict.fromkeys(names, 0)}
-    return {"cubin": b"cubin " + work.products["ptx"], "resources": json.dumps(resources).encode()}
+    salt = int.from_bytes(hashlib.sha256(work.products["ptx"]).digest()[:4], "little")
+    cubin = samples.cubin(work.request.kernel, salt, int(work.target.name[3:-1]))
+    return {"cubin": cubin, "resources": json.dumps(resources).encode()}
 
 
-_RUNS = {"tir": _tir, "proofs": _proofs, "mlir": _mlir, "ptx": _ptx, "cubin": _cubin}
+_RUNS = {"tir": _tir, "proofs": _proofs, "schedule": _schedule, "mlir": _mlir, "ptx": _ptx, "cubin": _cubin}
 STAGES = tuple(dataclasses.replace(stage, run=_RUNS[stage.name]) for stage in pipeline.STAGES)
 
 

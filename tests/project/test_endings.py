@@ -1,0 +1,291 @@
+"""However a command ends, its workers end with it, no lock is held, and nobody is said to have interrupted who did not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.project import project
+from tests.project.test_build import append, wait_until_dead, worker_pids
+from tilec import progress
+from tilec.cache.folder import Folder
+from tilec.cache.lock import locked, waiting
+from tilec.cli import commands
+from tilec.workers.scheduler import Crashed, run
+
+ROOT = Path(__file__).parents[2]
+COMMAND = """
+import sys
+import tilec.project.driver as driver
+from tests.project import fake_stages, project
+from tilec import toolchain
+toolchain.fingerprint = lambda memo=None, packages=None: project.TOOLCHAIN
+driver.build_project.__kwdefaults__ |= {"runner": fake_stages.run, "preload": ()}
+from tilec.__main__ import main
+sys.argv = ["tilec", "build", "-j", "2"]
+main()
+"""
+"""The command as it is, with stages that stand in for the compilers."""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("TILEC_CACHE_DIR", raising=False)
+    return project.make(tmp_path / "p")
+
+
+@contextlib.contextmanager
+def slow_command(root: Path, seconds: int = 60) -> Generator[subprocess.Popen[str]]:
+    """A build whose worker sleeps, in a session of its own, once it does."""
+    append(root, "copy_a", f"#! sleep {seconds}\n")
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND], cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while not worker_pids(root):
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(OSError):
+            process.kill()
+        process.communicate()
+
+
+def family(session: int) -> list[int]:
+    """Every living process of a session."""
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError):
+            words = path.read_text().rpartition(")")[2].split()
+            if int(words[3]) == session and words[0] != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted\n"),
+        (signal.SIGTERM, 143, "ended by SIGTERM\n"),
+        (signal.SIGHUP, 129, "ended by SIGHUP\n"),
+        (signal.SIGKILL, -9, ""),
+    ],
+)
+@pytest.mark.parametrize("group", [False, True])
+def test_processes_die_together(root: Path, sent: signal.Signals, status: int, said: str, group: bool) -> None:
+    with slow_command(root) as process:
+        assert len(family(process.pid)) >= 3  # the command, the server, a worker
+        (os.killpg if group else os.kill)(process.pid, sent)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err.lstrip()) == (status, said)  # click ends the line of a `^C` first
+        if sent == signal.SIGKILL:
+            wait_until_dead(family(process.pid))
+        assert family(process.pid) == []
+        assert not list(root.rglob(".tmp-*"))
+        path = root / "kernels_src/copy_a.py"
+        path.write_text(path.read_text().replace("sleep 60", "sleep 0"))
+        start = time.monotonic()
+        assert "failed" not in project.statuses(project.build(root))  # no lock is held
+        assert time.monotonic() - start < 50
+
+
+def test_server_that_is_killed_takes_the_workers_along_and_is_told(root: Path) -> None:
+    with slow_command(root) as process:
+        (server,) = {pid for pid in family(process.pid) if _parent(pid) == process.pid}
+        os.kill(server, signal.SIGKILL)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2
+        assert "error[E0814]: worker processes cannot be started: it ended with SIGKILL" in err
+        assert "interrupted" not in err and "Traceback" not in err
+        wait_until_dead(family(process.pid))
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_under_nohup_a_hangup_ends_nothing(root: Path) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with slow_command(root, 2) as process:
+            os.killpg(process.pid, signal.SIGHUP)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def test_an_end_of_input_is_no_interrupt(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def ends(*_: object) -> int:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("tilec.cli.inspect_commands.explain_command", ends)
+    assert commands.run(["explain", "E0301"]) == 1
+    err = capsys.readouterr().err
+    assert "interrupted" not in err and "EOFError" in err
+
+
+def test_a_build_that_waits_says_for_whom(root: Path) -> None:
+    with slow_command(root, 4) as process:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
+        command = [sys.executable, "-c", COMMAND]
+        other = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=120)
+        assert other.returncode == 0
+        lines = [line for line in other.stderr.splitlines() if line.startswith("waiting")]
+        assert any(
+            line.startswith(f"waiting for process {process.pid} in `{root}`, which makes ptx of copy_a for sm_90a since ")
+            and f"`kill {process.pid}`" in line
+            for line in lines
+        ), other.stderr
+
+
+def test_workers_of_one_command_wait_without_a_word(tmp_path: Path) -> None:
+    said: list[str] = []
+    progress.attach(None, said.append)
+    try:
+        order: list[int] = []
+
+        def take() -> None:
+            with locked(Folder.open(tmp_path), "locks", "0" * 16, "x"):
+                order.append(2)
+
+        with locked(Folder.open(tmp_path), "locks", "0" * 16, "x"):
+            thread = threading.Thread(target=take)
+            thread.start()
+            time.sleep(0.1)
+            order.append(1)
+        thread.join()
+    finally:
+        progress.attach(None)
+    assert (order, said) == ([1, 2], [])
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {}, {"command": "x"}, {"command": 1, "folder": 2, "since": 3}, {"command": 1, "folder": "/", "since": 1e300},
+        {"command": 1, "folder": "/", "since": float("nan")}, {"command": True, "folder": "\x1b[2J", "since": 5},
+    ],
+)  # fmt: skip
+def test_a_note_may_be_anything(note: dict[str, object]) -> None:
+    line = waiting(note, "x")
+    assert line.startswith("waiting for") and line.isprintable()
+
+
+def test_a_note_that_is_a_pipe_or_a_link_is_not_opened(tmp_path: Path) -> None:
+    holders = tmp_path / "holders"
+    holders.mkdir()
+    os.mkfifo(holders / ("0" * 15))
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (holders / ("1" * 15)).symlink_to(victim)
+    for digit in "01":
+        with locked(Folder.open(tmp_path), "locks", digit * 16, "x"):
+            pass
+    assert victim.read_text() == "mine"
+
+
+def _die(task: int, emit: object) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_every_task_has_its_own_end() -> None:
+    events = list(run(list(range(5)), _die, 2))
+    assert sorted(event.index for event in events) == [0, 1, 2, 3, 4]
+    assert all(isinstance(event, Crashed) and event.death and event.death.status == -signal.SIGSEGV for event in events)
+
+
+def test_results_that_were_sent_before_a_death_are_kept() -> None:
+    events = list(run([0], _say_and_die, 1))
+    assert [type(event).__name__ for event in events] == ["Report", "Report", "Crashed"]
+    assert len(events[0].message) == 1 << 20  # type: ignore[union-attr]
+
+
+def _say_and_die(task: int, emit: object) -> None:
+    emit(b"x" * (1 << 20))  # type: ignore[operator]
+    emit(b"y")  # type: ignore[operator]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+def test_a_closed_stdin_or_stderr_is_no_concern(root: Path, closed: str) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
+    words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-P", "-c", COMMAND]
+    ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False)
+    assert sorted((root / "artifacts").rglob("*.cubin"))
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (">&-", "error: the output cannot be written: stdout is closed\n"),
+        (
+            "> /dev/full",
+            "error[E0702]: the output cannot be written: No space left on device\n\nhint: free space, or write elsewhere\n",
+        ),
+        (">&- 2>&-", ""),
+    ],
+)
+def test_output_that_cannot_be_written(tmp_path: Path, where: str, said: str) -> None:
+    words = ["sh", "-c", f'exec "$@" {where}', "sh", sys.executable, "-P", "-m", "tilec", "explain", "E0401"]
+    ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, ended.stdout, ended.stderr.lstrip("\n")) == (2, "", said)
+
+
+@pytest.mark.parametrize("most", [3, 5, 8])
+def test_no_file_can_be_opened(root: Path, most: int) -> None:
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most})); main()"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
+    words = [sys.executable, "-P", "-c", COMMAND.replace("main()", limit)]
+    ended = subprocess.run(words, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, "Traceback" in ended.stderr) in ((1, False), (2, False))
+    assert ended.stderr.startswith("error: tilec cannot be loaded: Too many open files\n" if most == 3 else "error")
+
+
+FINALIZED = """
+import os, signal, time
+from tilec.cli.ending import Terminated, leave_signals, unwind_on_signals
+class Object:
+    def __del__(self):
+        os.kill(os.getpid(), {number})
+        for _ in range(1000):
+            pass
+signal.signal(signal.SIGINT, signal.default_int_handler)
+unwind_on_signals()
+try:
+    Object()
+    time.sleep(60)
+except (KeyboardInterrupt, Terminated) as error:
+    print(type(error).__name__)
+leave_signals()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Terminated"), (signal.SIGHUP, "Terminated")]
+)
+def test_a_signal_while_an_object_is_finalized_is_not_lost(number: int, raised: str) -> None:
+    words = [sys.executable, "-P", "-c", FINALIZED.format(number=int(number))]
+    ended = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{raised}\n", "")
+
+
+def test_a_signal_after_the_end_ends_the_process_at_once() -> None:
+    late = "\nclass Late:\n    def __del__(self):\n        os.kill(os.getpid(), signal.SIGTERM)\nkept = Late()"
+    words = [sys.executable, "-P", "-c", FINALIZED.partition("class")[0] + "unwind_on_signals(); leave_signals()" + late]
+    ended = subprocess.run(words, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=600)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGTERM, "", "")

@@ -1,0 +1,167 @@
+"""Run tasks in worker processes that load the compilers once, and survive the death of a worker.
+
+In: tasks, and the function that runs one. Out: what the tasks report, as it comes, and how each ended. A worker that dies (LLVM
+aborts its process, a budget ends it) costs the task it was at: the owner is told (`Crashed`), a new worker takes the next.
+Leaving `run` early, by Ctrl-C too, kills the workers and leaves nothing half-written; close it (`contextlib.closing`) to have
+that done at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from tilec.workers.client import Server, cannot_start, describe
+from tilec.workers.worker import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Something the task at `index` said."""
+
+    index: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The task at `index` is done."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker ended: its exit `status` (negative: a signal), the stage it was at (`what`) and the last `note` there, and
+    the budget that ended it (`over`: cpu, still, memory, or nothing) with what was `used` of what `limit`, in seconds or
+    bytes."""
+
+    status: int
+    what: str = ""
+    note: str = ""
+    over: str = ""
+    used: float = 0.0
+    limit: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The worker died at the task at `index` (`death` says how), or the task raised what it must not: `text` says what."""
+
+    index: int
+    text: str
+    death: Death | None = None
+
+
+@dataclass(slots=True)
+class _Worker:
+    number: int
+    pipe: Connection
+    task: int | None = None
+
+
+def run(
+    tasks: Sequence[Any], runner: Runner, workers: int, preload: Sequence[str] = (), say: Callable[[str], None] | None = None,
+    *, deadline: float = math.inf,
+) -> Generator[Report | Finished | Crashed]:  # fmt: skip
+    """Run `tasks` on up to `workers` processes, in order of start; yields what they report as it comes, and passes lines for a
+    person to `say`. At the `deadline` (of `time.monotonic`) it ends, whatever is still running. CompileError E0814 where no
+    process can be started."""
+    if not tasks:
+        return
+    server = Server([runner.__module__, *preload])
+    try:
+        yield from _Pool(server, tasks, runner, say or (lambda line: None)).run(min(max(workers, 1), len(tasks)), deadline)
+    finally:
+        server.stop()
+
+
+class _Pool:
+    def __init__(self, server: Server, tasks: Sequence[Any], runner: Runner, say: Callable[[str], None]) -> None:
+        self.server, self.tasks, self.runner, self.say = server, tasks, runner, say
+        self.waiting = deque(range(len(tasks)))
+        self.workers: dict[int, _Worker] = {}
+        self.started = 0
+
+    def run(self, workers: int, deadline: float) -> Generator[Report | Finished | Crashed]:
+        for _ in range(workers):
+            self.start()
+        while busy := {worker.pipe: worker for worker in self.workers.values() if worker.task is not None}:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            for ready in wait([self.server.control, *busy], None if math.isinf(left) else left):
+                worker = busy.get(ready)  # pyright: ignore[reportArgumentType, reportCallIssue]
+                if worker is None:
+                    yield from self.hear()
+                    break  # what it told may concern the others that are ready
+                with contextlib.suppress(EOFError, OSError):
+                    yield from self.take(worker)
+                    continue
+                while worker.number in self.workers:  # its pipe has ended: the server knows why
+                    yield from self.hear()
+
+    def start(self) -> None:
+        """Start a worker for the next task."""
+        self.started += 1
+        worker = _Worker(self.started, self.server.start(self.started))
+        self.workers[worker.number] = worker
+        self.give(worker, self.runner)
+        self.feed(worker)
+
+    def feed(self, worker: _Worker) -> None:
+        worker.task = self.waiting.popleft() if self.waiting else None
+        if worker.task is not None:
+            self.give(worker, self.tasks[worker.task])
+        else:
+            worker.pipe.close()
+            self.workers.pop(worker.number)
+
+    def give(self, worker: _Worker, thing: Any) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server tells why
+            worker.pipe.send(thing)
+
+    def take(self, worker: _Worker, *, more: bool = True) -> Generator[Report | Finished | Crashed]:
+        """One message of a worker, which gets another task at the end of one if `more`; EOFError at the end of its pipe."""
+        kind, message = worker.pipe.recv()
+        task = worker.task
+        assert task is not None
+        if kind == "say":
+            self.say(message)
+        elif kind == "report":
+            yield Report(task, message)
+        else:
+            worker.task = None
+            if more:
+                self.feed(worker)
+            yield Finished(task) if kind == "done" else Crashed(task, message)
+
+    def hear(self) -> Generator[Report | Finished | Crashed]:
+        """One message of the server."""
+        message = self.server.receive()
+        if "refused" in message:
+            worker = self.workers.pop(message["refused"])
+            worker.pipe.close()
+            if not self.workers:
+                raise cannot_start(message["why"])
+            assert worker.task is not None
+            self.waiting.appendleft(worker.task)  # the others get to it
+        elif message.get("ended") in self.workers:
+            worker = self.workers[message["ended"]]
+            with contextlib.suppress(EOFError, OSError):
+                while True:  # what it said before
+                    yield from self.take(worker, more=False)
+            self.workers.pop(worker.number)
+            worker.pipe.close()
+            if self.waiting:
+                self.start()
+            if worker.task is not None:
+                death = Death(*(message[name] for name in ("status", "what", "note", "over", "used", "limit")))
+                text = f"killed by {describe(death.status)}" if death.status < 0 else describe(death.status)
+                yield Crashed(worker.task, text, death)

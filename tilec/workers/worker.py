@@ -1,0 +1,48 @@
+"""The worker: takes tasks from its pipe, one after the other, and reports on it, until the pipe ends.
+
+In: first the function that runs a task, by name, then tasks. Out: `("report", message)` as often as the function emits,
+`("say", line)` for what a person should read now, and `("done", None)` or `("crash", traceback)` at the end of each task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from tilec import progress
+from tilec.progress import Slot
+
+Emit = Callable[[Any], None]
+Runner = Callable[[Any, Emit], None]
+"""Runs one task in a worker and reports through `Emit`; must be importable by name there."""
+
+
+def serve(pipe: Connection, slot: Slot, command: int) -> int:
+    """Main of a worker of the command with the process id `command`; its exit status."""
+    progress.attach(slot, lambda line: pipe.send(("say", line)), command)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        runner: Runner | None = None
+        text = ""
+        try:
+            runner = pipe.recv()
+        except (EOFError, OSError):
+            return 0
+        except Exception:
+            text = traceback.format_exc()
+        while True:
+            task = pipe.recv()
+            if runner is None:
+                pipe.send(("crash", text))
+                continue
+            try:
+                runner(task, lambda message: pipe.send(("report", message)))
+            except (BrokenPipeError, ConnectionResetError):
+                return 0
+            except Exception:
+                pipe.send(("crash", traceback.format_exc()))
+            else:
+                pipe.send(("done", None))
+    return 0
