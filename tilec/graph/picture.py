@@ -66,7 +66,7 @@ def _node(name: str, attributes: dict[str, Any], written: set[str]) -> Node:
     detail = [text] + ([f"at {span.line}:{span.column + 1}"] if span else [])
     if attributes["range"] is not None:
         low, high = attributes["range"]
-        detail.append(f"range {low} .. {high}")
+        detail.append(f"from {low} to {high}")
     badges = tuple(_badge(obligation) for obligation in attributes["obligations"])
     caption = ""
     drawn = {"parameter": "dim", "grid": "block", "scalar": "value"}.get(kind, kind)

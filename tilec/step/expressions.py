@@ -1,0 +1,149 @@
+"""Expressions of a step's text: Python's syntax tree in, a function of named values out.
+
+Numbers, names, extents of tensors (`out[0]`), strings, `+ - * // %`, comparisons, `and or not`, `a if b else c`, and `cdiv`,
+`min`, `max`, `rsqrt`: nothing that could run for long or reach anything. Integers are bounded: a text may come from anywhere.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.ir.expr import ARITHMETIC, COMPARISONS
+
+Evaluate = Callable[[Mapping[str, Any]], Any]
+
+LARGEST: Final = 1 << 62
+"""Integers of an expression are below this."""
+
+MAX_DEPTH: Final = 50
+
+_ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+    ast.Add: ARITHMETIC["+"], ast.Sub: ARITHMETIC["-"], ast.Mult: ARITHMETIC["*"], ast.FloorDiv: ARITHMETIC["//"],
+    ast.Mod: ARITHMETIC["%"],
+}  # fmt: skip
+_COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
+    ast.Eq: COMPARISONS["=="], ast.NotEq: COMPARISONS["!="], ast.Lt: COMPARISONS["<"], ast.LtE: COMPARISONS["<="],
+    ast.Gt: COMPARISONS[">"], ast.GtE: COMPARISONS[">="],
+}  # fmt: skip
+
+
+def _cdiv(a: Any, b: Any) -> Any:
+    return -(-a // b)
+
+
+def _rsqrt(a: Any) -> Any:
+    return a**-0.5
+
+
+_FUNCTIONS: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
+    "cdiv": (2, _cdiv), "min": (2, min), "max": (2, max), "rsqrt": (1, _rsqrt),
+}  # fmt: skip
+
+
+def parse(text: str) -> Expression:
+    """The expression in a text of at most 200 characters; StepError for what is none."""
+    try:
+        node = ast.parse(text, mode="eval").body if len(text) <= 200 else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        node = None
+    if node is None:
+        raise StepError(f"`{text:.60}` is no expression")
+    return expression(node)
+
+
+class StepError(ValueError):
+    """A text or value that makes no step; `line` and `column` are where in the text, from 1 and 0, or 0."""
+
+    def __init__(self, what: str, node: ast.AST | None = None) -> None:
+        super().__init__(what)
+        self.line = getattr(node, "lineno", 0)
+        self.column = getattr(node, "col_offset", 0)
+        self.end = getattr(node, "end_col_offset", 0) if getattr(node, "end_lineno", 0) == self.line else self.column + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A function of the values of `names`; `node` is where it stands."""
+
+    evaluate: Evaluate
+    names: frozenset[str]
+    node: ast.expr
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Made again from its node in a worker: functions of no module have no pickle."""
+        return expression, (self.node,)
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """The value; StepError for a name that has none, a zero divisor, or a number too large."""
+        try:
+            return self.evaluate(values)
+        except KeyError as error:
+            raise StepError(f"there is no number `{error.args[0]}`", self.node) from None
+        except ZeroDivisionError:
+            raise StepError(f"divides by zero in `{ast.unparse(self.node)}`", self.node) from None
+        except (TypeError, OverflowError):
+            raise StepError(f"`{ast.unparse(self.node)}` has no value", self.node) from None
+
+
+def expression(node: ast.expr) -> Expression:
+    """An expression; StepError for what is none."""
+    names: set[str] = set()
+    return Expression(_made(node, names, MAX_DEPTH), frozenset(names), node)
+
+
+def _made(node: ast.expr, names: set[str], depth: int) -> Evaluate:
+    """A function of the values; its names are added to `names`."""
+    if depth == 0:
+        raise StepError("an expression is nested too deeply", node)
+
+    def part(inner: ast.expr) -> Evaluate:
+        return _made(inner, names, depth - 1)
+
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value) if _bounded(value):
+            return lambda _: value
+        case ast.Name(id=name):
+            names.add(name)
+            return lambda values: values[name]
+        case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=int() as axis)):
+            extent = f"{name}[{axis}]"
+            names.add(extent)
+            return lambda values: values[extent]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            truth = part(operand)
+            return lambda values: not truth(values)
+        case ast.BinOp(op=op) if type(op) in _ARITHMETIC:
+            apply, left, right = _ARITHMETIC[type(op)], part(node.left), part(node.right)
+            return lambda values: _number(apply(left(values), right(values)))
+        case ast.Compare(ops=[op], comparators=[other]) if type(op) in _COMPARISONS:
+            holds, left, right = _COMPARISONS[type(op)], part(node.left), part(other)
+            return lambda values: holds(left(values), right(values))
+        case ast.BoolOp(op=op):
+            parts, every = [part(one) for one in node.values], isinstance(op, ast.And)
+            return lambda values: (all if every else any)(one(values) for one in parts)
+        case ast.IfExp():
+            test, then, otherwise = part(node.test), part(node.body), part(node.orelse)
+            return lambda values: then(values) if test(values) else otherwise(values)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if len(args) == _FUNCTIONS.get(name, (0, None))[0] > 0:
+            call, given = _FUNCTIONS[name][1], [part(one) for one in args]
+            return lambda values: _number(call(*(one(values) for one in given)))
+        case _:
+            raise StepError(f"`{_shown(node)}` is no expression over the numbers of a model and its step", node)
+
+
+def _bounded(value: Any) -> bool:
+    return not isinstance(value, int | float) or abs(value) < LARGEST
+
+
+def _number(value: Any) -> Any:
+    """A result; OverflowError where it is no number that a step has, so that nothing grows."""
+    if not isinstance(value, int | float) or not abs(value) < LARGEST:
+        raise OverflowError
+    return value
+
+
+def _shown(node: ast.expr) -> str:
+    return f"{ast.unparse(node):.60}" if not isinstance(node, ast.Constant) else f"{node.value!r:.60}"

@@ -1,0 +1,105 @@
+"""Buffers and operations of one step. A step is described for a given number of tokens, so that every shape is a number.
+
+An operation is one launch of an artifact: the kernel and the constants that its specialisation must have, and for each of its
+parameters a view of a buffer or a scalar. What a kernel reads and writes, and what it takes for granted, is in the artifact's
+manifest, not repeated here; the loader holds the two against each other when a launch is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from typing import Final
+
+Constant = int | float | bool | str
+
+ITEM_BYTES: Final = {"bf16": 2, "f16": 2, "f32": 4, "i32": 4}
+"""Bytes of an element of each dtype that buffers have."""
+
+
+class Kind(Enum):
+    """Who owns a buffer's contents, and how long they live."""
+
+    WEIGHT = "weight"  # loaded once, never written
+    TABLE = "table"  # computed on the host at load, never written
+    CACHE = "cache"  # lives from step to step: keys and values
+    INPUT = "input"  # written by the host before each step
+    SETTING = "setting"  # written by the host before an answer begins, then the same for all of its steps
+    OUTPUT = "output"  # read by the host after each step
+    ACTIVATION = "activation"  # lives within a step; the memory plan reuses its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Row-major contiguous device memory. A weight's `name` is Hugging Face's, a merged one's as in
+    `engine.checkpoint.weights`. `low` and `high` bound the integers a buffer holds (`low <= v < high`), `distinct` says no two
+    are equal."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    kind: Kind
+    low: int | None = None
+    high: int | None = None
+    distinct: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A buffer as a kernel sees it: the same bytes, from element `offset` on, under another row-major shape."""
+
+    buffer: str
+    shape: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One launch: `constants` are those its specialisation must have; tuning constants are left to the bundle."""
+
+    name: str
+    kernel: str
+    constants: Mapping[str, Constant]
+    tensors: Mapping[str, View]
+    scalars: Mapping[str, int | float] = field(default_factory=dict[str, "int | float"])
+
+
+@dataclass(slots=True)
+class StepGraph:
+    """Buffers by name and operations in order. `tokens` is how many tokens the step takes in."""
+
+    name: str
+    tokens: int
+    buffers: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
+    ops: list[Op] = field(default_factory=list[Op])
+
+    def buffer(self, name: str, dtype: str, shape: tuple[int, ...], kind: Kind, **facts: int | bool) -> Buffer:
+        """Add a buffer; ValueError where one of this name is there already with other properties."""
+        made = Buffer(name, dtype, shape, kind, **facts)  # pyright: ignore[reportArgumentType]
+        if self.buffers.setdefault(name, made) != made:
+            raise ValueError(f"buffer `{name}` is {self.buffers[name]}, not {made}")
+        return made
+
+    def view(self, name: str, *shape: int, offset: int = 0) -> View:
+        """A view of a buffer, whole in its own shape unless another is given."""
+        return View(name, shape or self.buffers[name].shape, offset)
+
+    def add(
+        self, name: str, kernel: str, constants: Mapping[str, Constant], tensors: Mapping[str, View], **scalars: int | float
+    ) -> None:
+        """Append an operation."""
+        self.ops.append(Op(name, kernel, constants, tensors, scalars))
+
+    def of_kind(self, kind: Kind) -> Iterator[Buffer]:
+        """Buffers of a kind in the order they were added."""
+        return (buffer for buffer in self.buffers.values() if buffer.kind is kind)

@@ -1,0 +1,293 @@
+"""Reads the step of a family: its text or its syntax tree in, a `Declaration` out, or StepError with the line that is wrong.
+
+A text is parsed as Python and never run; whatever is not in the language (`tilec/step/__init__.py`) is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.step.expressions import Expression, StepError, expression
+from tilec.step.graph import ITEM_BYTES, Kind
+from tilec.step.syntax import decode, encode
+
+MAX_TEXT: Final = 1 << 17
+"""Bytes of a text; that of Qwen3 has some 10,000."""
+
+DTYPE: Final = "dtype"
+"""In place of a dtype: the one that the model is run in."""
+
+KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
+FACTS: Final = ("low", "high", "distinct")
+FLAGS: Final = frozenset({"first_layer", "last_layer"})
+LENGTHS: Final = frozenset({"tokens", "past"})
+MODES: Final = ("decode", "prefill")
+PREVIOUS: Final = "previous."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declared:
+    """A buffer or weight under its full name, `*` for a layer in it; `rows` are the tensors of a checkpoint that a weight is
+    merged of, itself where it is not."""
+
+    name: str
+    kind: Kind
+    dtype: str
+    shape: tuple[Expression, ...]
+    facts: Mapping[str, Expression]
+    rows: Mapping[str, tuple[Expression, ...]]
+
+    @property
+    def per_layer(self) -> bool:
+        return "*" in self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A tensor argument: what is declared, of the layer before where `previous`, in another shape where one is given."""
+
+    declared: Declared
+    previous: bool
+    shape: tuple[Expression, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """One launch of a kernel; `line` is where it stands in the text."""
+
+    name: str
+    kernel: str
+    constants: Mapping[str, Expression]
+    tensors: Mapping[str, Reference]
+    scalars: Mapping[str, Expression]
+    node: ast.stmt
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition:
+    """Statements where `test` holds, and others where not."""
+
+    test: Expression
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Statements once for each layer."""
+
+    body: tuple[Statement, ...]
+
+
+Statement = Launch | Condition | Layers
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """The step of a family: its syntax as JSON (`syntax`), numbers in order, weights and buffers by name, and the statements of
+    each mode."""
+
+    syntax: Any
+    numbers: tuple[tuple[str, Expression], ...]
+    weights: Mapping[str, Declared]
+    buffers: Mapping[str, Declared]
+    tied: Mapping[str, str]
+    modes: Mapping[str, tuple[Statement, ...]]
+
+
+def read_declaration(text: str) -> Declaration:
+    """The declaration in a text; StepError at the first thing that is wrong."""
+    if len(text) > MAX_TEXT:
+        raise StepError(f"a step has more than {MAX_TEXT} characters")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        found = StepError(f"not the syntax of a step: {error.msg}")
+        found.line, found.column, found.end = error.lineno or 0, max(0, (error.offset or 1) - 1), error.offset or 1
+        raise found from None
+    except (ValueError, RecursionError, MemoryError):  # a NUL; nested too deeply
+        raise StepError("not the syntax of a step: it has a NUL or is nested too deeply") from None
+    return _read(tree)
+
+
+def decode_declaration(syntax: Any) -> Declaration:
+    """The declaration whose `syntax` this is; StepError where it is none."""
+    return _read(decode(syntax))
+
+
+def _read(tree: ast.Module) -> Declaration:
+    try:
+        return _Reader().read(tree)
+    except RecursionError:
+        raise StepError("a step is nested too deeply") from None
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.numbers: list[tuple[str, Expression]] = []
+        self.weights: dict[str, Declared] = {}
+        self.buffers: dict[str, Declared] = {}
+        self.tied: dict[str, str] = {}
+        self.modes: dict[str, tuple[Statement, ...]] = {}
+        self.known: dict[tuple[bool, str], Declared] = {}  # by whether it is of a layer, and its short name
+
+    def read(self, tree: ast.Module) -> Declaration:
+        for node in tree.body:
+            match node:
+                case ast.Expr(value=ast.Constant(value=str())):
+                    pass
+                case ast.Assign(targets=[ast.Name(id="weights")], value=ast.Dict() as table):
+                    for name, value in _items(table):
+                        self.declare(self.weights, self.weight(name, value), value)
+                case ast.Assign(targets=[ast.Name(id="buffers")], value=ast.Dict() as table):
+                    for name, value in _items(table):
+                        self.declare(self.buffers, _buffer(name, value), value)
+                case ast.Assign(targets=[ast.Name(id="tied")], value=ast.Dict() as table):
+                    self.tied = {name: self.tied_to(name, value) for name, value in _items(table)}
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    if any(name == other for other, _ in self.numbers):
+                        raise StepError(f"`{name}` is there twice", node)
+                    self.numbers.append((name, expression(value)))
+                case ast.FunctionDef(name=name, args=ast.arguments(args=[]), body=body) if (
+                    name in MODES and name not in self.modes
+                ):
+                    self.modes[name] = self.statements(body, None)
+                case _:
+                    raise StepError("not a number, `weights`, `buffers`, `tied`, `def decode()` or `def prefill()`", node)
+        missing = next((mode for mode in MODES if mode not in self.modes), None)
+        if missing is not None:
+            raise StepError(f"there is no `def {missing}()`")
+        return Declaration(encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.modes)
+
+    def declare(self, table: dict[str, Declared], made: Declared, node: ast.expr) -> None:
+        short = made.name.rpartition("*.")[2].removesuffix(".*").removesuffix(".weight")
+        if made.name in self.weights or made.name in self.buffers or (made.per_layer, short) in self.known:
+            raise StepError(f"`{made.name}` is there twice, or `{short}` is another's short name", node)
+        table[made.name] = self.known[made.per_layer, short] = made
+
+    def weight(self, name: str, node: ast.expr) -> Declared:
+        if isinstance(node, ast.Dict):
+            rows = {piece: _shape(value) for piece, value in _items(node)}
+            shapes = list(rows.values())
+            if not shapes or any(len(shape) != 2 for shape in shapes):
+                raise StepError(f"the rows of `{name}` are not matrices", node)
+            return Declared(name, Kind.WEIGHT, DTYPE, (), {}, rows)
+        shape = _shape(node)
+        return Declared(name, Kind.WEIGHT, DTYPE, shape, {}, {name: shape})
+
+    def tied_to(self, name: str, node: ast.expr) -> str:
+        if name not in self.weights or not isinstance(node, ast.Constant) or node.value not in self.weights:
+            raise StepError(f"`{name}` is not a weight that is tied to another", node)
+        return str(node.value)
+
+    def statements(self, nodes: list[ast.stmt], layer: bool | None) -> tuple[Statement, ...]:
+        """Statements of a mode; `layer` is whether they are in the loop, None where one may come."""
+        found: list[Statement] = []
+        for node in nodes:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=kernel), args=[]) as call):
+                    found.append(self.launch(name, kernel, call, node, bool(layer)))
+                case ast.If():
+                    test = expression(node.test)
+                    if test.names & FLAGS and not layer:
+                        raise StepError("only a layer is the first or the last", node.test)
+                    if test.names & LENGTHS:
+                        raise StepError("a condition may not depend on how many tokens there are", node.test)
+                    inner = False if layer is None else layer
+                    found.append(Condition(test, self.statements(node.body, inner), self.statements(node.orelse, inner)))
+                case ast.For(target=ast.Name(id="layer"), iter=ast.Name(id="layers"), orelse=[]) if layer is None:
+                    found.append(Layers(self.statements(node.body, True)))
+                case ast.Pass():
+                    pass
+                case _:
+                    raise StepError("not a launch `name = kernel(parameter=value)`, an `if`, or `for layer in layers`", node)
+        return tuple(found)
+
+    def launch(self, name: str, kernel: str, call: ast.Call, node: ast.stmt, layer: bool) -> Launch:
+        constants: dict[str, Expression] = {}
+        tensors: dict[str, Reference] = {}
+        scalars: dict[str, Expression] = {}
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                raise StepError("a launch names each parameter", keyword.value)
+            if keyword.arg.isupper():
+                constants[keyword.arg] = _of_a_length(keyword.value)
+            elif (tensor := self.reference(keyword.value, layer)) is not None:
+                tensors[keyword.arg] = tensor
+            else:
+                scalars[keyword.arg] = _of_a_step(keyword.value)
+        return Launch(name, kernel, constants, tensors, scalars, node)
+
+    def reference(self, node: ast.expr, layer: bool) -> Reference | None:
+        """The tensor that an argument names, or None."""
+        shape: tuple[Expression, ...] | None = None
+        if isinstance(node, ast.Subscript):
+            axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            shape, node = tuple(map(_of_a_length, axes)), node.value
+        name = _dotted(node)
+        if name is None:
+            return None
+        short = name.removeprefix(PREVIOUS)
+        found = self.known.get((True, short)) if layer or short != name else None
+        found = found or (self.known.get((False, short)) if short == name else None)
+        if found is None and (short != name or shape is not None or "." in name):
+            raise StepError(f"there is no buffer or weight `{name}`", node)
+        return None if found is None else Reference(found, short != name, shape)
+
+
+def _items(table: ast.Dict) -> list[tuple[str, ast.expr]]:
+    """Names and values of a table of names."""
+    found: dict[str, ast.expr] = {}
+    for key, value in zip(table.keys, table.values, strict=True):
+        if not isinstance(key, ast.Constant) or not isinstance(key.value, str) or not 0 < len(key.value) < 200:
+            raise StepError("not a name", key or value)
+        if key.value in found or key.value.count("*") > 1:
+            raise StepError(f"`{key.value}` is there twice, or has several `*`", key)
+        found[key.value] = value
+    return list(found.items())
+
+
+def _buffer(name: str, node: ast.expr) -> Declared:
+    match node:
+        case ast.Call(func=ast.Name(id=kind), args=[ast.Name(id=dtype), shape], keywords=facts) if (
+            kind in KINDS and (dtype in ITEM_BYTES or dtype == DTYPE) and all(fact.arg in FACTS for fact in facts)
+        ):
+            bounds = {str(fact.arg): _of_a_length(fact.value) for fact in facts}
+            return Declared(name, KINDS[kind], dtype, _shape(shape), bounds, {})
+        case _:
+            kinds = ", ".join(KINDS)
+            raise StepError(f"`{name}` is not one of {kinds}, as `input(i32, [tokens], low=0, high=vocab_size)`", node)
+
+
+def _shape(node: ast.expr) -> tuple[Expression, ...]:
+    if not isinstance(node, ast.List) or not 1 <= len(node.elts) <= 8:
+        raise StepError("not a shape, as `[tokens, hidden_size]`", node)
+    return tuple(map(_of_a_length, node.elts))
+
+
+def _of_a_step(node: ast.expr) -> Expression:
+    """An expression that is the same in every layer."""
+    found = expression(node)
+    if found.names & FLAGS:
+        raise StepError("only a condition may ask for the first or last layer", node)
+    return found
+
+
+def _of_a_length(node: ast.expr) -> Expression:
+    """An expression that is the same wherever a chunk of so many tokens begins, as shapes and constants must be."""
+    found = _of_a_step(node)
+    if "past" in found.names:
+        raise StepError("only a scalar may depend on how many tokens came before", node)
+    return found
+
+
+def _dotted(node: Any) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return None if before is None else f"{before}.{node.attr}"
+    return None

@@ -1,0 +1,93 @@
+"""The closed world of a model: every specialisation that its step can ask for, at any length of a prompt, with any head.
+
+The launches are those that `Step.graph` makes, reached through the same statements; so what is missing from a bundle that has
+all requests is asked for by no graph, and what a graph never asks for is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.step.expressions import StepError
+from tilec.step.graph import Constant
+from tilec.step.reader import LENGTHS, Condition, Launch, Statement
+from tilec.step.step import CHUNK_TOKENS, HEADS, Step
+from tilec.step.tuning import Choice, Tuning
+
+LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
+"""Whether a layer is the first, and the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A specialisation of `kernel` that operation `op` of a mode asks for, and the line of the text where it does."""
+
+    op: str
+    kernel: str
+    constants: Mapping[str, Constant]
+    launch: Launch
+
+
+def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
+    """Every request of a step once, in the order of the text."""
+    for mode, statements in step.declaration.modes.items():
+        lengths = range(1, CHUNK_TOKENS + 1) if mode == "prefill" else range(1, 2)
+        for launch in _reached(step, statements):
+            seen: set[str] = set()
+            for constants in _constants(step, launch, tuning, lengths):
+                key = repr(sorted(constants.items()))
+                if key not in seen:
+                    seen.add(key)
+                    yield Request(f"{mode}_{launch.name}", launch.kernel, constants, launch)
+
+
+def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
+    """Launches that some head reaches, in the order of the text."""
+    found: list[Launch] = []
+
+    def walk(inner: tuple[Statement, ...], flags: tuple[Mapping[str, Any], ...]) -> None:
+        for one in inner:
+            if isinstance(one, Launch):
+                found.append(one)
+            elif isinstance(one, Condition):
+                held = tuple(values for values in flags if one.test.value(values))
+                walk(one.then, held) if held else None
+                missed = tuple(values for values in flags if not one.test.value(values))
+                walk(one.otherwise, missed) if missed else None
+            else:
+                shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
+                walk(one.body, tuple({**values, "first_layer": a, "last_layer": b} for values in flags for a, b in shapes))
+
+    walk(statements, tuple(step.values(head=head) for head in HEADS))
+    return found
+
+
+def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: range) -> Iterator[dict[str, Constant]]:
+    """The constants of a launch, for each number of tokens that may change them."""
+    values = step.values()
+    choice = tuning.choices.get(launch.kernel)
+    chosen: list[dict[str, Constant]] = [{}] if choice is None else _chosen(step, launch, choice, lengths)
+    named = {name for value in launch.constants.values() for name in value.names}
+    for values["tokens"] in lengths if named & LENGTHS else lengths[:1]:
+        constants: dict[str, Constant] = {name: value.value(values) for name, value in launch.constants.items()}
+        yield from (one | constants for one in chosen)
+
+
+def _chosen(step: Step, launch: Launch, choice: Choice, lengths: range) -> list[dict[str, Constant]]:
+    """What is chosen for a launch at any of the lengths, found once for equal shapes."""
+    values = step.values(tokens=1)
+    shapes = {name: step.axes(launch.tensors[name]) for name in choice.tensors if name in launch.tensors}
+    if len(shapes) < len(choice.tensors):
+        raise StepError(f"the tuning of `{launch.kernel}` asks for a tensor that `{launch.name}` has not", launch.node)
+    key = tuple(
+        (id(axis), *((name, values.get(name)) for name in sorted(axis.names))) for axes in shapes.values() for axis in axes
+    )
+    if key not in choice.over_lengths:
+        found: dict[str, dict[str, Constant]] = {}
+        for values["tokens"] in lengths:
+            least = choice.least({name: [axis.value(values) for axis in axes] for name, axes in shapes.items()})
+            found.setdefault(repr(least), least)
+        choice.over_lengths[key] = list(found.values())
+    return choice.over_lengths[key]

@@ -1,0 +1,95 @@
+"""The syntax tree of a step as JSON, so that a bundle carries a step that no parser has to read.
+
+A tree goes in, lists come out, and the reverse; each node is the name of its class and its parts in the order of `PARTS`.
+Comments, texts that stand alone and places are left out. Only the classes that steps are made of are known, and what they may
+say together is checked by `reader`, whether the tree came from a text or from here.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any, Final, cast
+
+from tilec.step.expressions import StepError
+
+PARTS: Final[dict[str, tuple[str, ...]]] = {
+    "Module": ("body",), "Assign": ("targets", "value"), "Pass": (), "If": ("test", "body", "orelse"),
+    "For": ("target", "iter", "body", "orelse"), "FunctionDef": ("name", "body"), "Name": ("id",), "Constant": ("value",),
+    "Attribute": ("value", "attr"), "Subscript": ("value", "slice"), "Call": ("func", "args", "keywords"),
+    "keyword": ("arg", "value"), "List": ("elts",), "Tuple": ("elts",), "Dict": ("keys", "values"),
+    "BinOp": ("left", "op", "right"), "UnaryOp": ("op", "operand"), "BoolOp": ("op", "values"),
+    "Compare": ("left", "ops", "comparators"), "IfExp": ("test", "body", "orelse"),
+    **dict.fromkeys(
+        ("Add", "Sub", "Mult", "FloorDiv", "Mod", "Not", "And", "Or", "Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"), ()
+    ),
+}  # fmt: skip
+"""The parts of each class."""
+
+MAX_DEPTH: Final = 100
+MAX_NODES: Final = 1 << 16
+
+
+def encode(node: Any) -> Any:
+    """The JSON of a node of a tree that `reader` has read, or of a part of one."""
+    if isinstance(node, list):
+        items = cast("list[Any]", node)
+        return [encode(item) for item in items if not (isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant))]
+    if isinstance(node, ast.AST):
+        name = type(node).__name__
+        return [name, *(encode(getattr(node, part)) for part in PARTS[name])]
+    return node
+
+
+def decode(data: Any) -> ast.Module:
+    """The tree of some JSON; StepError where it is none."""
+    nodes = 0
+
+    def read(item: Any, depth: int) -> Any:
+        nonlocal nodes
+        nodes += 1
+        if depth > MAX_DEPTH or nodes > MAX_NODES:
+            raise StepError("a step is too large, or nested too deeply")
+        if not isinstance(item, list):
+            if item is None or isinstance(item, str | int | float):
+                return item
+            raise StepError("not the syntax of a step")
+        items = cast("list[Any]", item)
+        if not items or not isinstance(items[0], str):
+            return [read(one, depth + 1) for one in items]
+        parts = PARTS.get(items[0])
+        if parts is None or len(items) != 1 + len(parts):
+            raise StepError(f"`{items[0]:.40}` is no part of a step")
+        made = {name: read(one, depth + 1) for name, one in zip(parts, items[1:], strict=True)}
+        if items[0] == "FunctionDef":
+            made["args"] = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        elif items[0] == "Constant":
+            made["kind"] = None
+        return getattr(ast, items[0])(**made)
+
+    found = read(data, 0)
+    if not isinstance(found, ast.Module) or not _sound(found):
+        raise StepError("not the syntax of a step")
+    return found
+
+
+LISTS: Final = frozenset({"body", "orelse", "targets", "args", "keywords", "elts", "keys", "values", "ops", "comparators"})
+TEXTS: Final = frozenset({"id", "attr", "name", "arg"})
+
+
+def _sound(tree: ast.Module) -> bool:
+    """Whether every part is of its kind: a list of nodes, a name, a constant, or a node."""
+    for node in ast.walk(tree):
+        name = type(node).__name__
+        for part in PARTS.get(name, ()):
+            value: Any = getattr(node, part)
+            if name == "Constant":
+                right = value is not None and not isinstance(value, ast.AST | list)
+            elif part in TEXTS:
+                right = isinstance(value, str) and value.isidentifier()
+            elif part in LISTS and name != "IfExp":
+                right = isinstance(value, list) and all(isinstance(item, ast.AST) for item in cast("list[Any]", value))
+            else:
+                right = isinstance(value, ast.AST)
+            if not right:
+                return False
+    return True

@@ -1,0 +1,118 @@
+"""What a step leaves to measurements: tables of build.toml, which bundles carry, in; numbers and constants of launches out.
+
+    [[tuning]]
+    family = "qwen3"
+    numbers = { parts = 32 }
+    measured = "where the values come from"
+
+    [[tuning]]
+    family = "qwen3"
+    kernel = "matmul"
+    cost = "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * time"
+    choices = [{ BM = 64, BN = 64, at_once = 264, time = 5.0 }, { BM = 128, BN = 256, at_once = 132, time = 15.8 }]
+    measured = "where the values come from"
+
+`numbers` are names that the text of a step uses. A kernel with `choices` is launched at the constants (in capitals) of the one
+that costs least for the extents of its tensors; the first of equal ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from tilec.step.expressions import Expression, StepError, parse
+from tilec.step.graph import Constant
+
+KEYS: Final = ("family", "numbers", "kernel", "cost", "choices", "measured")
+MAX_CHOICES: Final = 100
+MAX_MEASURED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a kernel may be launched at: the constants and the other numbers of each, and what the least of is taken. What was
+    chosen is remembered: steps of one family ask for the same again and again."""
+
+    cost: Expression
+    of: tuple[tuple[dict[str, Constant], dict[str, Any]], ...]
+    tensors: tuple[str, ...]
+    """The parameters whose extents the cost asks for."""
+    over_lengths: dict[tuple[Any, ...], list[dict[str, Constant]]] = field(default_factory=dict[Any, Any])
+    """What was found for prompts of all lengths (`requests`)."""
+    known: dict[tuple[int, ...], dict[str, Constant]] = field(default_factory=dict[tuple[int, ...], "dict[str, Constant]"])
+
+    def least(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:
+        """The constants for tensors of these shapes, by parameter."""
+        key = tuple(extent for name in self.tensors for extent in shapes[name])
+        if key not in self.known:
+            extents = {f"{name}[{axis}]": extent for name in self.tensors for axis, extent in enumerate(shapes[name])}
+            costs = [self.cost.value(extents | constants | numbers) for constants, numbers in self.of]
+            self.known[key] = self.of[costs.index(min(costs))][0]
+        return self.known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Numbers by name, and choices by kernel."""
+
+    numbers: Mapping[str, int | float] = field(default_factory=dict[str, "int | float"])
+    choices: Mapping[str, Choice] = field(default_factory=dict[str, Choice])
+
+    def constants(self, kernel: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:
+        """The constants that are chosen for a launch; none for a kernel without choices."""
+        return self.choices[kernel].least(shapes) if kernel in self.choices else {}
+
+
+def read_tuning(tables: Iterable[Any]) -> Tuning:
+    """The tuning that tables say; StepError names the key that is wrong."""
+    numbers: dict[str, int | float] = {}
+    choices: dict[str, Choice] = {}
+    for table in tables:
+        if not isinstance(table, dict) or any(key not in KEYS for key in cast("dict[Any, Any]", table)):
+            raise StepError(f"`tuning` is not a list of tables with {', '.join(KEYS)}")
+        entry = cast("dict[str, Any]", table)
+        measured = entry.get("measured")
+        if not isinstance(measured, str) or not 0 < len(measured) <= MAX_MEASURED:
+            raise StepError("`measured` does not say where the values come from")
+        for name, value in _numbers(entry.get("numbers", {}), "numbers").items():
+            if name in numbers:
+                raise StepError(f"`{name}` is there twice")
+            numbers[name] = value
+        if "kernel" in entry:
+            kernel = entry["kernel"]
+            if not isinstance(kernel, str) or kernel in choices:
+                raise StepError("`kernel` is not the name of one that has no choices yet")
+            choices[kernel] = _choice(entry)
+        elif "cost" in entry or "choices" in entry:
+            raise StepError("`kernel` does not say whose `choices` they are")
+    return Tuning(numbers, choices)
+
+
+def _choice(entry: Mapping[str, Any]) -> Choice:
+    cost, rows = entry.get("cost"), entry.get("choices")
+    if not isinstance(cost, str):
+        raise StepError("`cost` is not an expression")
+    if not isinstance(rows, list) or not 1 <= len(cast("list[Any]", rows)) <= MAX_CHOICES:
+        raise StepError("`choices` is not a list of tables")
+    made: list[tuple[dict[str, Constant], dict[str, Any]]] = []
+    for row in cast("list[Any]", rows):
+        values = _numbers(row, "choices")
+        constants: dict[str, Constant] = {name: value for name, value in values.items() if name.isupper()}
+        made.append((constants, {name: value for name, value in values.items() if not name.isupper()}))
+    found = parse(cost)
+    return Choice(found, tuple(made), tuple(sorted({name.partition("[")[0] for name in found.names if "[" in name})))
+
+
+def _numbers(value: Any, key: str) -> dict[str, int | float]:
+    table: dict[Any, Any] = cast("dict[Any, Any]", value) if isinstance(value, dict) else {None: None}
+    for name, number in table.items():
+        if (
+            not isinstance(name, str)
+            or not name.isidentifier()
+            or type(number) not in (int, float)
+            or not abs(number) < 1 << 62
+        ):
+            raise StepError(f"`{key}` is not a table of numbers")
+    return table
