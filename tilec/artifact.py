@@ -6,14 +6,26 @@ code. `manifest_from_json` trusts nothing: it checks every type and bound before
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.ir.expr import Expr, from_json
 from tilec.ir.types import DTYPES
 
-MANIFEST_FORMAT: Final = 1
+MANIFEST_FORMAT: Final = 2
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
+MAX_ITEMS: Final = 100_000
+"""Of any list of a manifest."""
+MAX_PARAMETERS: Final = 1024
+MAX_SLOTS: Final = 4095
+"""Of the calling convention: 8 bytes each, and a kernel takes 32,764 bytes (PTX ISA, "Kernel Function Parameters")."""
+MAX_RANK: Final = 64
+MAX_SCHEDULED: Final = 64
+"""Roles, pipelines and stages of a schedule."""
+MAX_NAME: Final = 200
+NO_SCALARS: Final = ("f8e4m3", "f8e5m2")
+"""Dtypes that PTX has no parameters of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,8 @@ class Obligation:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Everything a launcher needs to know of one CUBIN, and the record of its proofs. `dependent_launch` says that the kernel
-    itself waits for the ones before it, so that it may be launched while they still run."""
+    itself waits for the ones before it, so that it may be launched while they still run; `schedule` is how its threads run, as
+    `tilec.schedule` writes it, which no launch needs."""
 
     kernel: str
     entry: str
@@ -111,6 +124,7 @@ class Manifest:
     unsafe: tuple[str, ...]
     digests: dict[str, str]
     toolchain: dict[str, str]
+    schedule: dict[str, Any] = field(default_factory=dict[str, Any])
     format: int = MANIFEST_FORMAT
 
 
@@ -128,16 +142,26 @@ def to_json(value: Any) -> Any:
 
 def manifest_from_json(data: Any) -> Manifest:
     """Inverse of `to_json` for a manifest. Trusts nothing: ValueError names the first field that is not what it must be."""
-    record = _record(data, Manifest, "manifest")
+    try:
+        return _manifest(_record(data, Manifest, "manifest"))
+    except RecursionError:
+        raise ValueError("the manifest is nested too deep") from None
+
+
+def _manifest(record: dict[str, Any]) -> Manifest:
     if record["format"] is True or record["format"] != MANIFEST_FORMAT:
-        raise ValueError(f"manifest format {record['format']!r} is not {MANIFEST_FORMAT}")
-    tensors = tuple(_tensor(item, f"tensors[{i}]") for i, item in enumerate(_list(record["tensors"], "tensors")))
-    scalars = tuple(_scalar(item, f"scalars[{i}]") for i, item in enumerate(_list(record["scalars"], "scalars")))
+        raise ValueError(f"manifest: format is not {MANIFEST_FORMAT}")
+    tensors = tuple(
+        _tensor(item, f"tensors[{i}]") for i, item in enumerate(_list(record["tensors"], "tensors", MAX_PARAMETERS))
+    )
+    scalars = tuple(
+        _scalar(item, f"scalars[{i}]") for i, item in enumerate(_list(record["scalars"], "scalars", MAX_PARAMETERS))
+    )
     names = [spec.name for spec in (*tensors, *scalars)]
     if len(set(names)) != len(names):
         raise ValueError("two parameters have the same name")
     by_kind = {"pointer": {spec.name for spec in tensors}, "scalar": {spec.name for spec in scalars}}
-    abi = tuple(_slot(item, by_kind, f"abi[{i}]") for i, item in enumerate(_list(record["abi"], "abi")))
+    abi = tuple(_slot(item, by_kind, f"abi[{i}]") for i, item in enumerate(_list(record["abi"], "abi", MAX_SLOTS)))
     grid = _expressions(record["grid"], "grid")
     if not 1 <= len(grid) <= 3:
         raise ValueError("grid: one to three axes")
@@ -152,6 +176,7 @@ def manifest_from_json(data: Any) -> Manifest:
         grid=grid,
         block=_integer(record["block"], "block", 1, 1024),
         cluster=_integer(record["cluster"], "cluster", 1, 16),
+        schedule=_schedule(record["schedule"], record["block"], record["cluster"]),
         dependent_launch=_flag(record["dependent_launch"], "dependent_launch"),
         launch_checks=tuple(
             _launch_check(item, f"launch_checks[{i}]") for i, item in enumerate(_list(record["launch_checks"], "launch_checks"))
@@ -185,9 +210,9 @@ def _record(data: Any, kind: type[Any], where: str) -> dict[str, Any]:
     return record
 
 
-def _list(data: Any, where: str) -> list[Any]:
-    if not isinstance(data, list) or len(data) > 100_000:  # pyright: ignore[reportUnknownArgumentType]
-        raise ValueError(f"{where}: not a list")
+def _list(data: Any, where: str, most: int = MAX_ITEMS) -> list[Any]:
+    if not isinstance(data, list) or len(data) > most:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"{where}: not a list of at most {most} items")
     return data  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -198,7 +223,7 @@ def _text(data: Any, where: str) -> str:
 
 
 def _name(data: Any, where: str) -> str:
-    if not (isinstance(data, str) and data.isidentifier()):
+    if not (isinstance(data, str) and len(data) <= MAX_NAME and data.isidentifier()):
         raise ValueError(f"{where}: not a name")
     return data
 
@@ -226,6 +251,38 @@ def _text_map(data: Any, where: str) -> dict[str, str]:
     return {_text(key, where): _text(value, where) for key, value in items.items()}
 
 
+def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
+    """How threads run the kernel; it must be of the block that is launched."""
+    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "split")
+    record = _object(data, "schedule", names)
+    warps = 0
+    for item in _list(record["roles"], "schedule.roles", MAX_SCHEDULED):
+        role = _object(item, "schedule.roles", ("name", "warps", "registers"))
+        _name(role["name"], "schedule.roles.name")
+        warps += _integer(role["warps"], "schedule.roles.warps", 1, 32)
+        if role["registers"] is not None:
+            _integer(role["registers"], "schedule.roles.registers", 0, 256)
+    for item in _list(record["pipelines"], "schedule.pipelines", MAX_SCHEDULED):
+        loop = _object(item, "schedule.pipelines", ("stages", "copy", "mma"))
+        _integer(loop["stages"], "schedule.pipelines.stages", 1, MAX_SCHEDULED)
+        _name(loop["copy"], "schedule.pipelines.copy")
+        _name(loop["mma"], "schedule.pipelines.mma")
+    if record["blocks"] is not None:
+        _integer(record["blocks"], "schedule.blocks", 1, 32)
+    _flag(record["persistent"], "schedule.persistent")
+    _name(record["order"], "schedule.order")
+    _integer(record["split"], "schedule.split", 1, 1 << 16)
+    if 32 * warps != block or _integer(record["cluster"], "schedule.cluster", 1, 16) != cluster:
+        raise ValueError(f"schedule: {warps} warps in clusters of {record['cluster']} are not the block of {block} threads")
+    return record
+
+
+def _object(data: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(data, dict) or sorted(data, key=str) != sorted(names):  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"{where}: not an object of {', '.join(names)}")
+    return data  # pyright: ignore[reportUnknownVariableType]
+
+
 def _constants(data: Any) -> dict[str, int | float | bool | str]:
     if not isinstance(data, dict):
         raise ValueError("constants: not an object")
@@ -234,6 +291,8 @@ def _constants(data: Any) -> dict[str, int | float | bool | str]:
         _name(name, "constants")
         if not isinstance(value, (int, float, bool, str)):
             raise ValueError(f"constants: `{name}` is not a number, bool or string")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"constants: `{name}` is not finite")
     return items
 
 
@@ -245,7 +304,7 @@ def _expression(data: Any, where: str) -> Expr:
 
 
 def _expressions(data: Any, where: str) -> tuple[Expr, ...]:
-    return tuple(_expression(item, where) for item in _list(data, where))
+    return tuple(_expression(item, where) for item in _list(data, where, MAX_RANK))
 
 
 def _dtype(data: Any, where: str) -> str:
@@ -256,7 +315,7 @@ def _dtype(data: Any, where: str) -> str:
 
 def _tensor(data: Any, where: str) -> TensorSpec:
     record = _record(data, TensorSpec, where)
-    if record["access"] not in ACCESSES:
+    if not isinstance(record["access"], str) or record["access"] not in ACCESSES:
         raise ValueError(f"{where}: access is not one of {', '.join(ACCESSES)}")
     dims = _expressions(record["dims"], f"{where}.dims")
     strides = None if record["strides"] is None else _expressions(record["strides"], f"{where}.strides")
@@ -277,7 +336,10 @@ def _tensor(data: Any, where: str) -> TensorSpec:
 
 def _scalar(data: Any, where: str) -> ScalarSpec:
     record = _record(data, ScalarSpec, where)
-    return ScalarSpec(_name(record["name"], f"{where}.name"), _dtype(record["dtype"], f"{where}.dtype"))
+    dtype = _dtype(record["dtype"], f"{where}.dtype")
+    if dtype in NO_SCALARS:
+        raise ValueError(f"{where}: a scalar of `{dtype}` has no calling convention")
+    return ScalarSpec(_name(record["name"], f"{where}.name"), dtype)
 
 
 def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
@@ -287,6 +349,8 @@ def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
         raise ValueError(f"{where}: unknown kind {kind!r:.80}")
     if kind in by_kind and name not in by_kind[kind]:
         raise ValueError(f"{where}: no parameter `{name}`")
+    if kind not in by_kind and any(name in known for known in by_kind.values()):
+        raise ValueError(f"{where}: `{name}` is a parameter, not a {kind}")  # it may have any value, and a slot has few bits
     return AbiSlot(kind, name)
 
 

@@ -28,16 +28,16 @@ from typing import Any, Final
 
 MAGIC: Final = b"\x89tilec\r\n"
 """The first byte is no ASCII and the line end is one that text modes change, so a mangled transfer shows at once."""
-FORMAT: Final = 2
-"""2 added the texts."""
+FORMAT: Final = 3
+"""2 added the texts, 3 the step and its tuning."""
 HEADER: Final = struct.Struct("<8sIIQQQQI12x")
 TRAILER: Final = hashlib.sha256().digest_size
 ALIGN: Final = 128
 MAX_FILE: Final = 1 << 30
 MAX_MANIFEST: Final = 32 << 20
 MAX_BLOBS: Final = 1 << 16
-MAX_TEXTS: Final = 1 << 30
-"""Bytes of all texts of a bundle, expanded."""
+MAX_TEXTS: Final = 1 << 28
+"""Bytes of all texts of a bundle, expanded: a stream of a few bytes can ask for any number."""
 MAX_MEMORY: Final = 64 << 20
 """Bytes that expanding may take beside its result; a stream can ask for 4 GiB."""
 SUFFIX: Final = ".bundle"
@@ -111,23 +111,31 @@ def compress(texts: Mapping[str, bytes]) -> bytes:
 def expand(stream: bytes, entries: Iterable[tuple[str, int]]) -> dict[str, bytes]:
     """The texts of a stream by digest; `entries` are digest and size in order. ValueError where a byte is not what they say."""
     known = list(entries)
-    size = sum(length for _, length in known)
-    whole = b""
-    if known or stream:
-        try:
-            reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
-            whole = reader.decompress(stream, max_length=size + 1)
-        except lzma.LZMAError as error:
-            raise ValueError(f"its texts cannot be expanded: {error}") from None
-        if len(whole) != size or not reader.eof or reader.unused_data:
-            raise ValueError("its texts are not as long as its manifest says")
     found: dict[str, bytes] = {}
-    at = 0
-    for digest, length in known:
-        found[digest] = whole[at : at + length]
-        at += length
-        if hashlib.sha256(found[digest]).hexdigest() != digest:
-            raise ValueError(f"text {digest[:12]} is not the one of its digest")
+    if not known and not stream:
+        return found
+    try:
+        reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MAX_MEMORY)
+        rest = stream
+        for digest, length in known:  # text by text, so that the first wrong one is the last that takes room
+            parts: list[bytes] = []
+            left = length
+            while left and not reader.eof:
+                part = reader.decompress(rest, max_length=left)
+                if not part and not reader.eof:
+                    break
+                rest = b""
+                parts.append(part)
+                left -= len(part)
+            if left:
+                raise ValueError("its texts are not as long as its manifest says")
+            found[digest] = b"".join(parts)
+            if hashlib.sha256(found[digest]).hexdigest() != digest:
+                raise ValueError(f"text {digest[:12]} is not the one of its digest")
+        if (not reader.eof and reader.decompress(rest, max_length=1)) or not reader.eof or reader.unused_data:
+            raise ValueError("its texts are not as long as its manifest says")
+    except lzma.LZMAError as error:
+        raise ValueError(f"its texts cannot be expanded: {error}") from None
     return found
 
 

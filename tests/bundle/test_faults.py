@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.build import project
 from tests.bundle import faults
+from tests.project import project
 
-BUILD = "import sys; from pathlib import Path; from tests.build import project; project.build(Path(sys.argv[1]))"
+BUILD = "import sys; from pathlib import Path; from tests.project import project; project.build(Path(sys.argv[1]))"
 BUILD_JSON = """
 import json, sys
 from pathlib import Path
-from tests.build import project
-from tilec.build.report import as_json
+from tests.project import project
+from tilec.project.report import as_json
 print(json.dumps(as_json(project.build(Path(sys.argv[1])), 0)))
 """
 
@@ -49,7 +49,7 @@ def test_four_builders_make_each_artifact_once(root: Path, tmp_path: Path) -> No
     count = faults.concurrent_builders(root, tmp_path / "store", [sys.executable, "-c", BUILD_JSON, str(root)], 4)
     assert count.tried == 4
     assert count.wrong == count.unexplained == []
-    assert count.served == 2 * 2 * 2 + 4 * 2 * 3  # tir and proofs per specialisation, three stages per architecture too
+    assert count.served == 2 * 2 * 2 + 4 * 2 * 4  # tir and proofs per specialisation, four stages per architecture too
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +60,9 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(faults.ROOT / "kernels_src" / "argmax_reduce.py", root / "kernels_src")
     (root / "build.toml").write_text(
         '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "argmax_reduce"\nconstants = { PARTS = 128 }\n'
-        '[[model]]\nname = "m"\nconfig = { vocab_size = 9 }\n[[step]]\nop = "argmax"\nkernel = "argmax_reduce"\n'
+        '[[model]]\nname = "m"\nfamily = "f"\nconfig = { vocab_size = 9 }\n'
     )
+    (root / "kernels_src" / "f.step").write_text("def decode():\n    argmax = argmax_reduce()\n\n\ndef prefill():\n    pass\n")
     return root
 
 

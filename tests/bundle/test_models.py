@@ -8,47 +8,54 @@ from pathlib import Path
 
 import pytest
 
-from tests.build import project
-from tilec.build.buildfile import BuildFile, read_build_file
-from tilec.build.closed_world import enumerate_world
-from tilec.build.models import expression
+from tests.project import project
 from tilec.cli import commands
 from tilec.diagnostics import CompileError
+from tilec.project.buildfile import BuildFile, read_build_file
+from tilec.project.closed_world import enumerate_world
+from tilec.step.expressions import StepError, parse
 from tilec.target import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = """
 [[model]]
 name = "small"
+family = "f"
 config = { hidden_size = 128, heads = 2 }
 
 [[model]]
 name = "large"
+family = "f"
 config = { hidden_size = 256, heads = 1 }
+"""
+STEP = """
+width = heads * hidden_size // heads
 
-[[step]]
-op = "norm"
-kernel = "copy_a"
-constants = { BLOCK = "hidden_size" }
 
-[[step]]
-op = "project"
-kernel = "copy_b"
-constants = { BLOCK = ["heads * hidden_size // heads", 256] }
+def decode():
+    norm = copy_a(BLOCK=hidden_size)
+
+
+def prefill():
+    if head == "logits":
+        project = copy_b(BLOCK=width)
+    project = copy_b(BLOCK=256 if tokens > 7 else hidden_size)
 """
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("TILEC_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     made = project.make(tmp_path / "p")
     monkeypatch.chdir(made)
     return made
 
 
 def with_models(root: Path, old: str = "", new: str = "") -> BuildFile:
+    """The build file of the project with models and a step, in which `old` is `new`."""
     path = root / "build.toml"
-    path.write_text(path.read_text() + MODELS.replace(old, new, 1))
+    path.write_text(path.read_text() + (MODELS.replace(old, new, 1) if old in MODELS else MODELS))
+    (root / "kernels_src" / "f.step").write_text(STEP.replace(old, new, 1) if old not in MODELS or not old else STEP)
     return read_build_file(path)
 
 
@@ -65,19 +72,57 @@ def test_every_artifact_that_a_model_asks_for(root: Path) -> None:
     assert not world.problems
     found = {(use.model, use.op, use.artifact, use.target.name) for use in world.uses}
     wanted = {
-        ("small", "norm", "copy_a-BLOCK=128"),
-        ("small", "project", "copy_b-BLOCK=128"),
-        ("small", "project", "copy_b-BLOCK=256"),
-        ("large", "norm", "copy_a-BLOCK=256"),
-        ("large", "project", "copy_b-BLOCK=256"),
+        ("small", "decode_norm", "copy_a-BLOCK=128"),
+        ("small", "prefill_project", "copy_b-BLOCK=128"),
+        ("small", "prefill_project", "copy_b-BLOCK=256"),
+        ("large", "decode_norm", "copy_a-BLOCK=256"),
+        ("large", "prefill_project", "copy_b-BLOCK=256"),
     }
     assert found == {(*one, target.name) for one in wanted for target in TARGETS[:2]}
     assert set(world.artifacts("large", TARGETS[0])) == {"copy_a-BLOCK=256", "copy_b-BLOCK=256"}
 
 
-def test_constants_that_the_step_leaves_open_are_tuning(root: Path) -> None:
-    world = enumerate_world(with_models(root, 'constants = { BLOCK = "hidden_size" }\n', ""))
-    assert {use.artifact for use in world.uses if use.op == "norm"} == {"copy_a-BLOCK=128", "copy_a-BLOCK=256"}
+def test_constants_that_the_step_leaves_open_must_be_the_only_ones(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_models(root, "BLOCK=hidden_size)", ")")
+    assert commands.run(["build"]) == 2
+    err = capsys.readouterr().err
+    assert "error[E0810]: several artifacts of `copy_a`: `copy_a-BLOCK=128` and `copy_a-BLOCK=256`" in err
+    assert "f.step:6" in err
+    assert "asked for by `decode_norm` of `small`, `large`" in err
+
+
+TUNING = """
+[[tuning]]
+family = "f"
+kernel = "copy_a"
+cost = "cdiv(x[0], BLOCK) * time"
+choices = [{ BLOCK = 128, time = 1.0 }, { BLOCK = 256, time = 1.5 }]
+measured = "nowhere"
+"""
+TUNED = """
+buffers = {"x": input(i32, [tokens])}
+
+
+def decode():
+    pass
+
+
+def prefill():
+    copied = copy_a(x=x)
+"""
+
+
+def test_tuning_chooses_by_the_extents(root: Path) -> None:
+    """One block of 128 is cheapest up to 128 tokens, one of 256 up to 256; both are needed, and no other."""
+    for longest, wanted in (("", {"copy_a-BLOCK=128", "copy_a-BLOCK=256"}), ("min(tokens, 128)", {"copy_a-BLOCK=128"})):
+        path = root / "build.toml"
+        before = path.read_text()
+        path.write_text(before + MODELS + TUNING)
+        (root / "kernels_src" / "f.step").write_text(TUNED.replace("[tokens]", f"[{longest}]") if longest else TUNED)
+        world = enumerate_world(read_build_file(path))
+        assert not world.problems
+        assert {use.artifact for use in world.uses} == wanted
+        path.write_text(before)
 
 
 def test_missing_artifact_fails_the_build(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,14 +130,14 @@ def test_missing_artifact_fails_the_build(root: Path, capsys: pytest.CaptureFixt
     assert commands.run(["build"]) == 2
     err = capsys.readouterr().err
     assert "error[E0807]: no artifact of `copy_a` with BLOCK = 512 for sm_90a, sm_100a" in err
-    assert 'kernel = "copy_a"' in err
-    assert "asked for by `norm` of `large`" in err
+    assert "norm = copy_a(BLOCK=hidden_size)" in err
+    assert "asked for by `decode_norm` of `large`" in err
     assert "hint: add BLOCK = 512 to an entry of `copy_a`" in err
     assert not (root / "artifacts/build").exists()
     assert commands.run(["build", "--plan"]) == 2
     out, err = capsys.readouterr()
     assert "error[E0807]" in err
-    assert "small  norm" in out
+    assert "small  decode_norm" in out
 
 
 def test_entry_for_fewer_architectures_is_missing_there(root: Path) -> None:
@@ -108,22 +153,38 @@ def test_entry_for_fewer_architectures_is_missing_there(root: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("hidden_size = 128", "hidden = 128", "E0808 operation `norm` of `small`: the model has no number `hidden_size`"),
-        ("heads = 2", "heads = 0", "E0808 operation `project` of `small`: the model divides by zero"),
-        ('"hidden_size"', '"hidden_size.bit_length()"', "E0802 `BLOCK` is neither a dtype nor an expression"),
-        ('"hidden_size"', "[{}]", "E0802 `BLOCK` is not a number, bool, dtype or expression"),
-        ("BLOCK = \"", "BLOK = \"", "E0807 no artifact of `copy_a` with BLOK = 128"),
-        ('"hidden_size"', "true", "E0807 no artifact of `copy_a` with BLOCK = True"),
-        ('"copy_a"', '"copy_z"', "E0807 no artifact of `copy_z`"),
-        ('op = "project"', 'op = "norm"', "E0806 operation `norm` is named twice"),
-        ('op = "norm"', 'op = "../norm"', "E0802 `op` is not a name"),
+        ("hidden_size = 128", "hidden = 128", "E0808 the step of `small`: there is no number `hidden_size`"),
+        ("heads = 2", "heads = 0", "E0808 the step of `small`: divides by zero in `heads * hidden_size // heads`"),
+        ("heads = 2", 'heads = "x"', "E0808 the step of `small`: `heads * hidden_size // heads` has no value"),
+        ("BLOCK=hidden_size", "BLOCK=hidden_size.bit_length()", "E0808 `hidden_size.bit_length()` is no expression"),
+        ("BLOCK=hidden_size", "BLOCK={}", "E0808 `{}` is no expression"),
+        ("BLOCK=hidden_size", "BLOCK=1 if first_layer else 2", "E0808 only a condition may ask for the first or last layer"),
+        ("BLOCK=hidden_size", "BLOCK=past", "E0808 only a scalar may depend on how many tokens came before"),
+        ("BLOCK=hidden_size", "BLOK=hidden_size", "E0807 no artifact of `copy_a` with BLOK = 128"),
+        ("BLOCK=hidden_size", "BLOCK=True", "E0807 no artifact of `copy_a` with BLOCK = True"),
+        ("BLOCK=hidden_size", "x=a.b", "E0808 there is no buffer or weight `a.b`"),
+        ("BLOCK=hidden_size", "hidden_size", "E0808 not a launch"),
+        ("copy_a", "copy_z", "E0807 no artifact of `copy_z`"),
+        ('if head == "logits"', "if first_layer", "E0808 only a layer is the first or the last"),
+        ('if head == "logits"', "if tokens > 3", "E0808 a condition may not depend on how many tokens there are"),
+        ("norm = copy_a(BLOCK=hidden_size)", "import os", "E0808 not a launch"),
+        ("norm = copy_a(BLOCK=hidden_size)", "norm = copy_a(", "E0808 not the syntax of a step: '(' was never closed"),
+        ("def prefill()", "def fill()", "E0808 not a number, `weights`, `buffers`, `tied`, `def decode()` or `def prefill()`"),
+        ("width = ", "heads = width = ", "E0808 not a number"),
+        ("width = heads", "width = 1 << 9 ** heads", "E0808 `1 << 9 ** heads * hidden_size // heads` is no expression"),
+        ("width = heads", "width = " + "not " * 9000, "E0808 "),
         ('name = "large"', 'name = "small"', "E0806 model `small` is named twice"),
         ('name = "large"', 'name = "../large"', "E0802 `name` is not a name for a model"),
-        ('name = "large"', 'name = "large"\nfamily = "f"', "E0808 no operation is in the step of `large`"),
+        ('family = "f"', 'family = "g"', "E0808 `g.step`, the step of `small`, cannot be read: No such file"),
+        ('family = "f"\n', "", "E0802 `family` is not the name of a family's step"),
         ('name = "large"', 'name = "large"\npath = "f"', "E0802 unknown key `path`"),
         ("config = { hidden_size = 256, heads = 1 }", "config = 3", "E0802 `config` of `large` is not a table"),
         ("hidden_size = 256, heads = 1", "hidden_size = [256], heads = 1", "E0802 `hidden_size` is not a number"),
-        ("[[step]]", "[step]", "E0801 not valid TOML"),
+        ("[[model]]", "[model]", "E0801 not valid TOML"),
+        ("[[model]]", "[[step]]\n[[model]]", "E0802 unknown table `step`"),
+        ("[[model]]", "[[tuning]]\nnumbers = 3\nfamily = 'f'\n[[model]]", "E0802 `measured` does not say"),
+        ("[[model]]", "[[tuning]]\nnumbers = 3\nfamily = 'f'\nmeasured = 'x'\n[[model]]", "E0802 `numbers` is not a table"),
+        ("[[model]]", "[[tuning]]\nkernel = 'k'\nfamily = 'f'\nmeasured = 'x'\n[[model]]", "E0802 `cost` is not an expression"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(root: Path, old: str, new: str, problem: str) -> None:
@@ -132,10 +193,27 @@ def test_what_is_wrong_is_said(root: Path, old: str, new: str, problem: str) -> 
 
 
 def test_expression_is_arithmetic_only() -> None:
-    assert expression("(a + 3) // 2 * b % 7 - 1").evaluate({"a": 9, "b": 5}) == (9 + 3) // 2 * 5 % 7 - 1
-    for text in ("", "a(", "f(1)", "a.b", "a ** 9", "1.5", "a if b else c", "'x'", "-a", "[1]", "a" * 300):
-        with pytest.raises(ValueError):
-            expression(text)
+    assert parse("(a + 3) // 2 * b % 7 - 1").value({"a": 9, "b": 5}) == (9 + 3) // 2 * 5 % 7 - 1
+    assert parse("cdiv(x[0], 4) if a > 1 and not b else 2").value({"x[0]": 9, "a": 2, "b": False}) == 3
+    for text in (
+        "",
+        "a(",
+        "f(1)",
+        "a.b",
+        "a ** 9",
+        "-a",
+        "[1]",
+        "a" * 300,
+        "cdiv(1)",
+        "lambda: 1",
+        "a[b]",
+        "9" * 30,
+        "a < b < c",
+    ):
+        with pytest.raises(StepError):
+            parse(text)
+    with pytest.raises(StepError, match="has no value"):
+        parse("a * a").value({"a": 1 << 61})
 
 
 def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,10 +223,18 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
     assert {use["model"] for use in data["uses"]} == {f"qwen3-{size}b" for size in ("0.6", "1.7", "4", "8", "14", "32")}
     assert {use["arch"] for use in data["uses"]} == {target.name for target in build.targets}
     by_model = {model: {use["op"] for use in data["uses"] if use["model"] == model} for model in ("qwen3-0.6b", "qwen3-32b")}
-    assert by_model["qwen3-0.6b"] == by_model["qwen3-32b"] == {step.op for step in build.steps}
+    assert by_model["qwen3-0.6b"] == by_model["qwen3-32b"] > {"decode_attention", "prefill_attention", "decode_sample"}
     down = next(use for use in data["uses"] if (use["model"], use["op"]) == ("qwen3-14b", "decode_down_proj"))
     assert down["requested"]["K"] == 17408
     assert not {use["artifact"] for use in data["uses"]} & set(data["unused"])
+    batches = {name for name in data["unused"] if "-B=" in name}
+    assert {name.partition("-")[0] for name in set(data["unused"]) - batches} == {
+        "add",
+        "silu_mul",
+        "argmax_blocks",
+        "kv_update",
+    }
+    assert all("-B=1-" not in name for name in batches)
 
 
 def test_every_code_has_its_page() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.bundle import mutants
 from tilec.bundle_format import encode
 from tilec.cli import commands
 from tilec.runtime import open_bundle
@@ -20,15 +23,17 @@ MODEL = "qwen3-0.6b"
 
 
 def clone(folder: Path) -> Path:
-    """The project's kernels and build file, elsewhere."""
+    """The project's kernels, steps and build file, elsewhere."""
     shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "engine" / "models").mkdir(parents=True)
+    shutil.copy(ROOT / "engine" / "models" / "qwen3.step", folder / "engine" / "models")
     shutil.copy(ROOT / "build.toml", folder)
     return folder
 
 
 def pack(root: Path, output: Path, jobs: int = 2) -> Path:
     """Pack in a process and with a store of its own."""
-    environment = {name: value for name, value in os.environ.items() if name != "TILEC_CACHE_DIR"}
+    environment = os.environ | {"TILEC_CACHE_DIR": f"{root}-store"}
     command = [sys.executable, "-m", "tilec", "bundle", "pack", "--project", str(root), "-m", MODEL, "--arch", "sm_90"]
     done = subprocess.run(
         [*command, "-o", str(output), "--jobs", str(jobs)], capture_output=True, text=True, env=environment, cwd=output.parent
@@ -70,12 +75,15 @@ def test_list_verify_and_show(bundle: Path, capsys: pytest.CaptureFixture[str]) 
     data = json.loads(capsys.readouterr().out)
     assert data["bytes"] == bundle.stat().st_size
     assert all(one["name"] in table and one["proofs"] for one in data["kernels"])
-    assert commands.run(["bundle", "verify", "--arch", "sm_90", "--sha256", data["sha256"], str(bundle)]) == 0
-    assert f"sha256 {data['sha256']}" in capsys.readouterr().out
+    assert commands.run(["bundle", "verify", "--arch", "sm_90", "--digest", data["sha256"], str(bundle)]) == 0
+    assert f"sha256 {data['sha256']}" in (out := capsys.readouterr().out)
+    assert f"{bundle}: intact, {MODEL} for sm_90a" in out
+    assert data["sha256"] == hashlib.sha256(bundle.read_bytes()).hexdigest()
     assert commands.run(["bundle", "show", str(bundle), "rms_norm-E=bf16-H=1024"]) == 0
     shown = capsys.readouterr().out
     assert "in x: bf16 [T, 1024], aligned to 16 bytes" in shown
     assert "kernels_src/rms_norm.py" in shown
+    assert f"  bundle {data['sha256']}" in shown
     assert commands.run(["bundle", "show", "--json", str(bundle), "rms_norm-E=bf16-H=1024"]) == 0
     assert json.loads(capsys.readouterr().out)["manifest"]["kernel"] == "rms_norm"
 
@@ -87,6 +95,10 @@ def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest
         (["verify", str(bundle), str(damaged)], 1, "error[E0705]"),
         (["verify", str(bundle), "--arch", "sm_100"], 1, "error[E0706]"),
         (["verify", str(bundle), "--sha256", "00"], 1, "error[E0705]"),
+        (["list", str(bundle), "--digest", "00" * 32], 1, "is not the bundle asked for: its sha256 is "),
+        (["show", str(bundle), "rms_norm-E=bf16-H=1024", "--digest", "00" * 32], 1, "error[E0705]"),
+        (["diff", str(bundle), str(bundle), "--new-digest", "00" * 32], 1, "error[E0705]"),
+        (["verify", str(bundle), str(bundle), "--digest", "00" * 32], 2, "is of one bundle"),
         (["verify", str(ROOT / "build.toml")], 1, "error[E0704]"),
         (["verify", str(tmp_path / "absent")], 2, "error[E0703]"),
         (["verify", str(bundle), "--arch", "sm_13"], 2, "error[E0603]"),
@@ -98,7 +110,7 @@ def test_refusals_have_their_status(bundle: Path, tmp_path: Path, capsys: pytest
         assert words in err
         assert err.count("error") == 1
     assert commands.run(["bundle", "verify", "--json", str(bundle), str(damaged)]) == 1
-    assert [one["sound"] for one in json.loads(capsys.readouterr().out)["bundles"]] == [True, False]
+    assert [one["intact"] for one in json.loads(capsys.readouterr().out)["bundles"]] == [True, False]
 
 
 def changed(bundle: Path, path: Path) -> Path:
@@ -134,3 +146,80 @@ def test_diff_says_what_got_worse(bundle: Path, tmp_path: Path, capsys: pytest.C
     assert not back["same"]
     assert [one["kind"] for one in back["changes"] if one["kind"] == "added"]
     assert not any(one["worse"] for one in back["changes"])
+
+
+def rebuilt(root: Path, path: Path) -> tuple[int, dict[str, Any], str]:
+    """`bundle verify --rebuild` in a process: status, the row of the bundle, and stderr."""
+    command = [sys.executable, "-m", "tilec", "bundle", "verify", str(path), "--rebuild", "--project", str(root), "--json"]
+    environment = os.environ | {"TILEC_CACHE_DIR": str(path.parent / "unused"), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
+    assert not (path.parent / "unused").exists()
+    assert not (root / "artifacts").exists()
+    return done.returncode, json.loads(done.stdout)["bundles"][0], done.stderr
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A project with one model of two kernels, and its bundle."""
+    root = tmp_path_factory.mktemp("small") / "p"
+    (root / "kernels_src").mkdir(parents=True)
+    for name in ("argmax_reduce", "rms_norm"):
+        shutil.copy(ROOT / "kernels_src" / f"{name}.py", root / "kernels_src")
+    (root / "build.toml").write_text(
+        '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "argmax_reduce"\nconstants = { PARTS = 128 }\n'
+        '[[kernel]]\nname = "rms_norm"\nconstants = { E = ["bf16", "f16"], H = 128 }\n'
+        '[[model]]\nname = "small"\nfamily = "tiny"\nconfig = { hidden_size = 128 }\n'
+    )
+    (root / "kernels_src" / "tiny.step").write_text(
+        "def decode():\n    choose = argmax_reduce()\n\n\ndef prefill():\n    norm = rms_norm(E=dtype, H=hidden_size)\n"
+    )
+    assert commands.run(["bundle", "pack", "--project", str(root), "-o", str(root.parent / "out"), "--jobs", "1"]) == 0
+    shutil.rmtree(root / "artifacts", ignore_errors=True)
+    return root, root.parent / "out" / "small-sm_90a.bundle"
+
+
+def test_built_again_it_is_equal(small: tuple[Path, Path]) -> None:
+    status, row, err = rebuilt(*small)
+    assert (status, row["intact"], row["rebuilt"], row["differences"], "error" in err) == (0, True, True, [], False)
+
+
+def test_what_its_sources_do_not_build_is_named(small: tuple[Path, Path], tmp_path: Path) -> None:
+    """An intact bundle with the code of one kernel exchanged for that of its twin, and one with weaker launch checks."""
+    root, path = small
+    data = path.read_bytes()
+    manifest = json.loads(mutants.split(data)[1])
+    left, right = (one for one in manifest["kernels"] if one["manifest"]["kernel"] == "rms_norm")
+    with open_bundle(path) as bundle:
+        blobs = {one.blob: bundle.cubin(one) for one in bundle.kernels}
+        texts = bundle.texts()
+    left["blob"] = left["manifest"]["digests"]["cubin"] = right["blob"]
+    manifest["kernels"][0]["manifest"]["launch_checks"] = []
+    del manifest["blobs"], manifest["texts"]
+    used = {one["blob"] for one in manifest["kernels"]}
+    forged = tmp_path / "forged.bundle"
+    forged.write_bytes(encode(manifest, {digest: code for digest, code in blobs.items() if digest in used}, texts))
+    status, row, err = rebuilt(root, forged)
+    assert (status, row["intact"], row["rebuilt"]) == (1, True, False)
+    assert row["differences"] == [
+        "argmax_reduce-PARTS=128: `launch_checks` of its manifest differs", f"{left['name']}: its CUBIN differs"
+    ]  # fmt: skip
+    assert "error[E0921]" in err and f"{left['name']}: its CUBIN differs" in err
+
+
+def test_rebuild_of_another_project(small: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "q"
+    shutil.copytree(small[0], root)
+    (root / "build.toml").write_text((root / "build.toml").read_text().replace('name = "small"', 'name = "other"'))
+    command = ["bundle", "verify", "--rebuild", "--project"]
+    assert commands.run([*command, str(root), str(small[1])]) == 2
+    assert "no model `small`" in capsys.readouterr().err
+    kernel = root / "kernels_src" / "argmax_reduce.py"
+    shutil.copy(small[0] / "build.toml", root)
+    kernel.write_text("# a comment moves the lines of the proofs\n" + kernel.read_text())
+    assert commands.run([*command, str(root), str(small[1])]) == 1
+    err = capsys.readouterr().err
+    assert "argmax_reduce-PARTS=128: its source differs" in err and "its CUBIN differs" not in err
+    step = root / "kernels_src" / "tiny.step"
+    step.write_text("# a comment changes nothing\n" + step.read_text().replace("norm = ", "normed = "))
+    assert commands.run([*command, str(root), str(small[1])]) == 1
+    assert "the step differs" in capsys.readouterr().err

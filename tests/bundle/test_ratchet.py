@@ -103,6 +103,7 @@ def test_golden_files_round_trip_and_read_as_one_fact_per_line(tmp_path: Path) -
 def test_project_holds_to_its_golden_files_on_one_architecture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project, golden = tmp_path / "p", ROOT / "tests" / "golden"
     shutil.copytree(ROOT / "kernels_src", project / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "engine" / "models", project / "engine" / "models", ignore=shutil.ignore_patterns("*.py*"))
     shutil.copy(ROOT / "build.toml", project)
     first = ["ratchet", "--project", str(project), "--arch", "sm_90"]
     assert commands.run([*first, "--golden", str(golden)]) == 0, capsys.readouterr().err

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from tests.bundle import mutants, samples
-from tilec.bundle_format import TRAILER, canonical, compress, encode, expand
+from tilec.bundle_format import MAX_TEXTS, TRAILER, canonical, compress, encode, expand
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
 
@@ -29,6 +31,28 @@ def test_every_kernel_has_its_texts(path: Path) -> None:
             assert texts[digests["tir"]].startswith(b"kernel @" + kernel.name.encode())
             assert texts[digests["ptx"]].startswith(b".entry " + kernel.blob.encode())
     assert len(texts) == 3 + 2  # equal PTX is there once
+
+
+def test_a_stream_that_expands_to_more_than_it_says(path: Path) -> None:
+    """However much a few bytes expand to, no more is made than the manifest says, nor more than one wrong text."""
+    bomb = lzma.compress(bytes(64 << 20), format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE)
+    assert len(bomb) < 20_000
+    digest = hashlib.sha256(bytes(64 << 20)).hexdigest()
+    for entries in ([("0" * 64, 10)], [("0" * 64, 1 << 20), ("1" * 64, 63 << 20)], [(digest, (64 << 20) - 1)]):
+        tracemalloc.start()
+        try:
+            with pytest.raises(ValueError, match=r"not the one of its digest|not as long"):
+                expand(bomb, entries)
+            # Blocks and what they are joined to, and the dictionary of 8 MiB that this stream asks for.
+            assert tracemalloc.get_traced_memory()[1] < 3 * entries[0][1] + (10 << 20)
+        finally:
+            tracemalloc.stop()
+    assert expand(bomb, [(digest, 64 << 20)]) == {digest: bytes(64 << 20)}
+    manifest = json.loads(mutants.split(path.read_bytes())[1])
+    manifest["texts"]["entries"][0]["size"] = MAX_TEXTS
+    path.write_bytes(mutants.with_manifest(path.read_bytes(), canonical(manifest)))
+    with pytest.raises(BundleError, match="their sizes cannot be"):
+        open_bundle(path)
 
 
 def test_texts_are_a_function_of_their_content() -> None:

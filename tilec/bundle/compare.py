@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilec.artifact import Manifest
-from tilec.build.report import RUNGS
 from tilec.bundle.describe import shared_bytes
+from tilec.project.report import RUNGS
 from tilec.runtime import Bundle
 
 Proofs = Mapping[str, Sequence[str]]
@@ -116,7 +116,7 @@ def _checks(manifest: Manifest) -> list[str]:
 
 def _values(manifest: Manifest) -> list[str]:
     return [
-        f"values of {check.tensor} in {check.low} .. {check.high}{', all distinct' if check.distinct else ''}"
+        f"{check.low} <= values of {check.tensor} < {check.high}{', all distinct' if check.distinct else ''}"
         for check in manifest.value_checks
     ]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from tilec.artifact import Manifest, to_json
-from tilec.build.report import RUNGS
+from tilec.project.report import RUNGS
 from tilec.runtime import Bundle, BundledKernel
 
 
@@ -49,6 +49,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
         "blobs": len(bundle.blobs),
         "cubin_bytes": sum(blob.size for blob in bundle.blobs.values()),
         "config": dict(bundle.config),
+        "tuning": bundle.tables,
         "kernels": [kernel_summary(bundle, kernel) for kernel in bundle.kernels],
     }
 
@@ -71,7 +72,7 @@ def kernel_lines(bundle: Bundle, kernel: BundledKernel) -> list[str]:
     lines += [f"  requires {check.text}" for check in manifest.launch_checks]
     for check in manifest.value_checks:
         distinct = ", all distinct" if check.distinct else ""
-        lines.append(f"  requires values of {check.tensor} in {check.low} .. {check.high}{distinct}")
+        lines.append(f"  requires {check.low} <= values of {check.tensor} < {check.high}{distinct}")
     lines += [f"  {left} and {right} must not overlap" for left, right in manifest.no_alias]
     lines += ["", "resources"]
     lines.append(f"  {used.registers} registers, {used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack")
@@ -82,7 +83,7 @@ def kernel_lines(bundle: Bundle, kernel: BundledKernel) -> list[str]:
         facts = f" by {'; '.join(one.facts)}" if one.facts else ""
         lines.append(f"  {one.location}: {one.property} of {one.subject}: {one.rung}{facts}")
     lines += [f"  unsafe: {text}" for text in manifest.unsafe]
-    lines += ["", "digests", *(f"  {name} {digest}" for name, digest in manifest.digests.items())]
+    lines += ["", "digests", f"  bundle {bundle.digest}", *(f"  {name} {digest}" for name, digest in manifest.digests.items())]
     lines += ["", "toolchain", *(f"  {name} {text}" for name, text in manifest.toolchain.items())]
     return lines
 

@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tilec.build.closed_world import Use, World
-from tilec.build.driver import BuildResult
-from tilec.build.models import Model
 from tilec.bundle_format import SUFFIX, encode
 from tilec.cache import Store, write_atomically
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.project.closed_world import Use, World
+from tilec.project.driver import BuildResult
+from tilec.project.models import Family, Model
 from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.target import Target
 
@@ -21,7 +21,9 @@ def bundle_name(model: str, target: Target) -> str:
     return f"{model}-{target}{SUFFIX}"
 
 
-def bundle_bytes(model: Model, target: Target, uses: Mapping[str, list[Use]], built: BuildResult, store: Store) -> bytes:
+def bundle_bytes(
+    model: Model, family: Family, target: Target, uses: Mapping[str, list[Use]], built: BuildResult, store: Store
+) -> bytes:  # fmt: skip
     """The bundle of a model from the products in the store; CompileError E0709 where one is not there."""
     by_name = {result.planned.name: result for result in built.results if result.planned.target == target}
     kernels: list[dict[str, object]] = []
@@ -29,7 +31,7 @@ def bundle_bytes(model: Model, target: Target, uses: Mapping[str, list[Use]], bu
     texts: dict[str, bytes] = {}
     for name in sorted(uses):
         result = by_name.get(name)
-        entry = store.lookup(result.planned.key, name) if result is not None and result.status != "failed" else None
+        entry = result.planned.products(store) if result is not None and result.status != "failed" else None
         if entry is None:
             message = f"`{name}` for {target} is not in the cache"
             raise CompileError(Diagnostic("E0709", message, hint="run the command again; it builds what is missing"))
@@ -40,15 +42,16 @@ def bundle_bytes(model: Model, target: Target, uses: Mapping[str, list[Use]], bu
         kernels.append(
             {"name": name, "blob": digest, "steps": sorted({use.op for use in uses[name]}), "manifest": manifest}
         )  # fmt: skip
-    description = {"model": model.name, "arch": target.name, "config": model.config, "kernels": kernels}
+    description: dict[str, object] = {"model": model.name, "arch": target.name, "config": model.config, "kernels": kernels}
+    description |= {"step": family.declaration.syntax, "tuning": list(family.tables)}
     return encode(description, blobs, texts)
 
 
 def pack(
-    model: Model, target: Target, world: World, built: BuildResult, store: Store, folder: Path
+    model: Model, family: Family, target: Target, world: World, built: BuildResult, store: Store, folder: Path
 ) -> Bundle:  # fmt: skip
     """Write the bundle into `folder`, read it back as a user would, and return it open. CompileError E0702, E0709."""
-    data = bundle_bytes(model, target, world.artifacts(model.name, target), built, store)
+    data = bundle_bytes(model, family, target, world.artifacts(model.name, target), built, store)
     path = folder / bundle_name(model.name, target)
     try:
         if not (path.is_file() and path.read_bytes() == data):

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tilec.artifact import Manifest
-from tilec.build.buildfile import BuildFile, KernelEntry
 from tilec.bundle.compare import Change, contract_of, proof_changes, proofs_of, resource_changes, resources_of, text_changes
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.project.buildfile import BuildFile, KernelEntry
 
 REGISTER_UNIT: Final = 8
 PROOFS, RESOURCES = "proofs.json", "resources.json"
