@@ -14,6 +14,11 @@ from tilec.runtime.tensors import contiguous_strides
 
 T, H, V = sym("T"), sym("H"), sym("V")
 
+SCHEDULE = {
+    "roles": [{"name": "all", "warps": 4, "registers": None}], "pipelines": [], "blocks": None, "persistent": False,
+    "cluster": 1, "order": "grid", "split": 1,
+}  # fmt: skip
+
 
 def tensor(
     name: str, access: str, dtype: str, *dims: Expr, strides: tuple[Expr, ...] | None = None, align: int = 16
@@ -36,7 +41,8 @@ def manifest(
     abi += [AbiSlot("scalar", spec.name) for spec in scalars]
     plain = Manifest(
         kernel="demo", entry="demo", arch="sm_90a", constants={}, tensors=tensors, scalars=scalars, abi=tuple(abi),
-        grid=grid, block=128, cluster=1, dependent_launch=True, launch_checks=(), value_checks=(), no_alias=(),
+        grid=grid, block=128, cluster=1, schedule=SCHEDULE, dependent_launch=True,
+        launch_checks=(), value_checks=(), no_alias=(),
         resources=Resources(32, 0, 0, 0, 0), obligations=(), unsafe=(), digests={}, toolchain={},
     )  # fmt: skip
     return replace(plain, **changes)

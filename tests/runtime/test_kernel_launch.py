@@ -6,9 +6,10 @@ import hashlib
 import json
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fake_driver import FakeDriver, argument_bytes
 from launch_contracts import T as rows
 from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
+from tests.bundle import samples
 from tilec.artifact import Manifest, Resources, ScalarSpec, to_json
 from tilec.runtime import TRUSTED, Device, DriverError, Kernel, LaunchError, load
 from tilec.runtime.scalars import pack_scalar
@@ -28,7 +30,10 @@ def small() -> Manifest:
 X = {"x": view(4096, "f32", (10,))}
 
 
-def write(folder: Path, described: Manifest, cubin: bytes = b"\x7fELF") -> Path:
+CUBIN = samples.cubin("demo")
+
+
+def write(folder: Path, described: Manifest, cubin: bytes = CUBIN) -> Path:
     digests = {"cubin": hashlib.sha256(cubin).hexdigest()}
     (folder / "demo.json").write_text(json.dumps(to_json(replace(described, digests=digests))))
     (folder / "demo.cubin").write_bytes(cubin)
@@ -38,7 +43,7 @@ def write(folder: Path, described: Manifest, cubin: bytes = b"\x7fELF") -> Path:
 def test_artifact_from_disk_launches(tmp_path: Path) -> None:
     driver = FakeDriver()
     kernel = load(write(tmp_path, embedding_like()), Device(driver))
-    assert driver.images == [b"\x7fELF"]
+    assert driver.images == [CUBIN]
     assert kernel.manifest.value_checks == embedding_like().value_checks
 
 
@@ -158,29 +163,43 @@ def test_bool_scalar_is_passed_as_a_byte() -> None:
 
 
 def test_launch_does_no_checking_on_the_host() -> None:
-    """Planning costs what it costs; a launch must stay within a few microseconds of the driver call, or it gates decode."""
+    """Planning costs what it costs; a launch must do next to nothing but the driver call, or it gates decode. What is counted
+    are instructions of the interpreter, of which one takes some ten nanoseconds: seconds would depend on who else computes."""
     kernel = loaded(embedding_like())
     arguments = {
         "ids": view(4096, "i32", (3,)), "table": view(1 << 20, "bf16", (5, 8)), "out": view(1 << 24, "bf16", (3, 8)),
         "scale": 1.0, "pos": 0,
     }  # fmt: skip
     plan = kernel.plan(arguments, values={"ids": TRUSTED})
-    best = min(_seconds(plan.launch, 2000) for _ in range(5))
-    assert best < 20e-6, f"{best * 1e6:.1f} us per launch"
+    assert 0 < _instructions(plan.launch) < 100 < _instructions(lambda: kernel.plan(arguments, values={"ids": TRUSTED}))
 
 
-def _seconds(call: Any, count: int) -> float:
-    start = time.process_time()
-    for _ in range(count):
+def _instructions(call: Callable[[], object]) -> int:
+    """How many instructions of Python's interpreter run in `tilec/runtime` during a call."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal count
+        if "/tilec/runtime/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
         call()
-    return (time.process_time() - start) / count
+    finally:
+        sys.settrace(before)
+    return count
 
 
 def test_runtime_imports_no_compiler_package_and_no_torch() -> None:
     script = (
         "import sys, tilec.runtime; "
         "print(sorted({m.split('.')[0] for m in sys.modules} "
-        "& {'torch', 'torch_mlir', 'mlir', 'llvmlite', 'islpy', 'networkx', 'diskcache'}))"
+        "& {'torch', 'torch_mlir', 'mlir', 'llvmlite', 'islpy', 'networkx', 'platformdirs'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,55 +1,59 @@
 """Opens a bundle: every CUBIN and contract that one model needs on one architecture, checked whole before any of it is used.
 
-`open_bundle` maps the file and refuses it (`BundleError`) unless every byte is what `bundle_format` says: sizes are compared
-with the file's before anything is allocated, the digest over all and the digest of every blob are computed, every value is of
-its type and within its bounds, and no name can be taken for a path. Nothing of it is executed or unpickled. A digest shows
-that a bundle is whole, not who made it: compare `Bundle.digest` with one that came another way, or pass it to `open_bundle`.
+`open_bundle` reads the file once and refuses it (`BundleError`) unless every byte is what `bundle_format` says: sizes are
+compared with the file's before anything is allocated, the digest over all and the digest of every blob are computed, every
+value is of its type and within its bounds, and no name can be taken for a path. Nothing of it is executed or unpickled. What is
+checked and what is used is one copy in memory, so that nobody changes it in between; each blob is looked through once, however
+many kernels name it.
+
+The digest of a bundle is the sha256 of the whole file, which `sha256sum FILE` prints too. It shows that a bundle is whole, not
+who made it: get it from who packed the bundle, by another way than the file, and pass it to `open_bundle`, which compares it
+before it looks at anything else.
 """
 
 from __future__ import annotations
 
 import hashlib
-import mmap
-import os
-import stat
-import struct
+import re
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tilec.artifact import Manifest
 from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header, expand
+from tilec.cubin_image import Image, check_image, read_image
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
-
-ELF_CUDA: Final = 190
-"""`e_machine` of a CUBIN, and below where `e_flags` holds the architecture (LLVM, include/llvm/BinaryFormat/ELF.h)."""
-ELF_ABI_SM_IN_BYTE_1: Final = 8
+from tilec.runtime.regular_file import read_regular
 
 TEXTS: Final = ("tir", "ptx")
 """The digests of a manifest whose texts a bundle carries."""
 
+DIGEST: Final = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+
 
 class Bundle:
-    """A verified bundle. `digest` is the hex sha256 over all, `size` the file's bytes, `config` the model's numbers that the
-    closed world was enumerated from. Close it, or use it in a `with`; kernels that were loaded stay loaded. Replace a bundle
-    that may be open by renaming another over it, as `pack` does: cutting off a file that is mapped ends its readers."""
+    """A verified bundle. `digest` is the hex sha256 of the whole file, `size` its bytes, `config` the model's numbers that the
+    closed world was enumerated from. It holds a copy of the file; close it, or use it in a `with`, to let go of that. Kernels
+    that were loaded stay loaded."""
 
-    def __init__(self, path: Path, data: mmap.mmap, contents: Contents, offset: int, digest: str) -> None:
+    def __init__(self, path: Path, data: bytes, contents: Contents, offset: int, digest: str) -> None:
         self.path = path
         self.model = contents.model
         self.arch = contents.arch
         self.config: Mapping[str, int | float | bool | str] = contents.config
+        self.declaration = contents.declaration
+        """The step of the model's family, from which its graphs are made."""
+        self.tuning, self.tables = contents.tuning, contents.tables
+        """What is measured for that step, and the tables that say it and where it comes from."""
         self.kernels: tuple[BundledKernel, ...] = contents.kernels
         self.blobs: Mapping[str, Blob] = contents.blobs
         self.digest = digest
         self.size = len(data)
         self._texts = contents.texts
         self._by_name = {kernel.name: kernel for kernel in contents.kernels}
-        self._data = data
+        self._data: bytes | None = data
         self._offset = offset
 
     def __enter__(self) -> Bundle:
@@ -59,8 +63,15 @@ class Bundle:
         self.close()
 
     def close(self) -> None:
-        """Unmap the file."""
-        self._data.close()
+        """Let go of the copy of the file; what it says of kernels stays."""
+        self._data = None
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        """Bytes from the first blob on; ValueError where the bundle is closed."""
+        if self._data is None:
+            raise ValueError(f"the bundle `{self.path}` is closed")
+        start = self._offset + offset
+        return self._data[start : start + size]
 
     def kernel(self, name: str) -> BundledKernel:
         """The kernel of an artifact's name, such as `rms_norm-E=bf16-H=1024`; BundleError E0707."""
@@ -85,20 +96,17 @@ class Bundle:
         return found[0]
 
     def cubin(self, kernel: BundledKernel | str) -> bytes:
-        """A copy of a kernel's CUBIN, compared with its digest again: the file may have changed since it was opened."""
+        """A kernel's CUBIN, from the copy that was compared with its digest."""
         one = self.kernel(kernel) if isinstance(kernel, str) else kernel
         blob = self.blobs[one.blob]
-        data = self._data[self._offset + blob.offset : self._offset + blob.offset + blob.size]
-        if hashlib.sha256(data).hexdigest() != one.blob:
-            raise BundleError("E0705", f"`{self.path}` was changed while it was open")
-        return data
+        return self._bytes(blob.offset, blob.size)
 
     def texts(self) -> dict[str, bytes]:
         """Tile IR and PTX of all kernels by hex sha256, which `manifest.digests` has as `tir` and `ptx`. They are expanded and
         compared with their digests here, not when a bundle is opened; BundleError E0705 where one is not what it must be."""
-        start = self._offset + self._texts.offset
+        stream = self._bytes(self._texts.offset, self._texts.size)
         try:
-            found = expand(self._data[start : start + self._texts.size], self._texts.entries)
+            found = expand(stream, self._texts.entries)
         except ValueError as error:
             raise BundleError("E0705", f"`{self.path}` is damaged: {error}") from None
         named = {kernel.manifest.digests.get(name, "") for kernel in self.kernels for name in TEXTS}
@@ -113,63 +121,61 @@ class Bundle:
 
 
 def open_bundle(path: str | Path, *, arch: str | None = None, digest: str | None = None) -> Bundle:
-    """Map and verify a bundle. `arch` is the exact architecture it must be for, `digest` the hex sha256 it must have.
+    """Read and verify a bundle. `arch` is the exact architecture it must be for, `digest` the hex sha256 that the whole file
+    must have.
 
-    BundleError: E0703 cannot be read, E0704 no bundle or another format, E0705 damaged, E0706 another architecture.
+    BundleError: E0703 cannot be read, E0704 no bundle or another format, E0705 damaged or of another digest, E0706 another
+    architecture.
     """
     place = Path(path)
-    with ExitStack() as stack:
-        data = _mapped(place)
-        stack.callback(data.close)
-        try:
-            header = _header(data)
-            found = hashlib.sha256(memoryview(data)[:-TRAILER]).digest()
-            if found != data[-TRAILER:]:
-                raise ValueError("its digest is not that of its bytes")
-            manifest = data[header.manifest_offset : header.manifest_offset + header.manifest_size]
-            contents = read_contents(manifest, header)
-            for blob in contents.blobs.values():
-                start = header.blobs_offset + blob.offset
-                if hashlib.sha256(memoryview(data)[start : start + blob.size]).hexdigest() != blob.sha256:
-                    raise ValueError(f"blob {blob.sha256[:12]} is not the one of its digest")
-            for kernel in contents.kernels:
-                blob = contents.blobs[kernel.blob]
-                start = header.blobs_offset + blob.offset
-                _check_image(data[start : start + blob.size], kernel.name, kernel.manifest)
-            if not _gaps_are_zero(data, header, contents):
-                raise ValueError("there are bytes between its blobs")
-        except BundleError as error:
-            raise BundleError(error.code, f"`{path}` {error.message}") from None
-        except ValueError as error:
-            raise BundleError("E0705", f"`{path}` is damaged: {error}"[:500]) from None
-        if digest is not None and found.hex() != digest.lower():
-            raise BundleError("E0705", f"`{path}` is not the bundle asked for: its sha256 is {found.hex()}, not {digest:.64}")
-        if arch is not None and contents.arch != arch:
-            raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, not for `{arch:.20}`")
-        bundle = Bundle(place, data, contents, header.blobs_offset, found.hex())
-        stack.pop_all()
-    return bundle
-
-
-def _mapped(path: Path) -> mmap.mmap:
-    """The file as read-only memory."""
+    data = _read(place)
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make us wait
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise BundleError("E0703", f"`{path}` is not a file")
-            if not HEADER.size + TRAILER <= status.st_size <= MAX_FILE:
-                raise BundleError("E0704", f"`{path}` is not a bundle: {status.st_size} bytes")
-            return mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(handle)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BundleError("E0703", f"`{path}` cannot be read: {reason}") from None
+        whole = hashlib.sha256(memoryview(data)[:-TRAILER])
+        sealed = whole.digest() == data[-TRAILER:]
+        whole.update(data[-TRAILER:])
+        if digest is not None:
+            _check_digest(whole.hexdigest(), digest)
+        header = _header(data)
+        if not sealed:
+            raise ValueError("its digest is not that of its bytes")
+        contents = read_contents(data[header.manifest_offset : header.manifest_offset + header.manifest_size], header)
+        _check_blobs(memoryview(data)[header.blobs_offset :], contents)
+        if not _gaps_are_zero(data, header, contents):
+            raise ValueError("there are bytes between its blobs")
+    except BundleError as error:
+        raise BundleError(error.code, f"`{path}` {error.message}") from None
+    except ValueError as error:
+        raise BundleError("E0705", f"`{path}` is damaged: {error}"[:500]) from None
+    if arch is not None and contents.arch != arch:
+        raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, not for `{arch:.20}`")
+    return Bundle(place, data, contents, header.blobs_offset, whole.hexdigest())
 
 
-def _header(data: mmap.mmap) -> Header:
+def _check_digest(found: str, wanted: str) -> None:
+    if not DIGEST.fullmatch(wanted):
+        raise BundleError("E0705", f"has sha256 {found}; the digest asked for is no sha256 of 64 hex digits: {wanted!r:.80}")
+    if found != wanted.lower():
+        raise BundleError("E0705", f"is not the bundle asked for: its sha256 is {found}, not {wanted.lower()}")
+
+
+def _read(path: Path) -> bytes:
+    """A copy of the file."""
+
+    def check(size: int, head: bytes) -> None:
+        if not HEADER.size + TRAILER <= size <= MAX_FILE:
+            raise BundleError("E0704", f"`{path}` is not a bundle: {size} bytes")
+        if head[: len(MAGIC)] != MAGIC:  # so that no room is made for what is no bundle
+            raise BundleError("E0704", f"`{path}` is not a bundle")
+
+    try:
+        return read_regular(path, MAX_FILE, check)
+    except OSError as error:
+        raise BundleError("E0703", f"`{path}` cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BundleError("E0703", f"`{path}` {error}") from None
+
+
+def _header(data: bytes) -> Header:
     magic, *fields = HEADER.unpack(data[: HEADER.size])
     if magic != MAGIC:
         raise BundleError("E0704", "is not a bundle")
@@ -185,7 +191,26 @@ def _header(data: mmap.mmap) -> Header:
     return header
 
 
-def _gaps_are_zero(data: mmap.mmap, header: Header, contents: Contents) -> bool:
+def _check_blobs(blobs: memoryview, contents: Contents) -> None:
+    """Hash each blob and read its headers, once; then hold every kernel against the headers of its own."""
+    images: dict[str, Image] = {}
+    users = {kernel.blob: kernel.name for kernel in reversed(contents.kernels)}
+    for digest, blob in contents.blobs.items():
+        data = blobs[blob.offset : blob.offset + blob.size]
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError(f"blob {digest[:12]} is not the one of its digest")
+        try:
+            images[digest] = read_image(data)
+        except ValueError as error:
+            raise ValueError(f"the code of `{users[digest]}` {error}") from None
+    for kernel in contents.kernels:
+        try:
+            check_image(images[kernel.blob], kernel.manifest.arch, kernel.manifest.entry)
+        except ValueError as error:
+            raise ValueError(f"the code of `{kernel.name}` {error}") from None
+
+
+def _gaps_are_zero(data: bytes, header: Header, contents: Contents) -> bool:
     at = header.manifest_offset + header.manifest_size
     for blob in contents.blobs.values():
         start = header.blobs_offset + blob.offset
@@ -198,15 +223,3 @@ def _gaps_are_zero(data: mmap.mmap, header: Header, contents: Contents) -> bool:
             return False
         at = start + contents.texts.size
     return at == header.file_size - TRAILER
-
-
-def _check_image(image: bytes, name: str, manifest: Manifest) -> None:
-    """Refuse an image that is no CUBIN of the manifest's architecture with its entry."""
-    if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", image, 18)[0] != ELF_CUDA:
-        raise ValueError(f"the code of `{name}` is no CUBIN")
-    flags: int = struct.unpack_from("<I", image, 48)[0]
-    built_for = flags >> 8 & 0xFF if image[8] >= ELF_ABI_SM_IN_BYTE_1 else flags & 0xFF
-    if f"sm_{built_for}a" != manifest.arch:
-        raise ValueError(f"the code of `{name}` is for sm_{built_for}, not for {manifest.arch}")
-    if f"\0.text.{manifest.entry}\0".encode() not in image:
-        raise ValueError(f"the code of `{name}` has no entry `{manifest.entry}`")

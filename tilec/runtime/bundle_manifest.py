@@ -2,24 +2,26 @@
 
     {"arch": "sm_90a", "blobs": [{"offset": 0, "sha256": "...", "size": 6376}], "config": {"hidden_size": 1024},
      "kernels": [{"blob": "...", "manifest": {...}, "name": "...", "steps": ["..."]}], "model": "qwen3-4b",
-     "texts": {"entries": [{"sha256": "...", "size": 2048}], "size": 700}}
+     "step": ["Module", ...], "texts": {"entries": [{"sha256": "...", "size": 2048}], "size": 700},
+     "tuning": [{"measured": "...", "numbers": {"parts": 32}}]}
 
-`offset` counts from the first blob. `steps` are the operations of the model's step that asked for the kernel.
+`step` is the syntax of the model's step and `tuning` what is measured for it (`tilec.step`). `offset` counts from the first
+blob. `steps` are the operations of the step that asked for the kernel.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.artifact import Manifest, manifest_from_json
-from tilec.bundle_format import MAX_BLOBS, MAX_TEXTS, MODEL, NAME, STEP, Header, canonical, layout
+from tilec.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MODEL, NAME, STEP, Header, layout
+from tilec.step.expressions import StepError
+from tilec.step.reader import Declaration, decode_declaration
+from tilec.step.tuning import Tuning, read_tuning
+from tilec.strict_json import parse
 
-MAX_VALUES: Final = 1 << 20
-MAX_TEXT: Final = 1 << 16
 _ARCH: Final = re.compile(r"sm_[0-9]{2,3}a?", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -62,11 +64,14 @@ class Contents:
     kernels: tuple[BundledKernel, ...]
     blobs: dict[str, Blob]
     texts: Texts
+    declaration: Declaration
+    tuning: Tuning
+    tables: list[Any]
 
 
 def read_contents(text: bytes, header: Header) -> Contents:
     """Check the manifest against the header and itself."""
-    data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model", "texts"), "manifest")
+    data = _object(_parsed(text), ("arch", "blobs", "config", "kernels", "model", "step", "texts", "tuning"), "manifest")
     arch = _matching(data["arch"], _ARCH, "arch")
     blobs = _blobs(data["blobs"])
     size, entries = _texts(data["texts"])
@@ -92,58 +97,15 @@ def read_contents(text: bytes, header: Header) -> Contents:
         tuple(kernels),
         by_digest,
         Texts(offsets[-1] - first, size, entries),
+        *_step(data["step"], data["tuning"]),
     )
 
 
 def _parsed(text: bytes) -> Any:
-    # Every value but the first follows a comma, a bracket or a colon, so this bounds what the parser may allocate.
-    if sum(text.count(mark) for mark in (b",", b"[", b"{", b":")) > MAX_VALUES:
-        raise ValueError("its manifest has too many values")
     try:
-        data = json.loads(text.decode("ascii"), parse_int=_integer, parse_float=_float, parse_constant=_constant)
-        _check_texts(data)
-        if canonical(data) != text:
-            raise ValueError("its manifest is not in canonical form")
-    except UnicodeError:
-        raise ValueError("its manifest is not ASCII") from None
-    except RecursionError:
-        raise ValueError("its manifest is nested too deep") from None
-    return data
-
-
-def _integer(text: str) -> int:
-    if len(text) > 20:
-        raise ValueError("a number in its manifest is too large")
-    value = int(text)
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ValueError("a number in its manifest is too large")
-    return value
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("a number in its manifest is too large")
-    return value
-
-
-def _constant(text: str) -> float:
-    raise ValueError(f"`{text}` in its manifest")
-
-
-def _check_texts(data: Any) -> None:
-    """Refuse text that a terminal would obey, or that is unreasonably long."""
-    stack = [data]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, str):
-            if len(value) > MAX_TEXT or not value.isprintable():
-                raise ValueError("a text in its manifest is too long or has control characters")
-        elif isinstance(value, list):
-            stack.extend(value)  # pyright: ignore[reportUnknownArgumentType]
-        elif isinstance(value, dict):
-            stack.extend(value)  # pyright: ignore[reportUnknownArgumentType]
-            stack.extend(value.values())  # pyright: ignore[reportUnknownArgumentType]
+        return parse(text, limit=MAX_MANIFEST, canonical=True)
+    except ValueError as error:
+        raise ValueError(f"its manifest: {error}") from None
 
 
 def _object(data: Any, fields: tuple[str, ...], where: str) -> dict[str, Any]:
@@ -229,6 +191,14 @@ def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> Bundled
     if list(steps) != sorted(set(steps)):
         raise ValueError(f"`{name}`: its steps are not in order")
     return BundledKernel(name, manifest, steps, blob)
+
+
+def _step(syntax: Any, tables: Any) -> tuple[Declaration, Tuning, list[Any]]:
+    items = _items(tables, "tuning")
+    try:
+        return decode_declaration(syntax), read_tuning(items), items
+    except StepError as error:
+        raise ValueError(f"its step: {error}") from None
 
 
 def _symbols(manifest: Manifest) -> set[str]:

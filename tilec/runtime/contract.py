@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tilec.artifact import Manifest, TensorSpec
-from tilec.runtime.dims import evaluate, solve_dims
+from tilec.runtime.dims import evaluate, known_values, solve_dims
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.scalars import check_scalar, exact_integer
 from tilec.runtime.tensors import TensorView, view_tensor
@@ -102,6 +102,12 @@ def check_launch(
                 given=f"address {view.pointer:#x}, {offset} bytes past a {spec.align}-byte boundary",
                 required=f"a multiple of {spec.align} bytes",
             )  # fmt: skip
+        first, end = shapes.spans[spec.name]
+        if view.pointer + first < 0 or view.pointer + end > ADDRESSES:
+            raise LaunchError(
+                "E0914", "the tensor reaches outside of memory", kernel=kernel, argument=spec.name,
+                given=f"bytes {view.pointer + first:#x} to {view.pointer + end:#x}", required="addresses of 64 bits",
+            )  # fmt: skip
     _check_aliasing(manifest, views, shapes.spans)
     return Launch(views, scalars, dict(shapes.env), shapes.grid)
 
@@ -122,7 +128,7 @@ def _check_shapes(
         _check_strides(spec, views[spec.name], env, kernel)
     for check in manifest.launch_checks:
         if not evaluate(check.condition, env, kernel, "launch check"):
-            known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(check.condition.symbols()))
+            known = known_values(check.condition, env)
             raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
     spans = {name: replace(view, pointer=0).byte_range() for name, view in views.items()}
     for name, (first, end) in spans.items():

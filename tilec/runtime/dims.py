@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tilec.artifact import Manifest
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES, MAX_DIM
-from tilec.runtime.errors import LaunchError
+from tilec.runtime.errors import LaunchError, shown
 from tilec.runtime.tensors import TensorView
+
+MAX_BITS: Final = 4096
+"""Of a value of an expression: far past every limit of a launch, and short enough to print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ def _solve(expr: Expr, value: int, env: Mapping[str, int]) -> int | None:
         known = (left if left_known else right).evaluate(env)
     except ZeroDivisionError:
         return None
+    if known.bit_length() > MAX_BITS:
+        return None
     unknown = right if left_known else left
     if expr.op == "+":
         return _solve(unknown, value - known, env)
@@ -104,7 +110,12 @@ def _solve(expr: Expr, value: int, env: Mapping[str, int]) -> int | None:
 def _check_range(name: str, value: int, kernel: str, argument: str) -> None:
     if not 1 <= value <= MAX_DIM:
         raise LaunchError(
-            "E0906", f"`{name}` is out of range", kernel=kernel, argument=argument, given=str(value), required=f"1 to {MAX_DIM}"
+            "E0906",
+            f"`{name}` is out of range",
+            kernel=kernel,
+            argument=argument,
+            given=shown(value),
+            required=f"1 to {MAX_DIM}",
         )
 
 
@@ -122,8 +133,10 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
         ) from None  # fmt: skip
     except ZeroDivisionError:
         wanted = None
+    if wanted is not None and wanted.bit_length() > MAX_BITS:
+        raise _too_large(equation.expr, kernel, "extent")
     if wanted != equation.value:
-        reasons = ", ".join(f"`{name}` = {env[name]} from {origin[name]}" for name in symbols)
+        reasons = ", ".join(f"`{name}` = {env[name]} from {origin[name]}" for name in symbols if name in env)
         required = f"`{equation.expr}` = {wanted}" if symbols else str(wanted)
         raise LaunchError(
             "E0906", f"axis {equation.axis} has the wrong extent", kernel=kernel, argument=equation.tensor,
@@ -134,14 +147,27 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
 
 
 def evaluate(expr: Expr, env: Mapping[str, int], kernel: str, what: str) -> int:
-    """Value of a launch expression; `what` says which, E0906 where a symbol has no value, E0910 on a zero divisor."""
+    """Value of a launch expression; `what` says which, E0906 where a symbol has no value, E0910 on a zero divisor
+    or a value that no launch has."""
     try:
-        return expr.evaluate(env)
+        value = expr.evaluate(env)
     except KeyError as missing:
         message = f"{what} `{expr}` uses `{missing.args[0]}`, which no argument determines"
         raise LaunchError(
             "E0906", message, kernel=kernel, argument=str(missing.args[0]), required="a value in `dims`"
         ) from None
     except ZeroDivisionError:
-        known = ", ".join(f"{name} = {env[name]}" for name in dict.fromkeys(expr.symbols()))
+        known = known_values(expr, env)
         raise LaunchError("E0910", f"{what} `{expr}` divides by zero", kernel=kernel, given=known) from None
+    if value.bit_length() > MAX_BITS:
+        raise _too_large(expr, kernel, what)
+    return value
+
+
+def known_values(expr: Expr, env: Mapping[str, int]) -> str:
+    """The symbols of an expression with their values, for a message; some may have none where `and` and `or` did not ask."""
+    return ", ".join(f"{name} = {env.get(name, 'unknown')}" for name in dict.fromkeys(expr.symbols()))
+
+
+def _too_large(expr: Expr, kernel: str, what: str) -> LaunchError:
+    return LaunchError("E0910", f"{what} `{expr}` is larger than any number of a launch", kernel=kernel)

@@ -2,6 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
+MAX_SHOWN: Final = 1000
+"""Characters of each part of a message: an expression of an untrusted manifest may have many more."""
+
+
+def shown(value: Any, limit: int = 200) -> str:
+    """`repr` of a value that someone gave, cut where it is long; its type where it cannot be printed at all, as Python refuses
+    for integers of more than 4,300 digits."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"a value of type {type(value).__name__} that cannot be printed"
+    return _cut(text, limit)
+
+
+def _cut(text: str, limit: int = MAX_SHOWN) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
 
 class LaunchError(Exception):
     """A launch that the contract forbids, or that the driver refused.
@@ -13,6 +32,8 @@ class LaunchError(Exception):
     def __init__(
         self, code: str, message: str, *, kernel: str = "", argument: str = "", given: str = "", required: str = ""
     ) -> None:
+        message, given, required = _cut(message), _cut(given), _cut(required)
+        kernel, argument = _cut(kernel, 200), _cut(argument, 200)
         self.code = code
         self.message = message
         self.kernel = kernel

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tilec.artifact import Manifest, manifest_from_json
+from tilec.cubin_image import check_image
 from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
+from tilec.runtime.regular_file import read_regular
 from tilec.runtime.scalars import pack_scalar
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
+from tilec.strict_json import parse
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
 """Dynamic shared memory that a launch may use without opting in, bytes."""
+
+MAX_MANIFEST: Final = 8 << 20
+MAX_CUBIN: Final = 256 << 20
+"""Bytes of the two files of an artifact."""
 
 ARGUMENT_FORMATS: Final = {"pointer": "Q", "dim": "i4x", "stride": "q"}
 """How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes."""
@@ -36,14 +42,15 @@ class Plan:
         self.kernel = kernel
         self.grid = launch.grid
         self.env = launch.env
+        self.checked = launch
         self.trusted = trusted
         self._keep = keep
         # Eight bytes for each argument, then the array of their addresses that the driver takes.
         abi = kernel.manifest.abi
-        values = [_argument(kernel.manifest, launch, slot.kind, slot.name) for slot in abi]
+        values = [argument(kernel.manifest, launch, slot.kind, slot.name) for slot in abi]
         room = 8 * max(1, len(abi))
         self._storage = ctypes.create_string_buffer(2 * room)
-        base = ctypes.addressof(self._storage)
+        self.storage = base = ctypes.addressof(self._storage)
         struct.pack_into(kernel.argument_format, self._storage, 0, *values)
         struct.pack_into(f"<{len(abi)}Q", self._storage, room, *range(base, base + 8 * len(abi), 8))
         self.parameters = base + room
@@ -78,7 +85,7 @@ class Kernel:
                 "E0916", "needs more shared memory than the device has", kernel=manifest.kernel,
                 given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
             )  # fmt: skip
-        self._checked = Checked()
+        self.checked = Checked()
         self.argument_format = "<" + "".join(ARGUMENT_FORMATS.get(slot.kind, "8s") for slot in manifest.abi)
         self._module = device.driver.load_module(cubin)
         self.function = device.driver.function(self._module, manifest.entry)
@@ -101,7 +108,7 @@ class Kernel:
         """
         manifest, given = self.manifest, values or {}
         device = self.device
-        launch = check_launch(manifest, arguments, dims=dims, device=device.ordinal, owner=device.owner, checked=self._checked)
+        launch = check_launch(manifest, arguments, dims=dims, device=device.ordinal, owner=device.owner, checked=self.checked)
         checked = {check.tensor for check in manifest.value_checks}
         for name in given:
             if name not in checked:
@@ -133,17 +140,17 @@ def load(path: str | Path, device: Device | None = None) -> Kernel:
 def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
     """Manifest and CUBIN of `path`: the manifest file `NAME.json` (with `NAME.cubin` beside it) or `NAME.cubin`.
 
-    Raises E0901 where a file is missing or malformed, or the CUBIN is not the one the manifest describes.
+    Raises E0901 where a file is missing, too large or malformed, or the CUBIN is not the one the manifest describes: its
+    sha256, its architecture and its entry are compared.
     """
     place = Path(path)
     manifest_path, cubin_path = place.with_suffix(".json"), place.with_suffix(".cubin")
+    text = _file(manifest_path, MAX_MANIFEST)
     try:
-        manifest = manifest_from_json(json.loads(manifest_path.read_text(encoding="utf-8")))
-        cubin = cubin_path.read_bytes()
-    except OSError as error:
-        raise LaunchError("E0901", f"cannot read `{error.filename}`", given=str(error.strerror)) from None
+        manifest = manifest_from_json(parse(text, limit=MAX_MANIFEST))
     except ValueError as error:
         raise LaunchError("E0901", f"`{manifest_path}` is not a manifest", given=str(error)) from None
+    cubin = _file(cubin_path, MAX_CUBIN)
     recorded = manifest.digests.get("cubin", "")
     actual = hashlib.sha256(cubin).hexdigest()
     if recorded != actual:
@@ -151,7 +158,20 @@ def load_artifact(path: str | Path) -> tuple[Manifest, bytes]:
             "E0901", f"`{cubin_path}` is not the CUBIN of its manifest", kernel=manifest.kernel,
             given=f"sha256 {actual[:16]}", required=f"sha256 {recorded[:16] or '(none recorded)'}",
         )  # fmt: skip
+    try:
+        check_image(cubin, manifest.arch, manifest.entry)
+    except ValueError as error:
+        raise LaunchError("E0901", f"`{cubin_path}` {error}", kernel=manifest.kernel) from None
     return manifest, cubin
+
+
+def _file(path: Path, largest: int) -> bytes:
+    try:
+        return read_regular(path, largest)
+    except OSError as error:
+        raise LaunchError("E0901", f"cannot read `{path}`", given=str(error.strerror)) from None
+    except ValueError as error:
+        raise LaunchError("E0901", f"`{path}` {error}") from None
 
 
 def stream_handle(stream: Any) -> int:
@@ -175,7 +195,7 @@ def _check_architecture(manifest: Manifest, device: Device) -> None:
         raise LaunchError("E0916", "cluster launches are not supported", kernel=manifest.kernel, given=str(manifest.cluster))
 
 
-def _argument(manifest: Manifest, launch: Launch, kind: str, name: str) -> int | bytes:
+def argument(manifest: Manifest, launch: Launch, kind: str, name: str) -> int | bytes:
     """An argument as `argument_format` takes it."""
     if kind == "pointer":
         return launch.views[name].pointer

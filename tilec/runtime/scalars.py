@@ -11,7 +11,7 @@ import numpy as np
 
 from tilec.artifact import ScalarSpec
 from tilec.ir.types import DTYPES
-from tilec.runtime.errors import LaunchError
+from tilec.runtime.errors import LaunchError, shown
 
 PACKING: Final = {"i8": "b", "i16": "h", "i32": "i", "i64": "q", "u8": "B", "u16": "H", "u32": "I", "bool": "?"}
 LARGEST_FLOAT: Final = {"f32": 3.4028234663852886e38, "f16": 65504.0, "bf16": 3.3895313892515355e38}
@@ -23,11 +23,11 @@ def exact_integer(value: Any) -> int:
     if type(value) is int:
         return value
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_") or str(getattr(value, "dtype", "")) == "bool":
-        raise TypeError(f"`{value!r}` is a bool, not an integer")
+        raise TypeError(f"`{shown(value)}` is a bool, not an integer")
     try:
         return int(operator.index(value))
     except TypeError:
-        raise TypeError(f"`{value!r}` of type `{type(value).__name__}` is no integer") from None
+        raise TypeError(f"`{shown(value)}` of type `{type(value).__name__}` is no integer") from None
 
 
 def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
@@ -35,7 +35,7 @@ def check_scalar(spec: ScalarSpec, value: Any, kernel: str) -> int | float:
     dtype = DTYPES[spec.dtype]
 
     def refuse(message: str, required: str) -> LaunchError:
-        given = f"`{value!r}` of type `{type(value).__name__}`"
+        given = f"`{shown(value)}` of type `{type(value).__name__}`"
         return LaunchError("E0912", message, kernel=kernel, argument=spec.name, given=given, required=required)
 
     is_bool = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # NumPy's bool has either name

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tilec.ir.types import DTYPES
-from tilec.runtime.errors import LaunchError
+from tilec.runtime.errors import LaunchError, shown
 from tilec.runtime.scalars import exact_integer
 
 # Type strings of the CUDA array interface (the NumPy array interface's).
@@ -91,8 +91,13 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
         interface = getattr(value, "__cuda_array_interface__", None)
     except Exception as error:
         failure = f" ({error})"
-    if isinstance(interface, dict) and interface["typestr"] in TYPE_STRINGS:
-        return _from_interface(interface, refuse, kind)  # pyright: ignore[reportUnknownArgumentType]
+    described: dict[str, Any] | None = interface if isinstance(interface, dict) else None  # pyright: ignore[reportUnknownVariableType]
+    typestr = None if described is None else described.get("typestr")
+    if described is not None and isinstance(typestr, str) and typestr in TYPE_STRINGS:
+        try:
+            return _exact(_from_interface(described, refuse, kind), refuse)
+        except (TypeError, ValueError, KeyError) as error:
+            raise refuse("its array interface is malformed", f"`{kind}` ({error})") from None
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         place, ordinal = (int(part) for part in value.__dlpack_device__())
         if place not in DLPACK_CUDA:
@@ -105,23 +110,29 @@ def view_tensor(value: Any, *, kernel: str = "", argument: str = "", device: int
         except Exception as error:
             raise refuse("the tensor cannot be exported", f"`{kind}` ({error})") from None
         return _from_dlpack(capsule, refuse, kind)
-    if isinstance(interface, dict):
-        raise refuse("the element type is not known", f"`{kind}` of type string `{interface['typestr']}`")
+    if described is not None:
+        raise refuse("the element type is not known", f"`{kind}` of type string {shown(typestr, 60)}")
     raise refuse("the tensor cannot be exported" if failure else "not a device tensor", f"`{kind}`{failure}")
 
 
 _PLAIN: Final = {int}
+_LARGEST: Final = 1 << 127
+"""Of an address, extent or stride: past 64 bits in any unit, and printable."""
 
 
 def _exact(view: TensorView, refuse: Any) -> TensorView:
     """The same in Python's integers: those of NumPy wrap, and every clause of a contract is over all integers."""
+    if len(view.shape) != len(view.strides):
+        raise refuse("it has not one stride per dim", f"{len(view.strides)} strides for {len(view.shape)} dims")
     numbers = (view.pointer, *view.shape, *view.strides)
-    if set(map(type, numbers)) == _PLAIN:
+    if set(map(type, numbers)) == _PLAIN and min(numbers) > -_LARGEST and max(numbers) < _LARGEST:
         return view
     try:
         exact = [exact_integer(number) for number in numbers]
     except TypeError as error:
         raise refuse("its address, shape and strides must be integers", str(error)) from None
+    if not -_LARGEST < min(exact) <= max(exact) < _LARGEST:
+        raise refuse("its address, shape and strides must fit 64 bits", shown(max(exact, key=abs), 60))
     rank = len(view.shape)
     return replace(view, pointer=exact[0], shape=tuple(exact[1 : rank + 1]), strides=tuple(exact[rank + 1 :]))
 

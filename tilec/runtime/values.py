@@ -60,7 +60,7 @@ def check_evidence(
     low, high = evaluate(check.low, env, kernel, "value bound"), evaluate(check.high, env, kernel, "value bound")
     required = f"{low} <= value < {high}" + (", no two equal" if check.distinct else "")
     if check.low.constant is None or check.high.constant is None:
-        required += f" (`{check.low}` to `{check.high}`)"
+        required += f" (`{check.low} <= value < {check.high}`)"
 
     def refuse(message: str, given: str) -> LaunchError:
         return LaunchError("E0913", message, kernel=kernel, argument=check.tensor, given=given, required=required)
@@ -86,7 +86,11 @@ def check_evidence(
         if not evidence(low, high, check.distinct):
             raise refuse("the caller's check refused the values", "a callback that returned false")
         return
-    _check_array(np.asarray(evidence), low, high, check.distinct, view.shape, refuse)
+    try:
+        values = np.asarray(evidence)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise refuse("the host values are no array", str(error)) from None
+    _check_array(values, low, high, check.distinct, view.shape, refuse)
 
 
 def _check_array(

@@ -1,0 +1,90 @@
+"""Launches that are alike: the numbers are shared, the pointers are not, and nothing reaches beyond what was checked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from fake_driver import FakeDriver, argument_bytes
+from launch_contracts import T as rows
+from launch_contracts import embedding_like, loaded, manifest, tensor, view
+
+from tilec.ir.expr import sym
+from tilec.runtime import LaunchError, ValueBounds
+from tilec.runtime.series import Series
+
+WIDE = {"x": view(4096, "f32", (10,))}
+FAR = {"x": view(8192, "f32", (10,))}
+
+
+def grid_of_rows() -> Series:
+    driver = FakeDriver()
+    kernel = loaded(replace(manifest((tensor("x", "out", "f32", rows),)), grid=(sym("T"),)), driver)
+    return Series(kernel, [WIDE, FAR])
+
+
+def sent(series: Series, index: int) -> tuple[tuple[int, int, int], int, int]:
+    """Grid, pointer and extent of one launch."""
+    driver = series.kernel.device.driver
+    series.launch(index, 7)
+    launch = driver.launches.pop()
+    pointer, extent = argument_bytes(launch, [8, 4])
+    return launch.grid, int.from_bytes(pointer, "little"), int.from_bytes(extent, "little")
+
+
+def test_every_launch_has_its_pointer_and_the_numbers_of_all() -> None:
+    series = grid_of_rows()
+    assert [sent(series, 0), sent(series, 1)] == [((10, 1, 1), 4096, 10), ((10, 1, 1), 8192, 10)]
+    few = series.at({"x": (3,)}, {}, {})
+    assert sent(series, 1) == ((10, 1, 1), 8192, 10)  # until they are used
+    series.use(few)
+    assert [sent(series, 0), sent(series, 1)] == [((3, 1, 1), 4096, 3), ((3, 1, 1), 8192, 3)]
+    series.use(series.at({"x": (10,)}, {}, {}))
+    assert sent(series, 1) == ((10, 1, 1), 8192, 10)
+
+
+def test_no_tensor_reaches_further_than_it_was_checked_for() -> None:
+    series = grid_of_rows()
+    with pytest.raises(LaunchError, match="reaches beyond what was checked") as caught:
+        series.at({"x": (11,)}, {}, {})
+    assert caught.value.code == "E0914"
+    assert sent(series, 0) == ((10, 1, 1), 4096, 10)
+
+
+@pytest.mark.parametrize("shape", [(10, 1), (0,)])
+def test_the_contract_is_checked_for_other_extents(shape: tuple[int, ...]) -> None:
+    with pytest.raises(LaunchError):
+        grid_of_rows().at({"x": shape}, {}, {})
+
+
+def test_launches_must_be_alike() -> None:
+    kernel = loaded(manifest((tensor("x", "out", "f32", rows),)), FakeDriver())
+    with pytest.raises(LaunchError, match="differ in shapes"):
+        Series(kernel, [WIDE, {"x": view(8192, "f32", (9,))}])
+
+
+def test_each_launch_is_checked_whole() -> None:
+    kernel = loaded(manifest((tensor("x", "out", "f32", rows),)), FakeDriver())
+    with pytest.raises(LaunchError, match="aligned"):
+        Series(kernel, [WIDE, {"x": view(8192 + 1, "f32", (10,))}])
+
+
+def test_what_is_known_of_stored_integers_is_asked_again() -> None:
+    described = embedding_like()
+    kernel = loaded(described, FakeDriver())
+    arguments = {
+        spec.name: view(
+            1 << (20 + number), spec.dtype, tuple(64 if dim.constant is None else dim.constant for dim in spec.dims)
+        )
+        for number, spec in enumerate(described.tensors)
+    }
+    arguments |= {spec.name: 1 for spec in described.scalars}
+    names = {check.tensor for check in described.value_checks}
+    known = {name: ValueBounds(0, 1, True) for name in names}
+    series = Series(kernel, [arguments], known)
+    shapes = {spec.name: arguments[spec.name].shape for spec in described.tensors}
+    scalars = {spec.name: 1 for spec in described.scalars}
+    assert series.at(shapes, scalars, known).grid == series.grid
+    with pytest.raises(LaunchError) as caught:
+        series.at(shapes, scalars, {})
+    assert caught.value.code == "E0913"

@@ -1,0 +1,102 @@
+"""Launches of one kernel that are alike in all but where their tensors lie: the same operation in every layer of a model.
+
+Each is checked whole once, at the largest extents. `at` checks other extents and scalars, once for all of them: what does not
+depend on where tensors lie is checked as for any launch; and as no tensor reaches beyond the bytes that it was checked with,
+alignment and overlaps are as they were. `use` then puts the numbers where every launch of the series reads them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tilec.runtime.contract import Launch, check_launch
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.kernel import Kernel, argument
+from tilec.runtime.tensors import TensorView, contiguous_strides
+from tilec.runtime.values import Evidence, check_evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a series is launched with: its arguments but for pointers, eight bytes each, and its grid."""
+
+    packed: bytes
+    grid: tuple[int, int, int]
+
+
+class Series:
+    """Launches by number. `arguments` are those of each, alike in shapes and scalars; `values` as in `Kernel.plan`."""
+
+    def __init__(
+        self, kernel: Kernel, arguments: Sequence[Mapping[str, Any]], values: Mapping[str, Evidence] | None = None
+    ) -> None:
+        plans = [kernel.plan(one, values=values) for one in arguments]
+        self.kernel, self._first = kernel, dict(arguments[0])
+        shapes = [_shapes(one) for one in arguments]
+        if any(one != shapes[0] for one in shapes):
+            raise LaunchError("E0903", "launches of a series differ in shapes or scalars", kernel=kernel.manifest.kernel)
+        slots = kernel.manifest.abi
+        room = 8 * max(1, len(slots))
+        self._numbers = ctypes.create_string_buffer(room)
+        shared = ctypes.addressof(self._numbers)
+        self._keep = plans
+        self._addresses = (ctypes.c_uint64 * (len(slots) * len(plans)))()
+        self.parameters = tuple(ctypes.addressof(self._addresses) + 8 * len(slots) * i for i in range(len(plans)))
+        for i, plan in enumerate(plans):
+            for j, slot in enumerate(slots):
+                base = plan.storage if slot.kind == "pointer" else shared
+                self._addresses[i * len(slots) + j] = base + 8 * j
+        self._elements = {name: prod(view.shape) for name, view in plans[0].checked.views.items()}
+        self.grid = plans[0].grid
+        self.use(self._packed(plans[0].checked))
+
+    def at(
+        self, shapes: Mapping[str, tuple[int, ...]], scalars: Mapping[str, int | float], values: Mapping[str, Evidence]
+    ) -> Numbers:
+        """The numbers for contiguous tensors of these shapes, where those of the series begin. LaunchError where the contract
+        does not hold, or a tensor reaches beyond what the series was checked with."""
+        manifest, device = self.kernel.manifest, self.kernel.device
+        given: dict[str, Any] = dict(scalars)
+        for name, shape in shapes.items():
+            first: TensorView = self._first[name]
+            given[name] = TensorView(first.pointer, first.dtype, shape, contiguous_strides(shape))
+        launch = check_launch(manifest, given, device=device.ordinal, checked=self.kernel.checked)
+        for check in manifest.value_checks:
+            check_evidence(
+                check, launch.env, launch.views[check.tensor], values.get(check.tensor), kernel=manifest.kernel, read_back=None
+            )
+        for name, shape in shapes.items():  # tensors are contiguous, so as many elements are as many bytes
+            if prod(shape) > self._elements[name]:
+                raise LaunchError(
+                    "E0914", "the tensor reaches beyond what was checked", kernel=manifest.kernel, argument=name,
+                    given=f"{prod(shape)} elements", required=f"at most {self._elements[name]}",
+                )  # fmt: skip
+        return self._packed(launch)
+
+    def use(self, numbers: Numbers) -> None:
+        """Let every launch from now on have these numbers."""
+        ctypes.memmove(self._numbers, numbers.packed, len(numbers.packed))
+        self.grid = numbers.grid
+
+    def launch(self, index: int, stream: int, *, overlap: bool = False) -> None:
+        """Enqueue one; see `Plan.launch`."""
+        kernel = self.kernel
+        if overlap and not kernel.manifest.dependent_launch:
+            raise LaunchError("E0917", "cannot overlap the kernel before it", kernel=kernel.manifest.kernel)
+        kernel.device.driver.launch(
+            kernel.function, self.grid, kernel.block, kernel.shared, stream, self.parameters[index], overlap
+        )
+
+    def _packed(self, launch: Launch) -> Numbers:
+        manifest = self.kernel.manifest
+        values = [0 if slot.kind == "pointer" else argument(manifest, launch, slot.kind, slot.name) for slot in manifest.abi]
+        return Numbers(struct.pack(self.kernel.argument_format, *values), launch.grid)
+
+
+def _shapes(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: (one.dtype, one.shape) if isinstance(one, TensorView) else one for name, one in arguments.items()}
