@@ -14,6 +14,7 @@ from tilec.emulator.memory import Memory
 from tilec.emulator.parser import parse
 from tilec.ir.core import Access, Function
 from tilec.lowering import Lowered, lower
+from tilec.schedule import merged
 from tilec.target import TARGETS, Target
 
 
@@ -37,8 +38,9 @@ def compiled(name: str, number: int, arch: str) -> Compiled:
     """A shipped kernel at size `number` of `shipped_launches.SIZES`."""
     size = shipped_launches.SIZES[name][number]
     target = target_named(arch)
-    entry, _ = shipped.specialisation(name, size)
-    lowered = lower(shipped.prepared(name, target, size), target, min_blocks=entry.min_blocks)
+    entry, constants = shipped.specialisation(name, size)
+    blocks = merged(entry.overrides(constants), target).blocks
+    lowered = lower(shipped.prepared(name, target, size), target, min_blocks=blocks)
     function = shipped.load(name, size)
     return Compiled(function, lowered, to_ptx(lowered.mlir, target), shipped_launches.launch_values(function, size))
 

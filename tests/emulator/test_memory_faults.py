@@ -89,6 +89,40 @@ def test_a_division_by_zero_that_is_selected_away() -> None:
     assert go(body).faults == []
 
 
+HALVES = {
+    "the low half": ("mov.b64 %d5, {%t, %r9}; mov.b64 {%r2, _}, %d5;", True),
+    "the high half": ("mov.b64 %d5, {%r9, %t}; mov.b64 {_, %r2}, %d5;", True),
+    "the low half, cut off": ("mov.b64 %d5, {%t, %r9}; cvt.u32.u64 %r2, %d5;", True),
+    "through another register": ("mov.b64 %d5, {%t, %r9}; mov.b64 %d6, %d5; mov.b64 {%r2, %r3}, %d6;", True),
+    "two bytes of four": ("cvt.u16.u32 %h0, %t; mov.b32 %r5, {%h0, %h9}; mov.b32 {%h1, %h2}, %r5; cvt.u32.u16 %r2, %h1;", True),
+    "in some lanes": ("setp.lt.u32 %p1, %t, 9; @%p1 mov.u32 %r9, 0; mov.b64 %d5, {%t, %r9}; mov.b64 {%r2, _}, %d5;", True),
+    "the other half": ("mov.b64 %d5, {%t, %r9}; mov.b64 {_, %r2}, %d5;", False),
+    "the other half, low": ("mov.b64 %d5, {%r9, %t}; mov.b64 {%r2, _}, %d5;", False),
+    "the other half, cut off": ("mov.b64 %d5, {%r9, %t}; cvt.u32.u64 %r2, %d5;", False),
+    "both": ("mov.b64 %d5, {%r9, %r9}; mov.b64 {%r2, _}, %d5;", False),
+    "after arithmetic": ("mov.b64 %d5, {%r9, %t}; add.u64 %d6, %d5, 1; mov.b64 {_, %r2}, %d6;", False),
+    "after a choice": ("mov.b64 %d5, {%t, %r9}; mov.b64 %d6, %d5; setp.lt.u32 %p1, %r9, 3; selp.b64 %d7, %d5, %d6, %p1;"
+                       "mov.b64 {%r2, _}, %d7;", False),
+    "under a guard": ("mov.b64 %d5, {%t, %r9}; mov.b64 %d6, 0; @%p9 mov.b64 %d6, %d5; mov.b64 {%r2, _}, %d6;", False),
+    "written beside it": ("mov.b64 %d5, {%t, %r9}; mov.b64 {%r2, %r3}, %d5; add.u32 %r2, %r2, %r3;", False),
+    "a pack of packs": ("cvt.u16.u32 %h0, %t; mov.b64 %d5, {%h0, %h9, %h0, %h0}; mov.b64 {%r2, _}, %d5;", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_a_register_is_defined(name: str) -> None:
+    """LLVM puts a value beside one that nobody defined and takes it out again: only who takes the other half is wrong."""
+    body, fine = HALVES[name]
+    report = go(f"{AT} {body} st.global.u32 [%d1], %r2;")
+    assert kinds(report) == (set() if fine else {"poison"})
+
+
+def test_half_a_register_is_stored_as_whole_poison() -> None:
+    body = f"""{AT} mov.b64 %d5, {{%t, %r9}}; mad.lo.u32 %r2, %t, 8, 0; mov.u32 %r3, smem; add.u32 %r2, %r2, %r3;
+    st.shared.b64 [%r2], %d5; ld.shared.u32 %r4, [%r2+4]; st.global.u32 [%d1], %r4;"""
+    assert kinds(go(body, shared=512)) == {"poison"}
+
+
 def test_poison_travels_through_memory() -> None:
     body = f"""{AT} mad.lo.u32 %r2, %t, 4, 0; mov.u32 %r3, smem; add.u32 %r2, %r2, %r3; st.shared.u32 [%r2], %r9;
     ld.shared.u32 %r4, [%r2]; st.global.u32 [%d1], %r4;"""

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests import shipped, shipped_launches
-from tilec.build.buildfile import read_build_file
 from tilec.cli.emulate_command import _built  # pyright: ignore[reportPrivateUsage]
 from tilec.emulator import emulate
+from tilec.project.buildfile import read_build_file
 from tilec.target import Target
 
 TOLERANCE = {"bf16": 2.0**-6, "f16": 2.0**-8}

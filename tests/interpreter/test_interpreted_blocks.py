@@ -201,7 +201,7 @@ CONTRACT = """def k(x: In[f32, N], ids: In[i32, M], out: Out[f32, N], n: i32):
         ({"out": np.zeros(4, np.float32)}, "`out`: axis 0 has 4 elements instead of 8 = N"),
         ({"x": np.zeros(8, np.float64)}, "`x`: holds float64, the kernel takes f32"),
         ({"x": np.zeros((8, 1), np.float32)}, "`x`: has 2 axes, the kernel takes 1"),
-        ({"ids": np.array([1, 8], np.int32)}, r"`ids` holds 8, outside 0 \.\. 8"),
+        ({"ids": np.array([1, 8], np.int32)}, r"`ids` holds 8, and not 0 <= value < 8"),
         ({"ids": np.array([1, 1], np.int32)}, "`ids` holds a value twice"),
         ({"n": 8}, r"`requires\(.*\)` is broken \(N = 8, n = 8\)"),
         ({"n": 2**31}, "`n`: 2147483648 does not fit i32"),

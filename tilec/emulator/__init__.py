@@ -21,12 +21,12 @@ and rounded once, where a chip may differ by the error that the PTX ISA states. 
 the PTX ISA leaves open (bits of a NaN, tininess before or after rounding) and where a chip departs from its text (bit fields of
 64 bits) is as an sm_90 chip has it: 594 instructions over 2048 operands each, bit for bit (`ci/bench/ptx_semantics_gpu.py`).
 Not held against a chip: arithmetic of f64, `.ftz` with a directed rounding or `div`, other chips' choices.
-Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an address,
-a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is one bit for the whole
-register. Memory is sequentially consistent within one schedule; what weaker orders could do is found as a race instead. Races
-are judged by what happens before what, so that no schedule has to show them. Blamed too much, never too little: what several
-blocks have read, or several lanes written, counts as one access of them all (`races`); lanes of one warp that read a word in
-turn and pass it on in turn share a time (`readers`).
+Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an
+address, a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is whole but
+for halves that mov packs and takes apart (`halves`). Memory is sequentially consistent within one schedule; what weaker
+orders could do is found as a race instead. Races are judged by what happens before what, so that no schedule has to show
+them. Blamed too much, never too little: what several blocks have read, or several lanes written, counts as one access of them
+all (`races`); lanes of one warp that read a word in turn and pass it on in turn share a time (`readers`).
 
 Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, `transaction_barrier`): what they do not show.
 - Products are summed in f64 and rounded once; a chip cuts terms off below the largest and may differ by 2^-22 of the sum of

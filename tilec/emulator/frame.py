@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.emulator.errors import POISON, Lanes, Poison
+from tilec.emulator.halves import whole
 
 if TYPE_CHECKING:
     from tilec.emulator.machine import Machine
@@ -66,7 +67,7 @@ class Frame:
         return value
 
     def get_poison(self, index: int) -> Poison | None:
-        """The poison of a register."""
+        """The poison of a register, halves included."""
         if self.values[index] is None:
             self.load(index)
         return self.poison[index]
@@ -81,7 +82,7 @@ class Frame:
                 poison = np.where(self.mask, 0 if poison is None else poison, 0 if old_poison is None else old_poison)
                 poison = poison.astype(np.uint8)
             if self.mask_poison is not None:
-                poison = union(poison, self.mask_poison)
+                poison = union(whole(poison), self.mask_poison)
         self.values[index] = value
         self.poison[index] = poison
         if not self.whole:

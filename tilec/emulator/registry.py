@@ -20,6 +20,7 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison, UnsupportedPtx
 from tilec.emulator.frame import Frame, union
+from tilec.emulator.halves import low, whole
 from tilec.emulator.syntax import (
     Address,
     Immediate,
@@ -68,14 +69,20 @@ class Signal:
 RESCHEDULE: Final = Signal()
 
 
+def no_poison(_: Frame) -> Poison | None:
+    """The poison of a literal."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A readable operand: `value(frame)` gives a typed array (a NumPy scalar for a literal), `poison(frame)` its poison.
-    Call `value` first."""
+    """A readable operand: `value(frame)` gives a typed array (a NumPy scalar for a literal), `poison(frame)` its poison,
+    `halves(frame)` the same with what is known of halves (`tilec.emulator.halves`). Call `value` first."""
 
     value: Reader
     poison: PoisonReader
     constant: Any = None
+    halves: PoisonReader = no_poison
 
 
 Target = Callable[[Frame, Lanes, "Poison | None"], None]
@@ -115,11 +122,6 @@ def _register(opcodes: tuple[str, ...], is_control: bool) -> Callable[[Any], Any
 def opcodes() -> tuple[str, ...]:
     """Every opcode that has a family."""
     return tuple(sorted(_REGISTRY))
-
-
-def no_poison(_: Frame) -> Poison | None:
-    """The poison of a literal."""
-    return None
 
 
 class Decoder:
@@ -202,10 +204,17 @@ class Decoder:
         def narrowed(frame: Frame) -> Lanes:
             return frame.get(index).astype(raw).view(dtype)
 
-        def poison(frame: Frame) -> Poison | None:
+        def stored(frame: Frame) -> Poison | None:
             return frame.poison[index] if frame.values[index] is not None else frame.get_poison(index)
 
-        return Source(narrowed if width > bits else plain if dtype is raw else viewed, poison)
+        def poison(frame: Frame) -> Poison | None:
+            return whole(stored(frame))
+
+        def lower(frame: Frame) -> Poison | None:
+            return low(stored(frame))
+
+        halves = stored if width == bits else lower if width == 2 * bits else poison
+        return Source(narrowed if width > bits else plain if dtype is raw else viewed, poison, halves=halves)
 
     def literal(self, item: Immediate, kind: str) -> Any:
         """A literal as a NumPy scalar of `kind`: integers as bits, floats exactly or by their given bits."""

@@ -115,7 +115,7 @@ def _check_values(function: Function, arrays: Mapping[str, Array], env: Mapping[
         found = arrays[fact.tensor]
         outside = found[(found < low) | (found >= high)]
         if outside.size:
-            message = f"`{fact.tensor}` holds {outside.flat[0]}, outside {low} .. {high}"
+            message = f"`{fact.tensor}` holds {outside.flat[0]}, and not {low} <= value < {high}"
             raise InterpreterError(message, kernel=function.name, loc=fact.loc)
         if fact.distinct and np.unique(found).size != found.size:
             raise InterpreterError(f"`{fact.tensor}` holds a value twice", kernel=function.name, loc=fact.loc)

@@ -8,6 +8,7 @@ Source bytes are read when the copy is issued. im2col, multicast to other blocks
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from tilec.emulator.frame import Frame
 from tilec.emulator.in_flight import SHIFT
 from tilec.emulator.instructions import mbarriers
 from tilec.emulator.instructions.bulk_loads import loads
+from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
 from tilec.emulator.instructions.operands import active, poison_of
 from tilec.emulator.machine import Machine
 from tilec.emulator.matrices.tensor_maps import MAP_BYTES, TensorMap, box_addresses
@@ -31,8 +33,9 @@ from tilec.emulator.syntax import Vector
 
 Index = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
-NOTHING = np.zeros(0, np.int64)
 BOX_ALIGNMENT = 128
+Positions = Callable[[Frame, int, Source, Any], "tuple[Index, Index] | None"]
+"""Global and shared positions of a lane's copy, by its shared address and the mask of the lane; None where there is none."""
 
 
 @dataclass(slots=True)
@@ -49,20 +52,8 @@ class _Transfer:
     reading: bool = True
 
 
-class Stores:
-    """Unfinished bulk stores of a wave and the committed bulk groups of each lane."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.waiting: list[_Transfer] = []
-        self.committed: Index = NOTHING
-        machine.on_wave.append(self.clear)
-        machine.on_exit.append(self.leave)
-
-    def clear(self) -> None:
-        """A new wave."""
-        self.waiting.clear()
-        self.committed = np.zeros(self.machine.lane_count, np.int64)
+class Stores(CopyGroups[_Transfer]):
+    """The bulk stores of a wave."""
 
     def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
         """All but the last `allowed` groups of these lanes have read their source, and are complete unless `only_reads`."""
@@ -117,12 +108,7 @@ def decode(d: Decoder) -> Step:
     """The step of a `cp.async.bulk` instruction."""
     state = stores(d.machine)
     if d.flag("commit_group"):
-        d.finish(0)
-
-        def commit(frame: Frame) -> None:
-            state.committed[active(frame)] += 1
-
-        return commit
+        return state.commit(d)
     if d.flag("wait_group"):
         only_reads = d.flag("read")
         d.finish(1)
@@ -150,20 +136,13 @@ def _load(d: Decoder, rank: int) -> Step:
     d.finish((3 if rank else 4) + int(hint))
     barriers = mbarriers.mbarriers(d.machine)
     to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
-    box = _box(d, 1, rank) if rank else None
-    source, size = (None, None) if rank else (d.address_source(d.address(1)), d.source(2, "u32"))
+    positions = _box(d, 1, rank) if rank else _plain(d, 1, loads=True)
     machine = d.machine
     log = proxies(machine)
 
     def step(frame: Frame) -> None:
-        for at in frame.active():
-            one = np.zeros(frame.n, np.bool_)
-            one[at] = True
-            if box is not None:
-                moved = box(frame, at, to, one)
-            else:
-                assert source is not None and size is not None
-                moved = _plain(frame, at, d, to, source, int(np.broadcast_to(size.value(frame), frame.n)[at]), one, True)
+        for at, one in _lanes(frame):
+            moved = positions(frame, at, to, one)
             named = _barrier(frame, barrier, d, barriers, one)
             if moved is None or named is None:
                 continue
@@ -214,20 +193,13 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     hint = d.flag("L2::cache_hint")
     d.finish((2 if rank else 3) + int(hint))
     source = d.address_source(d.address(1))
-    box = _box(d, 0, rank) if rank else None
-    to, size = (None, None) if rank else (d.address_source(d.address(0)), d.source(2, "u32"))
+    positions = _box(d, 0, rank) if rank else _plain(d, 0, loads=False)
     machine = d.machine
     log = proxies(machine)
 
     def step(frame: Frame) -> None:
-        for at in frame.active():
-            one = np.zeros(frame.n, np.bool_)
-            one[at] = True
-            if box is not None:
-                moved = box(frame, at, source, one)
-            else:
-                assert to is not None and size is not None
-                moved = _plain(frame, at, d, source, to, int(np.broadcast_to(size.value(frame), frame.n)[at]), one, False)
+        for at, one in _lanes(frame):
+            moved = positions(frame, at, source, one)
             if moved is None:
                 continue
             outside, inside = moved
@@ -243,29 +215,41 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     return step
 
 
-def _plain(
-    frame: Frame, at: int, d: Decoder, shared: Source, outer: Source, size: int, one: Any, loads: bool
-) -> tuple[Index, Index] | None:
-    """Global and shared positions of a copy of `size` bytes that are one piece."""
-    if size % 16:
-        text = f"{size} bytes are no multiple of 16"
-        frame.machine.faults.add("alignment", text, d.instruction, int(frame.lanes[at]))
-        return None
-    if not size:
-        return None
-    inside = access.locate(
-        frame, shared.value(frame), shared.poison(frame), "shared", size, d.instruction, write=loads, align=16, mask=one
-    )
-    outside = access.locate(
-        frame, outer.value(frame), outer.poison(frame), "global", size, d.instruction, write=not loads, align=16, mask=one
-    )
-    if not len(inside.index) or not len(outside.index):
-        return None
-    steps = np.arange(size)
-    return outside.index[0] + steps, inside.index[0] + steps
+def _lanes(frame: Frame) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """Every active lane of a frame, and the mask of it alone."""
+    for at in frame.active():
+        one = np.zeros(frame.n, np.bool_)
+        one[at] = True
+        yield at, one
 
 
-def _box(d: Decoder, operand: int, rank: int) -> Any:
+def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
+    """A function that gives the global and shared positions of the bytes of a copy that is one piece."""
+    outer, length = d.address_source(d.address(operand)), d.source(2, "u32")
+
+    def piece(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
+        size = int(np.broadcast_to(length.value(frame), frame.n)[at])
+        if size % 16:
+            text = f"{size} bytes are no multiple of 16"
+            frame.machine.faults.add("alignment", text, d.instruction, int(frame.lanes[at]))
+            return None
+        if not size:
+            return None
+
+        def first(source: Source, space: str, *, write: bool) -> Index:
+            address, poison = source.value(frame), source.poison(frame)
+            return access.locate(frame, address, poison, space, size, d.instruction, write=write, align=16, mask=one).index
+
+        inside, outside = first(shared, "shared", write=loads), first(outer, "global", write=not loads)
+        if not len(inside) or not len(outside):
+            return None
+        steps = np.arange(size)
+        return outside[0] + steps, inside[0] + steps
+
+    return piece
+
+
+def _box(d: Decoder, operand: int, rank: int) -> Positions:
     """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
     place = d.address(operand)
     items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]

@@ -9,6 +9,7 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes
 from tilec.emulator.frame import Frame
+from tilec.emulator.halves import low
 from tilec.emulator.instructions.half import clamp_negative
 from tilec.emulator.registry import TYPES, Decoder, Step, lanewise
 from tilec.emulator.rounding import canonical, flush, odd, round_to, two_sum, widen
@@ -34,6 +35,8 @@ def cvt(d: Decoder) -> Step:
     if to in ("f16x2", "bf16x2"):
         return _two(d, flags, to, source)
     d.finish(2)
+    if to in INTEGERS and source in INTEGERS and not flags and 2 * TYPES[to][0] == TYPES[source][0]:
+        return _truncate(d, to, source)
     if to in INTEGERS:
         function = _integer_to_integer(d, flags, to, source) if source in INTEGERS else _to_integer(d, flags, to, source)
         return d.pure(0, to, [d.source(1, source)], function)
@@ -43,6 +46,17 @@ def cvt(d: Decoder) -> Step:
         return d.pure(0, to, [d.source(1, source)], _integer_to_float(d, flags, to, source))
     kind = "f32" if to == "tf32" else to
     return d.pure(0, "b32" if to == "tf32" else kind, [d.source(1, source)], _float_to_float(d, flags, to, source))
+
+
+def _truncate(d: Decoder, to: str, source: str) -> Step:
+    """The low half of a register; poison of its high half is dropped with it."""
+    wide, target, dtype = d.source(1, source), d.target(0, to), TYPES[to][1]
+
+    def step(frame: Frame) -> None:
+        value = np.asarray(wide.value(frame)).astype(dtype)
+        target(frame, value, low(wide.halves(frame)))
+
+    return step
 
 
 def _only(d: Decoder, flags: set[str], *allowed: str) -> None:

@@ -19,12 +19,12 @@ from tilec.emulator.errors import Poison
 from tilec.emulator.frame import Frame
 from tilec.emulator.in_flight import granules
 from tilec.emulator.instructions import bulk_copies, mbarriers
+from tilec.emulator.instructions.copy_groups import NOTHING, CopyGroups
 from tilec.emulator.instructions.operands import active, read
 from tilec.emulator.machine import Machine
 from tilec.emulator.registry import Decoder, Source, Step, lanewise
 
 Index = NDArray[np.int64]
-NOTHING = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True)
@@ -47,20 +47,8 @@ class _Copy:
         return granules(self.index, self.rows.shape[1]).reshape(-1)
 
 
-class Copies:
-    """Unfinished copies of a wave; `committed` groups of each lane."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.waiting: list[_Copy] = []
-        self.committed: Index = NOTHING
-        machine.on_wave.append(self.clear)
-        machine.on_exit.append(self.leave)
-
-    def clear(self) -> None:
-        """A new wave."""
-        self.waiting.clear()
-        self.committed = np.zeros(self.machine.lane_count, np.int64)
+class Copies(CopyGroups[_Copy]):
+    """The copies of `cp.async`."""
 
     def start(self, copy: _Copy) -> None:
         """Copies are under way."""
@@ -115,12 +103,7 @@ def cp(d: Decoder) -> Step:
     state = copies(d.machine)
     form = d.need("ca", "cg", "commit_group", "wait_group", "wait_all", "mbarrier")
     if form == "commit_group":
-        d.finish(0)
-
-        def commit(frame: Frame) -> None:
-            state.committed[active(frame)] += 1
-
-        return commit
+        return state.commit(d)
     if form in ("wait_group", "wait_all"):
         d.finish(int(form == "wait_group"))
         allowed = int(d.source(0, "u32").constant) if form == "wait_group" else -1

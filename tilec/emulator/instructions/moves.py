@@ -6,9 +6,10 @@ import numpy as np
 
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.frame import Frame, union
+from tilec.emulator.halves import high, low, packed
 from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
 from tilec.emulator.registry import RAW, TYPES, Decoder, Source, Step, Target, lanewise
-from tilec.emulator.syntax import Vector
+from tilec.emulator.syntax import Register, Vector
 
 _MOV = ("pred", "b16", "u16", "s16", "b32", "u32", "s32", "b64", "u64", "s64", "f32", "f64")
 WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, "param": 0}
@@ -18,11 +19,19 @@ WINDOWS = {"shared": SHARED_BASE, "local": LOCAL_BASE, "global": 0, "const": 0, 
 def mov(d: Decoder) -> Step:
     kind = d.need(*_MOV)
     d.finish(2)
-    if isinstance(d.operands[0], Vector):
-        return _unpack(d, d.operands[0], kind)
+    result = d.operands[0]
+    if isinstance(result, Register) and TYPES[result.type][0] != TYPES[kind][0]:
+        raise d.unsupported("mov to a register of another size")
+    if isinstance(result, Vector):
+        return _unpack(d, result, kind)
     if isinstance(d.operands[1], Vector):
         return _pack(d, d.operands[1], kind)
-    return d.pure(0, kind, [d.source(1, kind)], lambda value: value)
+    return move(d.target(0, kind), d.source(1, kind))
+
+
+def move(target: Target, source: Source) -> Step:
+    """The same bits; half a register's poison stays half."""
+    return lambda frame: target(frame, source.value(frame), source.halves(frame))
 
 
 def _part(d: Decoder, kind: str, count: int) -> str:
@@ -35,15 +44,15 @@ def _part(d: Decoder, kind: str, count: int) -> str:
 def _pack(d: Decoder, vector: Vector, kind: str) -> Step:
     part = _part(d, kind, len(vector.items))
     bits, dtype = TYPES[part][0], TYPES[kind][1]
-    parts = [d.source(item, part) for item in vector.items]
+    parts, target = [d.source(item, part) for item in vector.items], d.target(0, kind)
 
-    def combine(*values: Lanes) -> Lanes:
-        total = values[0].astype(dtype)
-        for k, value in enumerate(values[1:], 1):
-            total = total | (value.astype(dtype) << dtype(k * bits))
-        return total
+    def step(frame: Frame) -> None:
+        total = parts[0].value(frame).astype(dtype)
+        for k, source in enumerate(parts[1:], 1):
+            total = total | (source.value(frame).astype(dtype) << dtype(k * bits))
+        target(frame, total, packed([source.poison(frame) for source in parts]))
 
-    return d.pure(0, kind, parts, combine)
+    return step
 
 
 def _unpack(d: Decoder, vector: Vector, kind: str) -> Step:
@@ -52,9 +61,10 @@ def _unpack(d: Decoder, vector: Vector, kind: str) -> Step:
     source, targets = d.source(1, kind), [d.target(item, part) for item in vector.items]
 
     def step(frame: Frame) -> None:
-        value, poison = source.value(frame), source.poison(frame)
+        value, poison = source.value(frame), source.halves(frame)
+        halves = low(poison), high(poison)
         for k, target in enumerate(targets):
-            target(frame, (value >> dtype(k * bits)).astype(narrow), poison)
+            target(frame, (value >> dtype(k * bits)).astype(narrow), halves[2 * k // len(targets)])
 
     return step
 

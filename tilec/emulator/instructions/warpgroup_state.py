@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tilec.emulator.errors import IN_FLIGHT
 from tilec.emulator.frame import Frame
+from tilec.emulator.halves import whole
 from tilec.emulator.instructions import warp
 from tilec.emulator.machine import BLOCKED, Machine
 from tilec.emulator.registry import RESCHEDULE, Decoder, Step
@@ -92,7 +93,7 @@ class Warpgroups:
         for (_, index), product in last.items():
             by_register.setdefault(index, []).append(product)
         for index, found in by_register.items():
-            value, poison = frame.get(index), frame.get_poison(index)
+            value, poison = frame.get(index), whole(frame.get_poison(index))
             fresh = np.zeros(frame.n, np.uint8) if poison is None else poison.copy()
             for product in found:
                 at = int(np.searchsorted(frame.lanes, product.first))
