@@ -18,8 +18,8 @@ from tilec.ir.core import Function
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.ir.types import TensorType
-from tilec.passes import prove
-from tilec.passes.aliasing import launch_checks, no_alias_pairs, value_checks
+from tilec.passes.prover import prove
+from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
 
 KERNELS = Path(__file__).parent / "kernels"
 PTX = ".version 8.7\n.target sm_90a\n"
@@ -87,5 +87,5 @@ def bundle(tirs: Mapping[str, str], *, proven: bool = True, change: Mapping[str,
         texts[data["digests"]["tir"]] = tir.encode()
         texts[data["digests"]["ptx"]] = PTX.encode()
         kernels.append({"name": name, "blob": data["digests"]["cubin"], "steps": ["norm"], "manifest": data})
-    description = {"model": "tiny-1b", "arch": "sm_90a", "config": {}, "kernels": kernels}
+    description = {"model": "tiny-1b", "arch": "sm_90a", "config": {}, "kernels": kernels, **samples.STEP}
     return encode(description, blobs, texts)

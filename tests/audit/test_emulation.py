@@ -26,6 +26,8 @@ def compiled(name: str) -> tuple[Manifest, str]:
     data: dict[str, Any] = to_json(samples.manifest(name))
     data |= {"abi": to_json(lowered.abi), "block": lowered.num_threads, "entry": lowered.entry}
     data["resources"]["dynamic_shared_bytes"] = lowered.dynamic_shared_bytes
+    (role,) = data["schedule"]["roles"]
+    role["warps"] = lowered.num_threads // 32
     return manifest_from_json(data), to_ptx(lowered.mlir, SM_90)
 
 

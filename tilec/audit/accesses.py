@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from tilec.audit import smt
 from tilec.audit.findings import CONFIRMED, TRUSTED, Finding, Verdict, never, pairs, positions, single, step_moments, worst
-from tilec.audit.program import MemoryOp, Program, clipped, exclusive, writes
+from tilec.audit.program import Program, exclusive, writes
 from tilec.audit.scene import Scene
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape
 from tilec.ir.core import Access, Parameter
+from tilec.ir.ops import MemoryOp
 
 
 def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
@@ -19,7 +20,7 @@ def bounds(program: Program, budget: Budget) -> Iterator[Finding]:
         subject = program.subject(op)
         if op.unsafe is not None:
             yield Finding("bounds", subject, TRUSTED, "inside an `unsafe` block")
-        elif clipped(op):
+        elif op.clipped:
             yield Finding("bounds", subject, CONFIRMED)
         else:
             yield _inside(program, op, budget).named("bounds", subject)
@@ -81,7 +82,7 @@ def meeting(scene: Scene, first: Execution, left: MemoryOp, second: Execution, r
     one = first.place(left, positions(scene, "p", tile_shape(left)))
     other = second.place(right, positions(scene, "q", tile_shape(right)))
     found += [smt.compare("eq", a, b) for a, b in zip(one, other, strict=True)]
-    if clipped(left) or clipped(right):
+    if left.clipped or right.clipped:
         found += scene.inside(scene.program.parameter(left).name, one)
     return found
 
@@ -97,7 +98,7 @@ def _boxes_meet(scene: Scene, first: Execution, left: MemoryOp, second: Executio
         found += [smt.compare("lt", b, smt.add(a, smt.integer(shapes[0][axis])))]
     dims = [scene.expression(dim) for dim in left.operands[0].tensor.dims]
     for op, corner, shape in zip((left, right), corners, shapes, strict=True):
-        if clipped(op):
+        if op.clipped:
             for start, extent, dim in zip(corner, shape, dims, strict=True):
                 found += [smt.compare("lt", start, dim), smt.compare("gt", smt.add(start, smt.integer(extent)), smt.integer(0))]
     return found

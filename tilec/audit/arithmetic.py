@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tilec.audit import smt
 from tilec.audit.findings import CONFIRMED, Finding, Verdict, never, positions, single, worst
-from tilec.audit.program import Program, clipped
+from tilec.audit.program import Program
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import box
 from tilec.ir.core import Op, Value
@@ -38,7 +38,7 @@ def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
             kind = op.kind if isinstance(op, Binary | Unary) else "cast"
             yield _fits(program, op, budget).named("wrap", f"`{_WORDS.get(kind, kind)}`")
     for op in program.sites():
-        if clipped(op) and op.unsafe is None and box(op) is not None:
+        if op.clipped and op.unsafe is None and box(op) is not None:
             subject = f"end of {program.subject(op)}"
             yield _ends(program, op, budget).named("wrap", subject)
 

@@ -14,13 +14,13 @@ from itertools import islice, product
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.findings import CONFIRMED, TRUSTED, UNKNOWN, Finding, Verdict, positions, single, worst
-from tilec.audit.program import MemoryOp, Program, clipped, writes
+from tilec.audit.program import Program, writes
 from tilec.audit.scene import Scene
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape
 from tilec.audit.witness import Unknowns, applied, candidates
 from tilec.ir.core import Access
-from tilec.ir.ops import For
+from tilec.ir.ops import For, MemoryOp
 
 ATTEMPTS = 24
 """Most combinations of witnesses that are tried for one obligation."""
@@ -200,7 +200,7 @@ def _earlier(scene: Scene, read: MemoryOp, site: MemoryOp, common: list[For], sa
     reader = Execution(scene, "b", probe.blocks, probe.turns)
     scene.facts += reader.runs(read)
     element = reader.place(read, positions(scene, "tile", tile_shape(read)))
-    if clipped(read):
+    if read.clipped:
         scene.facts += scene.inside(program.parameter(read).name, element)
     fixed = {loop: reader.turns[loop] for loop in common} if same_turn else {}
     writer = _writer(scene, site, "w", element, list(reader.blocks), fixed)

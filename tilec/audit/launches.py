@@ -23,7 +23,7 @@ from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import tile_shape
 from tilec.ir.core import Function
-from tilec.ir.ops import AtomicUpdate, Gather, Load, Scatter, Store
+from tilec.ir.ops import MemoryOp
 from tilec.ir.types import DTYPES
 
 Array = NDArray[Any]
@@ -86,10 +86,10 @@ def _cuts(function: Function, symbol: str) -> list[int]:
     """Extents of boxes on axes whose size depends on the symbol, and constant divisors of it, smallest first."""
     found: set[int] = set()
     for op in function.body.walk():
-        if isinstance(op, Load | Store | Gather | Scatter | AtomicUpdate):
-            dims = op.operands[0].tensor.dims
+        if isinstance(op, MemoryOp):
+            dims = op.tensor.tensor.dims
             for dim, extent in zip(dims, tile_shape(op), strict=False):
-                if symbol in dim.symbols() and not isinstance(op, Gather | Scatter):
+                if symbol in dim.symbols() and not op.indexed:
                     found.add(extent)
     pending = [*function.grid, *(one.condition for one in function.requires)]
     while pending:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from tilec.audit.contract import Contract
 from tilec.audit.intervals import Bounds, bounds_of
 from tilec.ir.core import Access, Block, Effect, Function, Op, Parameter, Value
-from tilec.ir.ops import AtomicUpdate, Binary, Broadcast, Constant, For, Gather, If, Load, Reshape, Scatter, Store
+from tilec.ir.ops import Binary, Broadcast, Constant, For, If, MemoryOp, ReadOp, Reshape
 
-MemoryOp = Load | Store | Gather | Scatter | AtomicUpdate
 UNROLLED = 8
 """Most turns of a loop that are followed one by one."""
 
@@ -87,12 +86,11 @@ class Program:
 
     def parameter(self, op: MemoryOp) -> Parameter:
         """The tensor parameter that an access touches."""
-        return self.function.parameter_of(op.operands[0])
+        return self.function.parameter_of(op.tensor)
 
     def subject(self, op: MemoryOp) -> str:
         """An access in the words of the manifest, such as "store to `out`"."""
-        verb = f"atomic_{op.kind}" if isinstance(op, AtomicUpdate) else op.opcode
-        return f"{verb} {'to' if writes(op) else 'from'} `{self.parameter(op).name}`"
+        return f"{op.verb} {'to' if writes(op) else 'from'} `{self.parameter(op).name}`"
 
     def written(self, name: str) -> bool:
         """True where some access writes the tensor."""
@@ -144,10 +142,8 @@ class Program:
         """All values that an index, a loop's range or a branch is computed from."""
         pending: list[Value] = []
         for op in self.order:
-            if isinstance(op, Gather | Scatter):
-                pending += op.indices if op.unsafe is None else []
-            elif isinstance(op, Load | Store | AtomicUpdate):
-                pending += op.offsets if op.unsafe is None else []
+            if isinstance(op, MemoryOp):
+                pending += op.places if op.unsafe is None else []
             elif isinstance(op, For):
                 pending += op.operands[:3]
             elif isinstance(op, If):
@@ -168,7 +164,7 @@ class Program:
         if isinstance(owner, If):
             place = owner.results.index(value)
             return [owner.operands[0], *(region.ops[-1].operands[place] for region in owner.regions)]
-        if isinstance(owner, Load | Gather):
+        if isinstance(owner, ReadOp):
             return []
         if isinstance(owner, Op):
             return [operand for operand in owner.operands if not operand.tile.dtype.is_float]
@@ -182,11 +178,6 @@ class Program:
 def writes(op: MemoryOp) -> bool:
     """True where an access changes memory."""
     return op.effect in (Effect.WRITE, Effect.ATOMIC)
-
-
-def clipped(op: MemoryOp) -> bool:
-    """True where elements outside the tensor are not touched (`pad=` or `mask=True`)."""
-    return op.pad is not None if isinstance(op, Load | Gather) else op.mask
 
 
 def exclusive(parameter: Parameter) -> bool:

@@ -10,8 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,10 +18,13 @@ from tilec.artifact import Manifest, Obligation, to_json
 from tilec.audit.findings import Finding
 from tilec.audit.matching import Judged, match
 from tilec.audit.report import FORMAT, TRUSTS, Record, summary, tools
-from tilec.audit.tasks import Task, emulate_task, emulation_key, proof_key, prove_task
+from tilec.audit.tasks import EMULATION, PROOF, Task, Unit, emulation_key, proof_key, run_unit, unanswered
 from tilec.runtime import Bundle, BundledKernel
+from tilec.workers.scheduler import Crashed, Report, run
 
 TIME_LIMIT: Final = 600.0
+GRACE: Final = 30.0
+"""Seconds past the time limit that a task has to notice it."""
 LAUNCHES: Final = 5
 SEEDS: Final = 2
 
@@ -74,7 +76,7 @@ def _work(
 ) -> None:  # fmt: skip
     """Fill `known` with every proof and emulation that is not there yet, longest-running kinds first."""
     deadline = time.monotonic() + options.time_limit
-    waiting: dict[str, tuple[Callable[[Task], Any], Task, str]] = {}
+    waiting: dict[str, tuple[str, Task, str]] = {}
     for one in kernels:
         tir, ptx = _texts_of(one.manifest, texts)
         if not tir:
@@ -87,22 +89,34 @@ def _work(
             options.launches,
             options.seeds,
         )
-        waiting.setdefault(proof_key(tir, one.manifest), (prove_task, task, f"proved {one.name}"))
+        waiting.setdefault(proof_key(tir, one.manifest), (PROOF, task, one.name))
         if ptx and options.launches and options.seeds:
             key = emulation_key(tir, ptx, one.manifest, options.launches, options.seeds)
-            waiting.setdefault(key, (emulate_task, task, f"emulated {one.name}"))
+            waiting.setdefault(key, (EMULATION, task, one.name))
     todo = {key: item for key, item in waiting.items() if key not in known}
-    with ExitStack() as stack:
-        if options.jobs > 1 and len(todo) > 1:
-            pool = stack.enter_context(ProcessPoolExecutor(min(options.jobs, len(todo), os.cpu_count() or 1)))
-            futures: dict[str, Future[Any]] = {key: pool.submit(run, task) for key, (run, task, _) in todo.items()}
-            results: dict[str, Callable[[], Any]] = {key: future.result for key, future in futures.items()}
-        else:
-            results = {key: (lambda run=run, task=task: run(task)) for key, (run, task, _) in todo.items()}
-        for key, (_, _, label) in todo.items():
-            known[key] = results[key]()
-            if show is not None:
-                show(label)
+    keys = list(todo)
+    units = [Unit(kind, task, label) for kind, task, label in todo.values()]
+    jobs = min(options.jobs, os.cpu_count() or 1)
+    # Tasks end themselves at the deadline; what does not look at the clock any more is killed a little later.
+    with closing(run(units, run_unit, jobs, ("tilec.audit.tasks",), deadline=deadline + GRACE)) as events:
+        for event in events:
+            unit = units[event.index]
+            if isinstance(event, Report):
+                known[keys[event.index]] = event.message
+                if show is not None:
+                    show(("proved " if unit.kind == PROOF else "emulated ") + unit.name)
+            elif isinstance(event, Crashed):
+                known[keys[event.index]] = unanswered(unit.kind, f"the process that looked at it was {_end(event)}")
+    for key, unit in zip(keys, units, strict=True):
+        if key not in known:
+            known[key] = unanswered(unit.kind, "the time limit was reached")
+
+
+def _end(event: Crashed) -> str:
+    death = event.death
+    if death is not None and death.over:
+        return f"ended by its budget of {'memory' if death.over == 'memory' else 'time'}"
+    return event.text if death is not None else f"at fault: {event.text.strip().splitlines()[-1][:200]}"
 
 
 def _artifact(

@@ -7,9 +7,12 @@ name what they depend on by a digest (`proof_key`, `emulation_key`), so that the
 from __future__ import annotations
 
 import hashlib
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from tilec import progress
 from tilec.artifact import Manifest, manifest_from_json, to_json
 from tilec.audit.contract import contract_of, disagreements
 from tilec.audit.emulation import emulated
@@ -19,6 +22,7 @@ from tilec.audit.smt import Budget
 from tilec.bundle_format import canonical
 from tilec.ir.core import VerifyError
 from tilec.ir.parser import ParseError, parse_function
+from tilec.progress import Limits
 
 CONTRACT_FIELDS: Final = (
     "kernel", "constants", "tensors", "scalars", "grid", "launch_checks", "value_checks", "no_alias", "abi",
@@ -36,6 +40,36 @@ class Task:
     deadline: float
     launches: int = 0
     seeds: int = 0
+
+
+PROOF: Final = "proof"
+EMULATION: Final = "emulation"
+MEMORY_MB: Final = 8192
+"""What one task may take more than its process did before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A task with its kind, PROOF or EMULATION, and the name of the artifact it is for."""
+
+    kind: str
+    task: Task
+    name: str
+
+
+def run_unit(unit: Unit, emit: Callable[[Any], None]) -> None:
+    """What a worker does with a unit: emit the result of `prove_task` or `emulate_task`."""
+    left = max(unit.task.deadline - time.monotonic(), 1.0)
+    with progress.stage(f"the {unit.kind} of {unit.name}", Limits(2 * left, MEMORY_MB)):
+        found = prove_task(unit.task) if unit.kind == PROOF else emulate_task(unit.task)
+    emit(found)
+
+
+def unanswered(kind: str, reason: str) -> Any:
+    """The result of a task that gave none."""
+    if kind == PROOF:
+        return [asdict(Finding("contract", "it can be proven", UNKNOWN, reason))]
+    return {"status": "unknown", "reason": reason, "launches": []}
 
 
 def proof_key(tir: bytes, manifest: Manifest) -> str:

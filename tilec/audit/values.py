@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
-from tilec.audit.program import MemoryOp, Program
+from tilec.audit.program import Program
 from tilec.audit.scene import Loaded, Scene
 from tilec.audit.smt import Term
 from tilec.ir.core import Op, Value
@@ -30,6 +30,7 @@ from tilec.ir.ops import (
     If,
     Iota,
     Load,
+    MemoryOp,
     NumBlocks,
     Permute,
     Reduce,
@@ -312,25 +313,19 @@ class Execution:
 
     def place(self, op: MemoryOp, position: Position) -> tuple[Term, ...]:
         """The element of the tensor that an access touches at a position of its tile."""
-        if isinstance(op, Load | Gather):
-            operands = op.offsets if isinstance(op, Load) else op.indices
-        else:
-            operands = op.operands[2:]
-        if box(op) is None:
-            return tuple(self.element(index, position) for index in operands)
-        return tuple(smt.add(self.element(offset), at) for offset, at in zip(operands, position, strict=True))
+        if op.indexed:
+            return tuple(self.element(index, position) for index in op.places)
+        return tuple(smt.add(self.element(offset), at) for offset, at in zip(op.places, position, strict=True))
 
 
 def box(op: MemoryOp) -> tuple[int, ...] | None:
     """Extents of the box that an access touches; None for one that has an index per position."""
-    if op.opcode in ("gather", "scatter"):
-        return None
-    return op.result.tile.shape if isinstance(op, Load) else op.operands[1].tile.shape
+    return None if op.indexed else op.tile.tile.shape
 
 
 def tile_shape(op: MemoryOp) -> tuple[int, ...]:
     """Shape of the tile that an access moves."""
-    return op.result.tile.shape if isinstance(op, Load | Gather) else op.operands[1].tile.shape
+    return op.tile.tile.shape
 
 
 def moved(op: Op, position: Position) -> Position:
