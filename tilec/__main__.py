@@ -1,4 +1,8 @@
-"""`python -m tilec` and the `tilec` command."""
+"""`python -m tilec` and the `tilec` command.
+
+Both forget the folder that they are started in before they import anything (`tilec.startup`). Only Python itself looks for
+`tilec` there first under `python -m tilec`: in a folder that someone else filled, use the command or `python -P -m tilec`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,30 @@ import sys
 
 
 def main() -> None:
-    """Run the command line and exit with its status."""
-    from tilec.cli.commands import run
+    """Run the command line and exit with its status; Ctrl-C and SIGTERM end it with one line, while it loads too."""
+    try:
+        status = _run()
+    except (OSError, MemoryError, ImportError) as error:  # of the imports: a command that has begun answers for its own
+        print(f"error: tilec cannot be loaded: {getattr(error, 'strerror', None) or error or 'no memory'}", file=sys.stderr)
+        status = 2
+    sys.exit(status)
 
-    sys.exit(run())
+
+def _run() -> int:
+    from tilec.cli.ending import Terminated, hold_standard_streams, leave_signals, status_of_end, unwind_on_signals
+
+    try:
+        unwind_on_signals()
+        if not hold_standard_streams():
+            print("error: the output cannot be written: stdout is closed", file=sys.stderr)
+            return 2
+        from tilec.cli.commands import run
+
+        status = run()
+        leave_signals()
+        return status
+    except (KeyboardInterrupt, Terminated) as error:
+        return status_of_end(error)
 
 
 if __name__ == "__main__":

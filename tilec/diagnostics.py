@@ -8,9 +8,17 @@ A stage that refuses its input raises `CompileError` with one `Diagnostic` per p
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+Paint = Callable[[str, str], str]
+"""Takes the role of a piece of a rendered diagnostic (a key of `terminal.STYLES`) and its text, gives the text as printed."""
+
+
+def unpainted(role: str, text: str) -> str:
+    """A `Paint` that leaves text as it is."""
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +113,29 @@ def _source_lines(file: str, sources: dict[str, str]) -> list[str]:
     return sources[file].split("\n")
 
 
-def render(diagnostic: Diagnostic, sources: dict[str, str] | None = None) -> str:
-    """Text of one diagnostic; `sources` maps file names to their text where the disk should not be read."""
+def render(diagnostic: Diagnostic, sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:
+    """Text of one diagnostic; `sources` maps file names to their text where the disk should not be read, `paint` colours it."""
     sources = {} if sources is None else dict(sources)
-    lines = [f"error[{diagnostic.code}]: {diagnostic.message}"]
+    lines = [paint("error", f"error[{diagnostic.code}]") + paint("message", f": {diagnostic.message}")]
     labels = [*diagnostic.secondary] + ([diagnostic.primary] if diagnostic.primary else [])
     gutter = max((len(str(label.span.line)) for label in labels), default=1)
     margin = " " * gutter
     if diagnostic.primary is not None:
-        lines.append(f"{margin}--> {diagnostic.primary.span}")
-        lines.append(f"{margin} |")
-        lines.extend(_snippets(diagnostic, labels, gutter, sources))
-        lines.append(f"{margin} |")
+        bar = f"{margin} {paint('frame', '|')}"
+        lines.append(f"{margin}{paint('frame', '-->')} {diagnostic.primary.span}")
+        lines.extend((bar, *_snippets(diagnostic, labels, gutter, sources, paint), bar))
+    equals = f"{margin} {paint('frame', '=')}"
     if diagnostic.counterexample is not None:
-        lines.append(f"{margin} = counterexample: {diagnostic.counterexample}")
-    lines.extend(f"{margin} = {note}" for note in diagnostic.notes)
+        lines.append(f"{equals} {paint('counterexample', 'counterexample')}: {diagnostic.counterexample}")
+    lines.extend(f"{equals} {note}" for note in diagnostic.notes)
     if diagnostic.hint:
-        lines.extend(("", f"hint: {diagnostic.hint}"))
+        lines.extend(("", f"{paint('hint', 'hint')}: {diagnostic.hint}"))
     return "\n".join(lines)
 
 
-def _snippets(diagnostic: Diagnostic, labels: list[Label], gutter: int, sources: dict[str, str]) -> Iterable[str]:
+def _snippets(
+    diagnostic: Diagnostic, labels: list[Label], gutter: int, sources: dict[str, str], paint: Paint
+) -> Iterable[str]:  # fmt: skip
     primary = diagnostic.primary
     assert primary is not None
     ordered = sorted(labels, key=lambda label: (label.span.file != primary.span.file, label.span.file, label.span.line))
@@ -135,18 +145,19 @@ def _snippets(diagnostic: Diagnostic, labels: list[Label], gutter: int, sources:
         text_lines = _source_lines(span.file, sources)
         text = text_lines[span.line - 1] if span.line <= len(text_lines) else ""
         if shown is not None and shown[0] != span.file:
-            yield f"{' ' * gutter} ::: {span}"
+            yield f"{' ' * gutter} {paint('frame', ':::')} {span}"
         if shown != (span.file, span.line):
             if shown is not None and shown[0] == span.file and span.line > shown[1] + 1:
                 yield "..."
-            yield f"{span.line:>{gutter}} | {text}"
+            yield f"{paint('frame', f'{span.line:>{gutter}} |')} {text}"
         shown = (span.file, span.line)
         end = span.end_column if span.end_line == span.line else len(text)
         pad = " " * display_width(text[: span.column])
         mark = ("^" if label is primary else "-") * max(1, display_width(text[span.column : end]))
-        yield f"{' ' * gutter} | {pad}{mark} {label.text}".rstrip()
+        role = "primary" if label is primary else "secondary"
+        yield f"{' ' * gutter} {paint('frame', '|')} {pad}{paint(role, f'{mark} {label.text}'.rstrip())}"
 
 
-def render_all(diagnostics: Iterable[Diagnostic], sources: dict[str, str] | None = None) -> str:
+def render_all(diagnostics: Iterable[Diagnostic], sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:
     """Text of several diagnostics, a blank line between them."""
-    return "\n\n".join(render(diagnostic, sources) for diagnostic in diagnostics)
+    return "\n\n".join(render(diagnostic, sources, paint) for diagnostic in diagnostics)

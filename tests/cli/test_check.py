@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.build.test_real_products import BUILD, KERNEL
+from tests.project.test_real_products import BUILD, KERNEL
 from tilec.cli import check_command, commands
+from tilec.diagnostics import Diagnostic
+from tilec.project.worker import Outcome
+from tilec.target import TARGETS
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("TILEC_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     (tmp_path / "kernels_src").mkdir()
     (tmp_path / "kernels_src/add.py").write_text(KERNEL)
     (tmp_path / "build.toml").write_text(BUILD)
@@ -27,6 +32,28 @@ def test_proofs_name_the_rung_of_every_obligation(root: Path, capsys: pytest.Cap
     assert "add-E=bf16-BLOCK=1024  proven" in out
     assert "bounds of load from `x`: static" in out
     assert err == ""
+
+
+def test_the_schedule_is_shown_for_each_architecture(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "build.toml").write_text(BUILD + "schedule = { warps = 2, blocks = 3 }\n")
+    assert commands.run(["check", "--schedule"]) == 0
+    shown = capsys.readouterr().out
+    assert commands.run(["check", "--schedule", "--json"]) == 0
+    records = json.loads(capsys.readouterr().out)["kernels"]
+    for record in records:
+        assert record["schedule"]
+        for arch, schedule in record["schedule"].items():
+            assert f"  {arch}: 2 warps; 3 blocks a multiprocessor\n" in shown
+            assert (schedule["roles"], schedule["blocks"]) == ([{"name": "all", "warps": 2, "registers": None}], 3)
+    assert commands.run(["check", "--json"]) == 0
+    assert "schedule" not in json.loads(capsys.readouterr().out)["kernels"][0]
+
+
+def test_a_schedule_that_cannot_be_points_at_the_build_file(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "build.toml").write_text(BUILD + "schedule = { warps = 2, stages = 3 }\n")
+    assert commands.run(["check", "--arch", "sm_90"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("error[E0809]") == 1 and "build.toml:" in err and "stages" in err
 
 
 def test_second_check_runs_nothing(
@@ -86,3 +113,63 @@ def test_graph_writes_an_svg(root: Path) -> None:
     (root / "kernels_src/add.py").write_text(KERNEL.replace(", pad=0", ""))
     assert commands.run(["graph", "add", "-o", "refused.svg"]) == 1
     assert not (root / "refused.svg").exists()
+
+
+PRODUCT = '''"""A product of matrices."""
+import tilec
+from tilec import Const, Dim, Element, In, Out, bid, f32, grid, load, mma, requires, store, zeros
+
+
+class E(Element):
+    """bf16 or f8"""
+
+
+class M(Dim):
+    """rows"""
+
+
+class N(Dim):
+    """columns"""
+
+
+@tilec.kernel
+def product(a: In[E, M, 64], b: In[E, N, 64], out: Out[f32, M, N], *, E: Const):
+    grid(M // 64, N // 64)
+    requires(M % 64 == 0, N % 64 == 0)
+    rows, columns = load(a, (bid(0), 0), shape=(64, 64)), load(b, (bid(1), 0), shape=(64, 64))
+    store(out, (bid(0), bid(1)), mma(rows, columns.T, zeros((64, 64), f32)))
+'''
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixture[str], arch: str) -> None:
+    """A product of f8 is proven, and has no form on the tensor cores: `check` said nothing of it, `build` failed."""
+    (root / "kernels_src/product.py").write_text(PRODUCT)
+    entry = '\n[[kernel]]\nname = "product"\nconstants = { E = ["bf16", "f8e4m3"] }\n'
+    (root / "build.toml").write_text(BUILD.replace('"sm_90", "sm_100", "sm_120"', f'"{arch}"') + entry)
+    assert commands.run(["check", "product"]) == 1
+    out, err = capsys.readouterr()
+    assert [line.split()[:2] for line in out.splitlines()] == [["product-E=bf16", "proven"], ["product-E=f8e4m3", "refused"]]
+    assert err.count("error[E0506]") == 1
+    assert "hint: convert the operands" in err
+    told = err.partition("\n   = ")[0]
+    assert commands.run(["build", "-k", "product"]) == 1
+    out, err = capsys.readouterr()
+    assert "1 built, 0 up to date, 1 failed" in out
+    assert told.partition("\n\n")[0] in err
+    assert commands.run(["check", "product", "--json"]) == 1  # from the store, where it is known
+    assert [one["status"] for one in json.loads(capsys.readouterr().out)["kernels"]] == ["proven", "refused"]
+
+
+def test_check_says_which_architectures_refuse(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["check", "--arch", "sm_100,sm_120", "--json"]) == 0
+    assert "refused" not in capsys.readouterr().out
+    request = SimpleNamespace(kernel="k", constants={})
+    group = cast(Any, [SimpleNamespace(request=request, name="k", target=target) for target in TARGETS])
+    refused = (Diagnostic("E0507", "too much shared memory"),)
+    proofs = {"proofs": b'{"obligations": [], "unsafe": []}'}
+    outcomes = [Outcome(0, products=proofs), Outcome(1, products=proofs), Outcome(2, refused)]
+    record = check_command.record_of(group, outcomes, proofs=False)
+    assert (record["status"], record["refused_for"]) == ("refused", ["sm_120a"])
+    assert "refused_for" not in check_command.record_of(group, [Outcome(0, refused)], proofs=False)
+    assert check_command.record_of(group, outcomes[:2], proofs=False)["status"] == "proven"

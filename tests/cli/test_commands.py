@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.build import fake_stages, project
-from tilec.build import driver
+from tests.project import fake_stages, project
 from tilec.cli import build_command, commands
+from tilec.project import driver
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("TILEC_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
     made = project.make(tmp_path / "p")
     monkeypatch.chdir(made)
     defaults = dict(driver.build_project.__kwdefaults__ or {})
@@ -108,20 +109,23 @@ def test_cache_commands(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands.run(["build"])
     capsys.readouterr()
     assert commands.run(["cache", "dir"]) == 0
-    assert capsys.readouterr().out.strip() == str(root / "artifacts/store")
+    assert capsys.readouterr().out.strip() == str(root.parent / "store")
     assert commands.run(["cache", "size", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["blobs"] > 8
     assert commands.run(["cache", "verify"]) == 0
-    path = next((root / "artifacts/store/v1/blobs").glob("*/*"))
+    path = next((root.parent / "store/v2/blobs").iterdir())
     path.write_bytes(path.read_bytes() + b"x")
     assert commands.run(["cache", "verify"]) == 1
     assert commands.run(["cache", "verify"]) == 0
+    # What the entries that `verify` threw away named is pruned once it is too old to be on its way into the store.
+    for blob in (root.parent / "store/v2/blobs").iterdir():
+        os.utime(blob, (0, 0))
     assert commands.run(["cache", "prune", "--max-size", "0"]) == 0
     capsys.readouterr()
     commands.run(["cache", "size"])
-    assert capsys.readouterr().out == "0 blobs, 0 bytes\n"
+    assert int(capsys.readouterr().out.split()[0]) == 0
     assert commands.run(["cache", "clean"]) == 0
-    assert not (root / "artifacts/store/v1").exists()
+    assert list((root.parent / "store").iterdir()) == []
 
 
 def test_explain_prints_the_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +138,7 @@ def test_every_code_the_build_raises_has_a_page() -> None:
 
     folder = Path(driver.__file__).parents[1]
     used: set[str] = set()
-    for area in ("cache", "build", "cli"):
+    for area in ("cache", "project", "cli"):
         for path in (folder / area).glob("*.py"):
             used |= set(re.findall(r'"(E0\d{3})"', path.read_text()))
     assert {"E0701", "E0805"} <= used

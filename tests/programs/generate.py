@@ -18,6 +18,11 @@ SHAPES: tuple[Shape, ...] = (
     (16, 8), (8, 16), (32, 4), (1, 64), (64,), (128,), (3, 40), (5,), (7, 3), (4, 4, 8), (2, 128), (16, 32), (256,), (1, 1),
 )  # fmt: skip
 LARGE_SHAPES: tuple[Shape, ...] = ((16, 64), (32, 32), (1024,), (4, 256))
+ODD_SHAPES: tuple[Shape, ...] = (
+    (12,), (24,), (40,), (60,), (100,), (125,), (250,), (96,), (3, 40), (24, 10), (12, 12), (5, 25), (40, 6), (100, 3),
+    (7, 9, 2), (6, 5, 4), (1, 72), (9, 16), (16, 9), (5,),
+)  # fmt: skip
+LARGE_ODD_SHAPES: tuple[Shape, ...] = ((1000,), (1023,), (24, 40), (5, 200), (7, 12, 12), (360,), (31, 33))
 
 
 @dataclass(slots=True)
@@ -52,6 +57,7 @@ class Draft:
     provable: bool = True
     count: int = 0
     depth: int = 0
+    odd: bool = False  # extents are seldom powers of two
 
     def name(self, stem: str) -> str:
         """A new name."""
@@ -76,7 +82,13 @@ class Draft:
 
     def shape(self) -> Shape:
         """A shape, seldom a large one."""
+        if self.odd:
+            return self.r.choice(LARGE_ODD_SHAPES if self.r.random() < 0.15 else ODD_SHAPES)
         return self.r.choice(LARGE_SHAPES if self.r.random() < 0.06 else SHAPES)
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """The usual shapes."""
+        return ODD_SHAPES if self.odd else SHAPES
 
     def dtype(self) -> str:
         """A dtype that tiles are stored in."""
@@ -85,9 +97,18 @@ class Draft:
 
 def program(number: int) -> Program:
     """A program over all operations."""
-    r = random.Random(f"program {number}")
+    return _program(number, f"program {number}", odd=False)
+
+
+def odd_program(number: int) -> Program:
+    """A program over all operations on tiles whose extents are not powers of two."""
+    return _program(number, f"odd program {number}", odd=True)
+
+
+def _program(number: int, seed: str, *, odd: bool) -> Program:
+    r = random.Random(seed)
     mode = r.choice(["sums", "sums", "products", "smooth", "smooth"])
-    draft = new_draft(r, mode)
+    draft = new_draft(r, mode, odd=odd)
     for _ in range(r.choice([1, 2, 2, 3])):
         add_input(draft)
     for step in r.sample(STEPS, r.choice([1, 2, 3])):
@@ -97,10 +118,10 @@ def program(number: int) -> Program:
     return finished(draft, number, mode)
 
 
-def new_draft(r: random.Random, mode: str) -> Draft:
+def new_draft(r: random.Random, mode: str, *, odd: bool = False) -> Draft:
     """A program with a grid and nothing else."""
-    tiles = Tiles(r, [], mode=mode)
-    draft = Draft(r, tiles)
+    tiles = Tiles(r, [], mode=mode, folds=(3, 5, 7, 12, 24) if odd else (2, 4, 8, 16))
+    draft = Draft(r, tiles, odd=odd)
     draft.dims["N"] = r.randint(1, 3)
     draft.head.append("grid(N)")
     draft.line("b = bid(0)")
@@ -114,7 +135,7 @@ def finished(draft: Draft, number: int, mode: str) -> Program:
     text = f"{dims}@tilec.kernel\ndef program({', '.join([*draft.parameters, *scalars])}):\n"
     text += "\n".join([*(f"    {line}" for line in draft.head), *draft.body]) + "\n"
     source = f'"""Random program {number}."""\n\n{imports(text)}\n\n{text}'
-    warps = None if "mma" in draft.parts else draft.r.choice([1, 2, 4])
+    warps = None if "mma" in draft.parts else draft.r.choice([1, 2, 3, 4, 5, 6, 8] if draft.odd else [1, 2, 4])
     return Program(
         number,
         source,
@@ -208,7 +229,7 @@ def _branch(d: Draft) -> None:
 
 def _gather(d: Draft) -> None:
     """Elements of the block's own row at an index that data decides, cut to the row."""
-    shape, dtype = d.r.choice([s for s in SHAPES if len(s) == 1]), d.dtype()
+    shape, dtype = d.r.choice([s for s in d.shapes() if len(s) == 1]), d.dtype()
     extent = d.r.choice([1, 3, 8, 33])
     integers = d.r.choice([k for k in INTEGERS if k in d.tiles.dtypes])
     index = f"({d.tiles.expression(integers, shape, 2)}).astype(i32)"
@@ -221,9 +242,10 @@ def _gather(d: Draft) -> None:
 
 def _scatter(d: Draft) -> None:
     """Lanes in another order to the block's own row; some fall outside and are masked away."""
-    shape, dtype = d.r.choice([(64,), (8,), (128,), (256,)]), d.dtype()
+    shape, dtype = d.r.choice([(40,), (100,), (125,), (250,)] if d.odd else [(64,), (8,), (128,), (256,)]), d.dtype()
     (extent,) = shape
-    order = d.r.choice([f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"])
+    orders = [f"{extent - 1} - arange({extent})", f"arange({extent}) ^ 5", f"(arange({extent}) * 3 + 1) % {extent}"]
+    order = d.r.choice(orders if extent % 8 == 0 else orders[::2])
     room = d.r.choice([extent, extent // 2])
     d.provable = d.provable and "-" in order
     tensor = d.tensor("InOut", dtype, "N", room)
@@ -235,7 +257,7 @@ def _atomic(d: Draft) -> None:
     """Integers and exact float maxima combined by all blocks into one tile."""
     dtype = d.r.choice(["i32", "u32", "i64", "f32"])
     kind = d.r.choice(["atomic_max", "atomic_min"] + ([] if dtype == "f32" else ["atomic_add"] * 2))
-    shape = d.r.choice([s for s in SHAPES if len(s) == 1])
+    shape = d.r.choice([s for s in d.shapes() if len(s) == 1])
     start = d.r.choice([0, 1])
     tensor = d.tensor("Atomic", dtype, *shape)
     d.line(f"{kind}({tensor}, {d.tiles.expression(dtype, shape, 2)}, offset={start}{', mask=True' if start else ''})")
@@ -246,6 +268,8 @@ def _product(d: Draft) -> None:
     """A matrix product, in one step or along a loop that is staged through shared memory."""
     dtype = d.r.choice(["bf16", "f16"])
     rows, columns, inner = d.r.choice([16, 32, 64]), d.r.choice([16, 32]), d.r.choice([16, 32])
+    if d.odd:
+        rows, columns, inner = d.r.choice([16, 48, 96]), d.r.choice([8, 24, 40]), d.r.choice([48, 80])
     steps = d.r.choice([1, 2, 3])
     access = d.r.choice(["In", "In", "InOut"])
     a, w = d.tensor(access, dtype, "N", rows, inner * steps), d.tensor("In", dtype, inner * steps, columns)

@@ -26,8 +26,9 @@ from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Access, Function
 from tilec.ir.types import TensorType
 from tilec.lowering import Lowered, lower
-from tilec.passes import prepare
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
 from tilec.target import Target
 
 LOWERING_TESTS = str(Path(__file__).resolve().parents[1] / "lowering")
@@ -90,7 +91,7 @@ def difference(
 
 def lowered(program: Program, target: Target) -> Lowered:
     """The program as MLIR."""
-    return lower(prepare(load(program), target, num_warps=program.warps), target)
+    return lower(prepare(load(program), target, Overrides(warps=program.warps)), target)
 
 
 def manifest(function: Function, made: Lowered, target: Target) -> Manifest:

@@ -54,6 +54,7 @@ class Tiles:
     mode: str = "any"  # any, sums, products, smooth
     most: int = 1024
     dtypes: tuple[str, ...] = INTEGERS + FLOATS
+    folds: tuple[int, ...] = (2, 4, 8, 16)  # extents of the axes that are reduced
     used: set[str] = field(default_factory=set[str])
 
     @property
@@ -175,7 +176,7 @@ class Tiles:
         return (*found, rest) if rest > 1 or not found else tuple(found)
 
     def _reduced(self, dtype: str, shape: Shape, depth: int) -> str | None:
-        extents = [e for e in (2, 4, 8, 16) if e * prod(shape) <= self.most]
+        extents = [e for e in self.folds if e * prod(shape) <= self.most]
         if not extents or len(shape) > 2:
             return None
         axis = self.r.randint(0, len(shape))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from tests.programs.generate import Program, program
+from tests.programs.generate import Program, odd_program, program
 from tests.programs.machines import Outcome, examine
-from tests.programs.traffic import traffic
+from tests.programs.traffic import odd_traffic, traffic
 from tilec.target import Target
 
-MAKE = {"program": program, "traffic": traffic}
-SECONDS = 120.0
+MAKE = {"program": program, "traffic": traffic, "odd program": odd_program, "odd traffic": odd_traffic}
+SECONDS = 1200.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from tilec.diagnostics import CompileError, Diagnostic, render_all
 from tilec.frontend import load_kernel
-from tilec.passes.prove import prove
+from tilec.lowering import lower
+from tilec.passes.prover import prove
+from tilec.passes.schedule import prepare
+from tilec.target import SM_90A
 
 FOLDER = Path(__file__).resolve().parent
 _EXPECTED = re.compile(r"#~(\^*)((?: E\d{4})+)")
@@ -46,10 +49,13 @@ def expected(text: str) -> set[tuple[int, str]]:
 
 
 def diagnose(path: Path) -> tuple[Diagnostic, ...]:
-    """What the frontend or the prover says against a kernel; empty if it is accepted."""
+    """What the frontend or the prover says against a kernel, in the folder `schedule` also what its schedule and its lowering
+    say on sm_90a; empty if it is accepted."""
     try:
         function = load_kernel(path, constants(path.read_text(encoding="utf-8")))
         prove(function)
+        if path.parent.name == "schedule":
+            lower(prepare(function, SM_90A), SM_90A)
     except CompileError as error:
         return error.diagnostics
     return ()

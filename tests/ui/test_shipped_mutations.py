@@ -21,7 +21,7 @@ from tilec.diagnostics import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function
-from tilec.passes.prove import prove
+from tilec.passes.prover import prove
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "kernels_src"

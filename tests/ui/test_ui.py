@@ -14,7 +14,7 @@ import pytest
 from tests.soundness.verdict import KINDS, replay
 from tests.ui.corpus import FOLDER, constants, diagnose, expected, kernels, rendered
 from tilec.frontend import load_kernel
-from tilec.passes.aliasing import launch_checks
+from tilec.passes.prover.aliasing import launch_checks
 
 FORBIDDEN = re.compile(
     r"\bisl\b|islpy|PwAff|BasicSet|\bPoly\b|\bValue\(|\bSSA\b|\bIR\b|tilec\.(?:ir|passes|frontend)|TileType|TensorType|"

@@ -12,13 +12,14 @@ from typing import Any
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.progress import DEFAULT_LIMITS
 from tilec.runtime import BundleError
-from tilec.target import TARGETS
+from tilec.target import TARGETS, Target
 
 
 def audit_command(
-    path: str, *, json_file: str | None, time_limit: float, jobs: int, kernels: tuple[str, ...], launches: int, seeds: int,
-    rebuild: bool,
+    path: str, *, digest: str | None, json_file: str | None, time_limit: float, jobs: int, kernels: tuple[str, ...],
+    launches: int, seeds: int, rebuild: bool,
 ) -> int:  # fmt: skip
     """Audit a bundle, print the table, write the report; the exit status."""
     try:
@@ -29,7 +30,7 @@ def audit_command(
             raise
         hint = "run `pip install 'tilec[audit]'`"
         raise CompileError(Diagnostic("E0601", "`z3-solver` is not installed", hint=hint)) from None
-    with opened(path) as bundle:
+    with opened(path, digest=digest) as bundle:
         known = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
             if name not in known:
@@ -58,11 +59,17 @@ def _progress() -> Callable[[str], None]:
 
 def _assemble(ptx: str, arch: str) -> bytes:
     """The CUBIN of a PTX text; needs the compiler."""
-    from tilec.assemble import assemble
+    from tilec.workers.call import call
 
     target = next((target for target in TARGETS if target.name == arch), None)
     if target is None:
         raise UsageError(f"no architecture `{arch}`")
+    return call(_assembled, ptx, target, what=f"assembling the PTX for {target}", limits=DEFAULT_LIMITS)
+
+
+def _assembled(ptx: str, target: Target) -> bytes:
+    from tilec.assemble import assemble
+
     return assemble(ptx, target).cubin
 
 

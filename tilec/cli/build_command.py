@@ -6,19 +6,29 @@ import json
 import sys
 import time
 
-from tilec.build.closed_world import Use, World, enumerate_world
-from tilec.build.closed_world import as_json as world_json
-from tilec.build.driver import build_project
-from tilec.build.plan import artifact_name
-from tilec.build.report import as_json as to_json
-from tilec.build.report import diagnostic_json, progress, summary_line, table
-from tilec.cli.project import chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
+from tilec.cli.project import (
+    chosen_entries,
+    chosen_targets,
+    open_project,
+    open_store,
+    print_diagnostics,
+    print_line,
+    say,
+    status_of,
+    toolchain,
+)
 from tilec.diagnostics import CompileError
+from tilec.project.closed_world import Use, World, enumerate_world
+from tilec.project.closed_world import as_json as world_json
+from tilec.project.driver import build_project
+from tilec.project.plan import artifact_name
+from tilec.project.report import as_json as to_json
+from tilec.project.report import diagnostic_json, notes, progress, summary_line, table
 
 
 def build_command(
     project: str, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
-    dump: tuple[str, str] | None,
+    whole: bool, dump: tuple[str, str] | None,
 ) -> int:  # fmt: skip
     """Build and print; the exit status."""
     start = time.perf_counter()
@@ -29,11 +39,11 @@ def build_command(
         world = enumerate_world(build, targets)
         if world.problems:
             raise CompileError(world.problems)
-    store = open_store(build)
+    store = open_store()
     try:
         with progress() as show:
             built = build_project(
-                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump
+                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, say=say
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):
             from tilec.cache.maintain import DEFAULT_CAP, prune, size
@@ -44,16 +54,20 @@ def build_command(
         store.close()
     seconds = time.perf_counter() - start
     for problem in built.problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        print_line("warning", problem)
     print_diagnostics(built.diagnostics, build.root)
     if explain:
         for result in built.results:
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
+    for text in notes(built.results):
+        print_line("note", text)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))
     else:
-        table(built.results)
+        shown = [result for result in built.results if whole or result.status != "hit"]
+        if shown:
+            table(shown)
         print(summary_line(built, seconds))
     return status_of(built.diagnostics)
 

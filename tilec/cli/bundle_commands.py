@@ -1,4 +1,4 @@
-"""`tilec bundle pack|list|verify|diff|show`."""
+"""`tilec bundle pack|list|diff|show`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
+from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError, open_bundle
+from tilec.spelling import or_mean
 
 if TYPE_CHECKING:
-    from tilec.build.buildfile import BuildFile, KernelEntry
-    from tilec.build.closed_world import World
+    from tilec.project.buildfile import BuildFile, KernelEntry
+    from tilec.project.closed_world import World
 
 
-def opened(path: str, arch: str | None = None, sha256: str | None = None) -> Bundle:
+def opened(path: str, arch: str | None = None, digest: str | None = None) -> Bundle:
     """A verified bundle; CompileError with the code of the refusal."""
     targets = chosen_targets(arch)
     if targets is not None and len(targets) != 1:
         raise UsageError("a bundle is for one architecture; name one with `--arch`")
     try:
-        return open_bundle(path, arch=targets[0].name if targets else None, digest=sha256)
+        return open_bundle(path, arch=targets[0].name if targets else None, digest=digest)
     except BundleError as error:
         raise CompileError(Diagnostic(error.code, error.message)) from None
 
@@ -32,11 +33,11 @@ def pack_command(
     project: str, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
 ) -> int:  # fmt: skip
     """Build what the models need, write their bundles and print one line for each; the exit status."""
-    from tilec.build.closed_world import enumerate_world
-    from tilec.build.driver import build_project
-    from tilec.build.report import diagnostic_json, progress
     from tilec.bundle.describe import summary
     from tilec.bundle.pack import pack
+    from tilec.project.closed_world import enumerate_world
+    from tilec.project.driver import build_project
+    from tilec.project.report import diagnostic_json, progress
 
     build = open_project(project)
     chosen = _chosen_models(build, models)
@@ -46,16 +47,16 @@ def pack_command(
         raise CompileError(world.problems)
     folder = Path(output) if output is not None else build.root / "artifacts" / "bundles"
     rows: list[dict[str, Any]] = []
-    with contextlib.closing(open_store(build)) as store:
+    with contextlib.closing(open_store()) as store:
         with progress() as show:
             built = build_project(
-                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show
+                build, needed_entries(world), targets, store, toolchain(store), jobs=jobs, progress=show, say=say
             )  # fmt: skip
         print_diagnostics(built.diagnostics, build.root)
         if not built.diagnostics:
             for model in build.models:
                 for target in targets if model.name in chosen else ():
-                    with pack(model, target, world, built, store, folder) as bundle:
+                    with pack(model, build.families[model.family], target, world, built, store, folder) as bundle:
                         rows.append({"file": str(bundle.path), **summary(bundle)})
     if as_json:
         errors = [diagnostic_json(item, build.root) for item in built.diagnostics]
@@ -75,7 +76,8 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(known)
     for name in wanted:
         if name not in known:
-            raise UsageError(f"no model `{name}` in `{build.path.name}`; the models are {', '.join(known)}")
+            listed = f"; the models are {', '.join(known)}"
+            raise UsageError(f"no model `{name}` in `{build.path.name}`{or_mean(name, known) or listed}")
     return tuple(dict.fromkeys(wanted))
 
 
@@ -85,11 +87,11 @@ def needed_entries(world: World) -> tuple[KernelEntry, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def list_command(path: str, *, as_json: bool) -> int:
+def list_command(path: str, digest: str | None, *, as_json: bool) -> int:
     """Print the kernels of a bundle."""
     from tilec.bundle.describe import summary
 
-    with opened(path) as bundle:
+    with opened(path, digest=digest) as bundle:
         data = summary(bundle)
     if as_json:
         print(json.dumps(data, indent=1))
@@ -117,51 +119,11 @@ def list_command(path: str, *, as_json: bool) -> int:
     return 0
 
 
-def verify_command(paths: tuple[str, ...], arch: str | None, sha256: str | None, *, as_json: bool) -> int:
-    """Verify bundles and print one line for each that is sound; 1 where one is refused."""
-    from tilec.build.report import diagnostic_json
-
-    if sha256 is not None and len(paths) != 1:
-        raise UsageError("`--sha256` is of one bundle; name one")
-    results: list[dict[str, Any]] = []
-    problems: list[Diagnostic] = []
-    for path in paths:
-        try:
-            row: dict[str, Any]
-            with opened(path, arch, sha256) as bundle:
-                _check_texts(bundle)
-                line = f"{path}: sound, {bundle.model} for {bundle.arch}, {len(bundle.kernels)} kernels, {bundle.size} bytes"
-                row: dict[str, Any] = {
-                    "model": bundle.model,
-                    "arch": bundle.arch,
-                    "sha256": bundle.digest,
-                    "bytes": bundle.size,
-                }
-            results.append({"file": path, "sound": True, **row})
-            if not as_json:
-                print(f"{line}, sha256 {row['sha256']}")
-        except CompileError as error:
-            problems.extend(error.diagnostics)
-            results.append({"file": path, "sound": False, "errors": [diagnostic_json(item) for item in error.diagnostics]})
-    print_diagnostics(problems)
-    if as_json:
-        print(json.dumps({"bundles": results}, indent=1))
-    return status_of(problems)
-
-
-def _check_texts(bundle: Bundle) -> None:
-    """Expand tile IR and PTX, which opening does not; CompileError where one is damaged."""
-    try:
-        bundle.texts()
-    except BundleError as error:
-        raise CompileError(Diagnostic(error.code, error.message)) from None
-
-
-def show_command(path: str, kernel: str, *, as_json: bool) -> int:
+def show_command(path: str, kernel: str, digest: str | None, *, as_json: bool) -> int:
     """Print the contract, resources and proofs of one kernel of a bundle."""
     from tilec.bundle.describe import kernel_json, kernel_lines
 
-    with opened(path) as bundle:
+    with opened(path, digest=digest) as bundle:
         names = [one.name for one in bundle.kernels if kernel in (one.name, one.manifest.kernel)]
         if len(names) != 1:
             reason = f"has several kernels `{kernel}`: {', '.join(names)}" if names else f"has no kernel `{kernel}`"
@@ -171,12 +133,12 @@ def show_command(path: str, kernel: str, *, as_json: bool) -> int:
     return 0
 
 
-def diff_command(old_path: str, new_path: str, *, as_json: bool) -> int:
-    """Print what two bundles differ in; 1 where they do."""
+def diff_command(old_file: tuple[str, str | None], new_file: tuple[str, str | None], *, as_json: bool) -> int:
+    """Print what two bundles (path, and the digest it must have) differ in; 1 where they do."""
     from tilec.bundle.compare import as_json as to_json
     from tilec.bundle.compare import bundle_changes
 
-    with opened(old_path) as old, opened(new_path) as new:
+    with opened(old_file[0], digest=old_file[1]) as old, opened(new_file[0], digest=new_file[1]) as new:
         changes = bundle_changes(old, new)
         same = old.digest == new.digest
         if as_json:

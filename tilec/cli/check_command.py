@@ -1,92 +1,143 @@
-"""`tilec check`: every specialisation through the front end and the prover, in workers, answers kept in the store."""
+"""`tilec check`: every specialisation through the front end, the prover and the lowering for each of its architectures, in
+workers, answers kept in the store. What it accepts `tilec build` compiles; only budgets and the assembler come after."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from typing import Any
 
-from tilec.build.plan import plan
-from tilec.build.report import RUNGS, diagnostic_json
-from tilec.build.scheduler import Crashed, Report, run
-from tilec.build.worker import Outcome, Task, raise_if_fatal
-from tilec.build.worker import run as run_task
 from tilec.cache import FileDigests
-from tilec.cli.project import chosen_entries, open_project, open_store, print_diagnostics, status_of, toolchain
-from tilec.diagnostics import Diagnostic
-from tilec.pipeline import CHECK_STAGES, look_up
-from tilec.target import TARGETS
+from tilec.cli.project import (
+    chosen_entries,
+    chosen_targets,
+    open_project,
+    open_store,
+    print_diagnostics,
+    print_line,
+    say,
+    status_of,
+    toolchain,
+)
+from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
+from tilec.project.plan import Planned, digests_note, plan
+from tilec.project.report import RUNGS, diagnostic_json
+from tilec.project.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
+from tilec.project.worker import run as run_task
+from tilec.schedule import Schedule
 from tilec.toolchain import PROVERS
+from tilec.workers.scheduler import Crashed, Report, run
+from tilec.workers.verdict import diagnose
 
-CHECK_PRELOAD = ("tilec.frontend", "tilec.passes")
 
-
-def check_command(project: str, kernels: tuple[str, ...], jobs: int, *, proofs: bool, as_json: bool) -> int:
-    """Prove and print; the exit status."""
+def check_command(
+    project: str, arch: str | None, kernels: tuple[str, ...], jobs: int, *, proofs: bool, schedule: bool, as_json: bool
+) -> int:  # fmt: skip
+    """Judge and print; the exit status."""
     build = open_project(project)
     entries = chosen_entries(build, kernels)
-    store = open_store(build)
-    files = FileDigests(store.base / "files.json")
-    planned, refusals = plan(build, entries, TARGETS[:1], store, files, toolchain(store, PROVERS))
+    store = open_store()
+    files = FileDigests(store, digests_note(build.root))
+    planned, refusals = plan(build, entries, chosen_targets(arch), store, files, toolchain(store, PROVERS))
     files.save()
-    found: dict[int, Outcome] = {}
+    groups = _by_specialisation(planned)
+    found: dict[tuple[int, int], Outcome] = {}
     todo: list[int] = []
-    for position, item in enumerate(planned):
-        known = look_up(item.request, None, store, CHECK_STAGES)
-        if known is None:
-            todo.append(position)
-        else:
-            found[position] = Outcome(0, products={"proofs": known.products["proofs"]})
+    for number, group in enumerate(groups):
+        known = [look_up(item.request, item.target, store, CHECK_STAGES) for item in group]
+        for position, work in enumerate(known):
+            if work is None:
+                todo.append(number)
+                break
+            found[number, position] = Outcome(position, products={name: work.products[name] for name in CHECK_PRODUCTS})
     problems = store.problems
     store.close()
-    tasks = [Task(planned[position].request, planned[position].name, (), (), str(store.root)) for position in todo]
-    for event in run(tasks, run_task, jobs, CHECK_PRELOAD) if tasks else ():
-        if isinstance(event, Report) and isinstance(event.message, Outcome):
-            raise_if_fatal(event.message)
-            found[todo[event.index]] = event.message
-            problems.extend(event.message.problems)
-        elif isinstance(event, Crashed):
-            notes = tuple(event.text.strip().splitlines()[-3:])
-            crash = Diagnostic("E0504", f"internal error in tilec while proving `{tasks[event.index].name}`", notes=notes)
-            found[todo[event.index]] = Outcome(0, (crash,))
+    if todo:
+        _prove(groups, todo, str(store.root), jobs, found, problems)
     for problem in dict.fromkeys(problems):
-        print(f"warning: {problem}", file=sys.stderr)
+        print_line("warning", problem)
     diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
     seen: set[tuple[str, str, str]] = set()
     results: list[dict[str, Any]] = []
-    for position, item in enumerate(planned):
-        outcome = found[position]
-        for one in outcome.diagnostics:
+    for number, group in enumerate(groups):
+        outcomes = [found[number, position] for position in range(len(group)) if (number, position) in found]
+        for one in (one for outcome in outcomes for one in outcome.diagnostics):
             mark = (one.code, one.message, str(one.primary))
             if mark not in seen:
                 seen.add(mark)
                 diagnostics.append(one)
-        record: dict[str, Any] = {"kernel": item.request.kernel, "constants": item.request.constants, "name": item.name}
-        record["status"] = "refused" if outcome.diagnostics else "proven"
-        if not outcome.diagnostics:
-            data = json.loads(outcome.products["proofs"])
-            obligations: list[dict[str, Any]] = data["obligations"]
-            record["proofs"] = {rung: sum(one["rung"] == rung for one in obligations) for rung in RUNGS}
-            record["unsafe"] = data["unsafe"]
-            if proofs:
-                record["obligations"] = obligations
-                record["launch_checks"] = [one["text"] for one in data["launch_checks"]]
-        results.append(record)
+        results.append(record_of(group, outcomes, proofs=proofs, schedule=schedule))
     print_diagnostics(diagnostics, build.root)
     if as_json:
         print(json.dumps({"kernels": results, "errors": [diagnostic_json(item, build.root) for item in diagnostics]}, indent=1))
     else:
-        _print(results, proofs)
+        _print(results, proofs=proofs)
     sys.stdout.flush()
     return status_of(diagnostics)
 
 
-def _print(results: list[dict[str, Any]], proofs: bool) -> None:
+def record_of(group: list[Planned], outcomes: list[Outcome], *, proofs: bool, schedule: bool = False) -> dict[str, Any]:
+    """What is printed of one specialisation; `outcomes` are those of its targets, the first alone where it told all."""
+    item = group[0]
+    refused = [group[one.position].target.name for one in outcomes if one.diagnostics]
+    record: dict[str, Any] = {"kernel": item.request.kernel, "constants": item.request.constants, "name": item.name}
+    record["status"] = "refused" if refused else "proven"
+    if 0 < len(refused) < len(group) == len(outcomes):
+        record["refused_for"] = refused
+    if not refused:
+        data = json.loads(outcomes[0].products["proofs"])
+        obligations: list[dict[str, Any]] = data["obligations"]
+        record["proofs"] = {rung: sum(one["rung"] == rung for one in obligations) for rung in RUNGS}
+        record["unsafe"] = data["unsafe"]
+        if proofs:
+            record["obligations"] = obligations
+            record["launch_checks"] = [one["text"] for one in data["launch_checks"]]
+    if schedule:
+        made = [one for one in outcomes if not one.diagnostics]
+        record["schedule"] = {group[one.position].target.name: json.loads(one.products["schedule"]) for one in made}
+    return record
+
+
+def _by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
+    """Artifacts of one kernel and constants together, each for another target, in order."""
+    groups: dict[str, list[Planned]] = {}
+    for item in planned:
+        groups.setdefault(item.name, []).append(item)
+    return list(groups.values())
+
+
+def _task(group: list[Planned], store: str) -> Task:
+    return Task(group[0].request, group[0].name, tuple(item.target for item in group), (), store, check=True)
+
+
+def _prove(
+    groups: list[list[Planned]], todo: list[int], store: str, jobs: int, found: dict[tuple[int, int], Outcome],
+    problems: list[str],
+) -> None:  # fmt: skip
+    """Run the check's stages of what is in `todo`; outcomes go to `found`, what is wrong with the store to `problems`."""
+    tasks = [_task(groups[number], store) for number in todo]
+    with contextlib.closing(run(tasks, run_task, jobs, CHECK_PRELOAD, say)) as events:
+        for event in events:
+            if isinstance(event, Report) and isinstance(event.message, Outcome):
+                raise_if_fatal(event.message)
+                found[todo[event.index], event.message.position] = event.message
+                problems.extend(event.message.problems)
+            elif isinstance(event, Crashed):
+                item = groups[todo[event.index]][0]
+                crash = diagnose(event, f"proving `{item.name}`", item.entry.span)
+                found[todo[event.index], 0] = Outcome(0, (crash,))
+
+
+def _print(results: list[dict[str, Any]], *, proofs: bool) -> None:
     width = max((len(record["name"]) for record in results), default=0)
     for record in results:
         counts = record.get("proofs", {})
         words = " ".join(f"{rung}:{count}" for rung, count in counts.items() if count)
-        print(f"{record['name']:<{width}}  {record['status']}  {words}".rstrip())
+        status = record["status"] + (f" for {', '.join(record['refused_for'])}" if "refused_for" in record else "")
+        print(f"{record['name']:<{width}}  {status}  {words}".rstrip())
+        for arch, schedule in record.get("schedule", {}).items():
+            print(f"  {arch}: {Schedule.from_json(schedule)}")
         if proofs:
             for one in record.get("obligations", []):
                 facts = f" by {'; '.join(one['facts'])}" if one["facts"] else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import Any
@@ -9,36 +10,30 @@ from typing import Any
 import click
 
 from tilec import __version__
-from tilec.cli.project import UsageError, print_diagnostics, status_of
+from tilec.cli.bundle_group import BUNDLE as _BUNDLE
+from tilec.cli.bundle_group import DIGEST as _DIGEST
+from tilec.cli.bundle_group import bundle
+from tilec.cli.ending import status_of_end
+from tilec.cli.options import ARCH as _ARCH
+from tilec.cli.options import AUDIT_EPILOG, ENDED, EPILOG, add_colour
+from tilec.cli.options import JOBS as _JOBS
+from tilec.cli.options import JSON as _JSON
+from tilec.cli.options import PROJECT as _PROJECT
+from tilec.cli.options import cores as _cores
+from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
 from tilec.defects import defect
-from tilec.diagnostics import CompileError
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.spelling import or_mean
 
-EPILOG = "Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, 130 interrupted."
-BUNDLE_EPILOG = (
-    "Exit status: 0 done, 1 a bundle was refused or differs, or a kernel was refused, 2 wrong usage, a file that cannot be "
-    "read or written, or the environment, 130 interrupted."
-)
-AUDIT_EPILOG = (
-    "Exit status: 0 every obligation is confirmed and no launch has a fault, 1 something is refuted, faulty or not what its "
-    "digest says, 2 wrong usage, a file that cannot be read or written, or the environment, 3 nothing is refuted but something "
-    "is unknown, 130 interrupted."
-)
-_PROJECT = click.option(
-    "--project", default=".", metavar="PATH", help="Folder with the build.toml, or the file. Default: here."
-)  # fmt: skip
-_ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
-_JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
-_STAGES = ("tir", "proofs", "mlir", "ptx", "cubin")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+_STAGES = ("tir", "proofs", "schedule", "mlir", "ptx", "cubin")
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tilec", message="%(prog)s %(version)s")
-def tilec() -> None:
+@click.option(
+    "--cache-dir", metavar="DIR", help="Folder of the store. Default: TILEC_CACHE_DIR, else tilec in the user's cache folder."
+)
+def tilec(cache_dir: str | None) -> None:
     """Compile GPU tile kernels ahead of time, and prove them safe.
 
     \b
@@ -49,6 +44,8 @@ def tilec() -> None:
       tilec build --explain            say why each artifact was rebuilt
       tilec bundle pack -m qwen3-4b    write a model's artifacts into one file per architecture
     """
+    if cache_dir is not None:
+        os.environ["TILEC_CACHE_DIR"] = cache_dir
 
 
 @tilec.command(epilog=EPILOG)
@@ -58,11 +55,12 @@ def tilec() -> None:
 @_JOBS
 @_JSON
 @click.option("--explain", is_flag=True, help="Say why each artifact was rebuilt.")
+@click.option("--table", "whole", is_flag=True, help="List every artifact. Default: those that were not up to date.")
 @click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
 @click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
 def build(
     project: str, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
-    plan: bool, dump_stage: tuple[str, str] | None,
+    whole: bool, plan: bool, dump_stage: tuple[str, str] | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml into artifacts/build/.
 
@@ -81,27 +79,33 @@ def build(
         return plan_command(project, arch, kernels, as_json=as_json)
 
     if dump_stage is not None and dump_stage[0] not in _STAGES:
-        raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}")
-    return build_command(project, arch, kernels, jobs or _cores(), as_json=as_json, explain=explain, dump=dump_stage)
+        raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
+    workers = jobs or _cores()
+    return build_command(project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage)
 
 
 @tilec.command(epilog=EPILOG)
 @click.argument("kernels", nargs=-1)
 @_PROJECT
+@_ARCH
 @click.option("--proofs", is_flag=True, help="Per access, the rung of the ladder that discharged it.")
+@click.option("--schedule", is_flag=True, help="Per architecture, how threads run it: warps, stages, instructions.")
 @_JOBS
 @_JSON
-def check(kernels: tuple[str, ...], project: str, proofs: bool, jobs: int | None, as_json: bool) -> int:
-    """Prove kernels safe without building them.
+def check(
+    kernels: tuple[str, ...], project: str, arch: str | None, proofs: bool, schedule: bool, jobs: int | None, as_json: bool
+) -> int:  # fmt: skip
+    """Prove kernels safe and lower them for each architecture, without building them; this needs no compiler.
 
     \b
     Examples:
       tilec check
-      tilec check matmul --proofs
+      tilec check matmul --proofs --schedule
     """
     from tilec.cli.check_command import check_command
 
-    return check_command(project, kernels, jobs or _cores(), proofs=proofs, as_json=as_json)
+    workers = jobs or _cores()
+    return check_command(project, arch, kernels, workers, proofs=proofs, schedule=schedule, as_json=as_json)
 
 
 @tilec.command(epilog=EPILOG)
@@ -157,7 +161,7 @@ def graph(kernel: str, project: str, constants: tuple[str, ...], output: str) ->
 
 @tilec.command(
     epilog="Exit status: 0 nothing found, 1 faults found or the kernel was refused, 2 wrong usage, PTX that the emulator "
-    "does not know, or the environment, 130 interrupted."
+    f"does not know, or the environment, {ENDED}."
 )
 @click.argument("kernel")
 @_PROJECT
@@ -182,86 +186,12 @@ def emulate(
     return emulate_command(project, kernel, arch, constants, dims, schedule_seed, as_json=as_json)
 
 
-@tilec.group(epilog=BUNDLE_EPILOG)
-def bundle() -> None:
-    """Pack a model's artifacts into one file, and look into such files; reading them needs no compiler."""
-
-
-_BUNDLE = click.argument("file", type=click.Path())
-
-
-@bundle.command("pack", epilog=BUNDLE_EPILOG)
-@_PROJECT
-@click.option("--model", "-m", "models", multiple=True, metavar="NAME", help="A model of build.toml, or all (the default).")
-@_ARCH
-@click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: artifacts/bundles.")
-@_JOBS
-@_JSON
-def bundle_pack(
-    project: str, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int | None, as_json: bool
-) -> int:  # fmt: skip
-    """Build what models need and write one bundle per model and architecture.
-
-    \b
-    Example:
-      tilec bundle pack --model qwen3-4b --arch sm_90 -o out
-    """
-    from tilec.cli.bundle_commands import pack_command
-
-    return pack_command(project, models, arch, output, jobs or _cores(), as_json=as_json)
-
-
-@bundle.command("list", epilog=BUNDLE_EPILOG)
-@_BUNDLE
-@_JSON
-def bundle_list(file: str, as_json: bool) -> int:
-    """Print the kernels of a bundle: resources, proofs by rung, the operations that use each."""
-    from tilec.cli.bundle_commands import list_command
-
-    return list_command(file, as_json=as_json)
-
-
-@bundle.command("verify", epilog=BUNDLE_EPILOG)
-@click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.option("--arch", metavar="ARCH", help="Refuse a bundle for another architecture.")
-@click.option("--sha256", metavar="HEX", help="Refuse a bundle that has another digest than this one.")
-@_JSON
-def bundle_verify(files: tuple[str, ...], arch: str | None, sha256: str | None, as_json: bool) -> int:
-    """Check every byte of bundles: format, bounds, digests, manifests, machine code."""
-    from tilec.cli.bundle_commands import verify_command
-
-    return verify_command(files, arch, sha256, as_json=as_json)
-
-
-@bundle.command("show", epilog=BUNDLE_EPILOG)
-@_BUNDLE
-@click.argument("kernel")
-@_JSON
-def bundle_show(file: str, kernel: str, as_json: bool) -> int:
-    """Print one kernel's launch contract, resources, proofs and digests.
-
-    \b
-    Example:
-      tilec bundle show qwen3-4b-sm_90a.bundle rms_norm
-    """
-    from tilec.cli.bundle_commands import show_command
-
-    return show_command(file, kernel, as_json=as_json)
-
-
-@bundle.command("diff", epilog=BUNDLE_EPILOG)
-@click.argument("old", type=click.Path())
-@click.argument("new", type=click.Path())
-@_JSON
-def bundle_diff(old: str, new: str, as_json: bool) -> int:
-    """Print what changed from OLD to NEW: kernels, resources, proofs between rungs, contracts, sizes (status 1 if anything)."""
-    from tilec.cli.bundle_commands import diff_command
-
-    return diff_command(old, new, as_json=as_json)
+tilec.add_command(bundle)
 
 
 @tilec.command(epilog=AUDIT_EPILOG)
 @_BUNDLE
+@_DIGEST
 @click.option(
     "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed."
 )
@@ -276,8 +206,8 @@ def bundle_diff(old: str, new: str, as_json: bool) -> int:
 @click.option("--seeds", type=click.IntRange(0, 100), default=2, show_default=True, help="Schedules per launch.")
 @click.option("--rebuild", is_flag=True, help="Assemble the PTX again and compare the CUBINs; needs the compiler.")
 def audit(
-    file: str, json_file: str | None, time_limit: float, jobs: int | None, kernels: tuple[str, ...], launches: int, seeds: int,
-    rebuild: bool,
+    file: str, digest: str | None, json_file: str | None, time_limit: float, jobs: int | None, kernels: tuple[str, ...],
+    launches: int, seeds: int, rebuild: bool,
 ) -> int:  # fmt: skip
     """Give a second opinion on a bundle: proofs and machine code judged without the compiler.
 
@@ -294,8 +224,8 @@ def audit(
 
     workers = jobs or _cores()
     return audit_command(
-        file, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels, launches=launches, seeds=seeds,
-        rebuild=rebuild,
+        file, digest=digest, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels, launches=launches,
+        seeds=seeds, rebuild=rebuild,
     )  # fmt: skip
 
 
@@ -322,54 +252,56 @@ def ratchet(project: str, arch: str | None, golden: str | None, update: bool, jo
 
 @tilec.group(epilog=EPILOG)
 def cache() -> None:
-    """Look after the store of stage products."""
+    """Look after the store of stage products, which all projects of a user share."""
 
 
 @cache.command("dir")
-@_PROJECT
-def cache_dir(project: str) -> int:
-    """Print the folder of the store (TILEC_CACHE_DIR overrides it)."""
+def cache_dir() -> int:
+    """Print the folder of the store."""
     from tilec.cli.cache_commands import directory
 
-    return directory(project)
+    return directory()
 
 
 @cache.command("size")
-@_PROJECT
 @_JSON
-def cache_size(project: str, as_json: bool) -> int:
+def cache_size(as_json: bool) -> int:
     """Print how many blobs the store holds, and their bytes."""
     from tilec.cli.cache_commands import size
 
-    return size(project, as_json)
+    return size(as_json)
 
 
 @cache.command("verify")
-@_PROJECT
-def cache_verify(project: str) -> int:
+def cache_verify() -> int:
     """Hash every blob; drop damaged entries (exit status 1 where there are any)."""
     from tilec.cli.cache_commands import verify
 
-    return verify(project)
+    return verify()
 
 
 @cache.command("prune")
-@_PROJECT
 @click.option("--max-size", default="4G", show_default=True, metavar="BYTES", help="Keep at most this much; K, M, G.")
-def cache_prune(project: str, max_size: str) -> int:
+def cache_prune(max_size: str) -> int:
     """Drop what no entry names, then the least recently used entries."""
     from tilec.cli.cache_commands import prune
 
-    return prune(project, max_size)
+    return prune(max_size)
 
 
 @cache.command("clean")
-@_PROJECT
-def cache_clean(project: str) -> int:
-    """Remove the whole store."""
+def cache_clean() -> int:
+    """Remove the whole store, for every project; built artifacts stay."""
     from tilec.cli.cache_commands import clean
 
-    return clean(project)
+    return clean()
+
+
+add_colour(tilec)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to stdout fails with; what fails to write a file knows the file's name, and is told where it is written."""
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -384,21 +316,37 @@ def run(arguments: list[str] | None = None) -> int:
         error.show()
         return 2
     except click.ClickException as error:
-        print(f"error: {error.format_message()}", file=sys.stderr)
+        print_line("error", error.format_message())
         return 2
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_line("error", str(error))
         return 2
     except CompileError as error:
         print_diagnostics(error.diagnostics)
         return status_of(error.diagnostics)
-    except (KeyboardInterrupt, click.Abort):
-        print("interrupted", file=sys.stderr)
-        return 130
+    except click.Abort as error:
+        if isinstance(error.__cause__, EOFError):  # click takes an EOFError from anywhere for a person who left
+            print_diagnostics([defect("the command", error.__cause__, lambda: None)])
+            return 1
+        return status_of_end(KeyboardInterrupt())
+    except KeyboardInterrupt as error:
+        return status_of_end(error)
+    except MemoryError:
+        print("error: the command ran out of memory", file=sys.stderr)
+        return 2
     except BrokenPipeError:
-        # The reader of our stdout left; keep the interpreter from failing again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()  # its reader left
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
+            _drop_stdout()
+            message = f"the output cannot be written: {error.strerror}"
+            print_diagnostics([Diagnostic("E0702", message, hint="free space, or write elsewhere")])
+            return 2
         print_diagnostics([defect("the command", error, lambda: None)])
         return 1
+
+
+def _drop_stdout() -> None:
+    """Keep the interpreter from failing again when it flushes."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tilec.cli.inspect_commands import specialisation
-from tilec.cli.project import UsageError, chosen_entries, chosen_targets, open_project, open_store, print_diagnostics, toolchain
+from tilec.cli.project import (
+    UsageError,
+    chosen_entries,
+    chosen_targets,
+    open_project,
+    open_store,
+    print_diagnostics,
+    say,
+    status_of,
+    toolchain,
+)  # fmt: skip
 from tilec.diagnostics import CompileError
 
 if TYPE_CHECKING:
@@ -17,8 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tilec.artifact import Manifest, TensorSpec
-    from tilec.build.buildfile import KernelEntry
     from tilec.emulator import Report
+    from tilec.project.buildfile import BuildFile, KernelEntry
     from tilec.target import Target
 
 _SIZES = (1, 2, 3, 5, 7, 8, 16, 17, 32, 33, 40, 64, 100, 128, 136, 256)
@@ -32,44 +44,79 @@ def emulate_command(
     project: str, kernel: str, arch: str | None, constants: tuple[str, ...], dims: str | None, seed: int, *, as_json: bool
 ) -> int:  # fmt: skip
     """Print the report of one launch on each target; 1 where a fault was found or the kernel is refused."""
-    from tilec.emulator import UnsupportedPtx, emulate
+    from tilec.workers.call import call
 
     build = open_project(project)
     entry = chosen_entries(build, [kernel])[0]
     found = 0
     results: list[dict[str, Any]] = []
     for target in chosen_targets(arch) or entry.targets[:1]:
+        what = f"the emulation of kernel `{entry.name}`"
         try:
             ptx, manifest, spans = _built(build, entry, constants, target)
+            answer: Answer = call(
+                _emulated, ptx, manifest, spans, build.root, dims, seed, what=what, limits=entry.limits, span=entry.span
+            )
         except CompileError as error:
             print_diagnostics(error.diagnostics, build.root)
-            return 1
-        values = launch_values(manifest, _given(dims))
-        try:
-            report = emulate(ptx, manifest, random_tensors(manifest, values, seed), values, seed=seed)
-        except UnsupportedPtx as error:
-            raise UsageError(f"the emulator does not know this PTX: {error}") from None
-        found += not report.clean
-        results.append(_as_json(manifest, values, seed, report, spans))
+            return status_of(error.diagnostics)
+        if answer.usage:
+            raise UsageError(answer.usage)
+        found += not answer.clean
+        results.append(answer.data)
         if not as_json:
-            _print(manifest, values, seed, report, Sources(build.root, spans))
+            print("\n".join(answer.lines))
     if as_json:
         print(json.dumps(results, indent=1))
     return int(found > 0)
 
 
-def _built(build: Any, entry: KernelEntry, constants: tuple[str, ...], target: Target) -> tuple[str, Manifest, bytes]:
-    """PTX, manifest and the table of lines of a specialisation, through the store; CompileError where the kernel is refused."""
-    from dataclasses import replace
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one launch gave: as plain data and as lines for a person; or in `usage` what was wrong with the question."""
 
-    from tilec import pipeline
-    from tilec.artifact import manifest_from_json
-    from tilec.build.plan import plan
-    from tilec.cache import FileDigests
+    clean: bool = True
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    lines: tuple[str, ...] = ()
+    usage: str = ""
+
+
+def _emulated(ptx: str, manifest: Manifest, spans: bytes, root: Path, dims: str | None, seed: int) -> Answer:
+    """What the worker does."""
+    from tilec.emulator import UnsupportedPtx, emulate
+
+    try:
+        values = launch_values(manifest, _given(dims))
+        report = emulate(ptx, manifest, random_tensors(manifest, values, seed), values, seed=seed)
+    except UsageError as error:
+        return Answer(usage=str(error))
+    except UnsupportedPtx as error:
+        return Answer(usage=f"the emulator does not know this PTX: {error}")
+    lines = _lines(manifest, values, seed, report, Sources(root, spans))
+    return Answer(report.clean, _as_json(manifest, values, seed, report, spans), tuple(lines))
+
+
+def _built(
+    build: BuildFile, entry: KernelEntry, constants: tuple[str, ...], target: Target
+) -> tuple[str, Manifest, bytes]:  # fmt: skip
+    """PTX, manifest and the table of lines of a specialisation, made in a worker; CompileError where the kernel is refused."""
+    from tilec.project.worker import BUILD_PRELOAD
+    from tilec.workers.call import call
 
     one = replace(entry, constants={name: (value,) for name, value in specialisation(entry, constants).items()})
-    with contextlib.closing(open_store(build)) as store:
-        planned, refusals = plan(build, (one,), (target,), store, FileDigests(), toolchain(store))
+    what = f"compiling `{entry.name}` for {target}"
+    return call(_stages, build, one, target, what=what, span=entry.span, preload=BUILD_PRELOAD, say=say)
+
+
+def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes]:
+    """What the worker does, through the store, each stage under its budget."""
+    from tilec import pipeline
+    from tilec.artifact import manifest_from_json
+    from tilec.cache import FileDigests
+    from tilec.project.plan import plan
+
+    with contextlib.closing(open_store()) as store:
+        planned, refusals = plan(build, (entry,), (target,), store, FileDigests(), toolchain(store))
         if refusals:
             raise CompileError(item for refusal in refusals for item in refusal.diagnostics)
         work = pipeline.Work(planned[0].request, target)
@@ -250,16 +297,14 @@ def _as_json(manifest: Manifest, values: dict[str, float], seed: int, report: Re
     }
 
 
-def _print(manifest: Manifest, values: dict[str, float], seed: int, report: Report, sources: Sources) -> None:
+def _lines(manifest: Manifest, values: dict[str, float], seed: int, report: Report, sources: Sources) -> Iterator[str]:
     named = ", ".join(f"{name}={value}" for name, value in values.items())
     s = report.statistics
-    print(f"{manifest.kernel} on {manifest.arch}, {named}, schedule {seed}")
-    print(
-        f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed"
-    )
+    yield f"{manifest.kernel} on {manifest.arch}, {named}, schedule {seed}"
+    yield f"  {s['instruction_lanes']} instructions of threads in {s['seconds']:.2f} s, {s['coverage']:.0%} of the PTX executed"
     for fault in report.faults:
-        print(f"  {fault}, {fault.count} times")
+        yield f"  {fault}, {fault.count} times"
         place = sources.at(fault.tir_line)
         if place:
-            print(f"    {place}")
-    print("  nothing found" if report.clean else "  FAULTS")
+            yield f"    {place}"
+    yield "  nothing found" if report.clean else "  FAULTS"

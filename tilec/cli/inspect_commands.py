@@ -8,7 +8,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tilec.build.buildfile import BuildFile, Constant, KernelEntry
 from tilec.cli.project import (
     UsageError,
     chosen_entries,
@@ -16,10 +15,14 @@ from tilec.cli.project import (
     open_project,
     open_store,
     print_diagnostics,
+    say,
     status_of,
     toolchain,
 )
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.project.buildfile import BuildFile, Constant, KernelEntry
+from tilec.spelling import or_mean
+from tilec.terminal import wants_colour
 
 
 def explain_command(code: str) -> int:
@@ -28,9 +31,9 @@ def explain_command(code: str) -> int:
     page = pages / f"{code.upper()}.md"
     if not (code.isalnum() and page.is_file()):
         known = sorted(item.name.removesuffix(".md") for item in pages.iterdir() if item.name.endswith(".md"))
-        raise UsageError(f"no error `{code}`; the codes are {', '.join(known)}")
+        raise UsageError(f"no error code `{code:.40}`; {_near(code.upper(), known)}")
     text = page.read_text(encoding="utf-8")
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and wants_colour(sys.stdout):
         from rich.console import Console
         from rich.markdown import Markdown
 
@@ -40,13 +43,29 @@ def explain_command(code: str) -> int:
     return 0
 
 
+def _near(code: str, known: list[str]) -> str:
+    """The codes that a person may have meant: those of the same digits, or else which there are, in its hundred or in all."""
+    digits = "".join(character for character in code if character.isdigit())
+    alike = [name for name in known if digits and name[1:].lstrip("0") == digits.lstrip("0")]
+    if alike:
+        return f"did you mean {', '.join(f'`{name}`' for name in alike)}?"
+    hundreds: dict[str, list[str]] = {}
+    for name in known:
+        hundreds.setdefault(name[:3], []).append(name)
+    same = hundreds.get(f"E{digits[:2]}") if len(digits) == 4 else None
+    if same:
+        return f"the codes of its kind are {same[0]} to {same[-1]}"
+    return f"the codes are {', '.join(f'{names[0]} to {names[-1]}' for names in hundreds.values())}"
+
+
 def specialisation(entry: KernelEntry, given: tuple[str, ...]) -> dict[str, Constant]:
     """The first specialisation of `entry` that agrees with `NAME=VALUE` texts; UsageError where there is none."""
     wanted: dict[str, str] = {}
     for item in (part for text in given for part in text.split(",")):
         name, equals, value = item.partition("=")
         if not equals or name not in entry.constants:
-            raise UsageError(f"`{item}` is not NAME=VALUE for a constant of `{entry.name}` ({', '.join(entry.constants)})")
+            listed = f"`{item}` is not NAME=VALUE for a constant of `{entry.name}` ({', '.join(entry.constants)})"
+            raise UsageError(listed + or_mean(name, entry.constants))
         wanted[name] = value
     for values in entry.specialisations():
         if all(str(values[name]) == value for name, value in wanted.items()):
@@ -65,19 +84,19 @@ def dump_command(
     """Print one product of one specialisation; nothing where the kernel is refused before that stage. The exit status."""
     from dataclasses import replace
 
-    from tilec.build.driver import crash
-    from tilec.build.plan import plan
-    from tilec.build.scheduler import Crashed, Report, run
-    from tilec.build.worker import BUILD_PRELOAD, Outcome, Task
-    from tilec.build.worker import run as run_task
     from tilec.cache import FileDigests
     from tilec.pipeline import CHECK_STAGES, stage_named
+    from tilec.project.driver import crash
+    from tilec.project.plan import plan
+    from tilec.project.worker import BUILD_PRELOAD, Outcome, Task
+    from tilec.project.worker import run as run_task
+    from tilec.workers.scheduler import Crashed, Report, run
 
     build, entry = _entry(project, kernel)
     values = specialisation(entry, constants)
     one = replace(entry, constants={name: (value,) for name, value in values.items()})
     targets = (chosen_targets(arch) or entry.targets)[:1]
-    with contextlib.closing(open_store(build)) as store:
+    with contextlib.closing(open_store()) as store:
         planned, refusals = plan(build, (one,), targets, store, FileDigests(), toolchain(store))
     diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
     data: bytes | None = None
@@ -86,11 +105,12 @@ def dump_command(
         tasks = [
             Task(item.request, item.name, targets, (item.key,), str(store.root), (stage, folder), True) for item in planned
         ]
-        for event in run(tasks, run_task, 1, preload):
-            if isinstance(event, Report) and isinstance(event.message, Outcome):
-                diagnostics.extend(event.message.diagnostics)
-            elif isinstance(event, Crashed):
-                diagnostics.append(crash(planned[event.index], event.text))
+        with contextlib.closing(run(tasks, run_task, 1, preload, say)) as events:
+            for event in events:
+                if isinstance(event, Report) and isinstance(event.message, Outcome):
+                    diagnostics.extend(event.message.diagnostics)
+                elif isinstance(event, Crashed):
+                    diagnostics.append(crash(planned[event.index], event))
         for path in Path(folder).rglob(f"*{stage_named(stage).suffix}"):
             data = path.read_bytes()
     print_diagnostics(diagnostics, build.root)
@@ -107,20 +127,29 @@ def dump_command(
 
 def graph_command(project: str, kernel: str, constants: tuple[str, ...], output: str) -> int:
     """Write the drawing of one specialisation; 1 where the kernel is refused."""
-    from tilec.frontend import load_kernel
-    from tilec.graph import draw
-    from tilec.passes import prove
+    from tilec.workers.call import call
 
     build, entry = _entry(project, kernel)
+    values = specialisation(entry, constants)
+    what = f"the drawing of kernel `{entry.name}`"
     try:
-        function = load_kernel(build.kernels / f"{entry.name}.py", specialisation(entry, constants), root=build.root)
-        text = draw(prove(function), function)
+        path = build.kernels / f"{entry.name}.py"
+        text = call(_drawn, path, values, build.root, what=what, limits=entry.limits, span=entry.span)
     except CompileError as error:
         print_diagnostics(error.diagnostics, build.root)
         return 1
     _write(Path(output), text.encode())
     print(f"wrote {output}")
     return 0
+
+
+def _drawn(path: Path, values: dict[str, Constant], root: Path) -> str:
+    from tilec.frontend import load_kernel
+    from tilec.graph import draw
+    from tilec.passes.prover import prove
+
+    function = load_kernel(path, values, root=root)
+    return draw(prove(function), function)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilec.diagnostics import Diagnostic, render_all
+from tilec.spelling import or_mean
+from tilec.terminal import paint_for
 
 if TYPE_CHECKING:
-    from tilec.build.buildfile import BuildFile, KernelEntry
     from tilec.cache import Store
+    from tilec.project.buildfile import BuildFile, KernelEntry
     from tilec.target import Target
     from tilec.toolchain import Package
 
@@ -22,18 +24,17 @@ class UsageError(Exception):
 
 def open_project(folder: str) -> BuildFile:
     """The build file in `folder`, or the file named; CompileError E08 (exit status 2)."""
-    from tilec.build.buildfile import read_build_file
+    from tilec.project.buildfile import read_build_file
 
     path = Path(folder)
     return read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
 
 
-def open_store(build: BuildFile) -> Store:
-    """The project's store; CompileError E0701 where it cannot be written."""
-    from tilec.build.driver import store_root
-    from tilec.cache import Store
+def open_store() -> Store:
+    """The user's store; CompileError E0701 where it cannot be written, E0711 and E0712 where it cannot be trusted."""
+    from tilec.cache import Store, store_root
 
-    return Store(store_root(build.root))
+    return Store(store_root())
 
 
 def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry, ...]:
@@ -42,11 +43,7 @@ def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry,
     known = {entry.name for entry in build.entries}
     for name in wanted:
         if name not in known:
-            import difflib
-
-            close = difflib.get_close_matches(name, sorted(known), 1)
-            hint = f"; did you mean `{close[0]}`?" if close else ""
-            raise UsageError(f"no kernel `{name}` in `{build.path.name}`{hint}")
+            raise UsageError(f"no kernel `{name}` in `{build.path.name}`{or_mean(name, known)}")
     return tuple(entry for entry in build.entries if not wanted or entry.name in wanted)
 
 
@@ -63,19 +60,29 @@ def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[s
     """The fingerprint of the installed compilers, or of `packages` alone; CompileError E0601 where one is missing."""
     from tilec.toolchain import fingerprint
 
-    return fingerprint(store.base / "toolchain.json", packages)
+    return fingerprint(store, packages)
+
+
+def say(line: str) -> None:
+    """A line for a person while a command runs."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
     """Diagnostics on stderr; files are relative to `root`."""
-    from tilec.build.report import source_texts
+    from tilec.project.report import source_texts
 
     found = list(diagnostics)
     if found:
-        print(render_all(found, source_texts(found, root)), file=sys.stderr)
+        print(render_all(found, source_texts(found, root), paint_for(sys.stderr)), file=sys.stderr)
 
 
-REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0805")
+def print_line(kind: str, text: str) -> None:
+    """A line on stderr that begins with `error`, `warning` or `note` (a role of `terminal.STYLES`)."""
+    print(f"{paint_for(sys.stderr)(kind, kind)}: {text}", file=sys.stderr)
+
+
+REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0805", "E0811", "E0812")
 """Codes of what was looked at and found wanting, where the command and its environment are in order."""
 
 

@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 from tilec.artifact import manifest_from_json
-from tilec.build.driver import build_project
-from tilec.build.report import progress
 from tilec.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
-from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, status_of, toolchain
+from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.project.driver import build_project
+from tilec.project.report import progress
 
 
 def ratchet_command(project: str, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:
@@ -19,13 +19,20 @@ def ratchet_command(project: str, arch: str | None, golden: str | None, jobs: in
     build = open_project(project)
     folder = Path(golden) if golden is not None else build.root / "tests" / "golden"
     now = Record()
-    with contextlib.closing(open_store(build)) as store:
+    with contextlib.closing(open_store()) as store:
         with progress() as show:
             built = build_project(
-                build, first_specialisations(build), chosen_targets(arch), store, toolchain(store), jobs=jobs, progress=show
+                build,
+                first_specialisations(build),
+                chosen_targets(arch),
+                store,
+                toolchain(store),
+                jobs=jobs,
+                progress=show,
+                say=say,
             )
         for result in built.results:
-            entry = store.lookup(result.planned.key) if result.status != "failed" else None
+            entry = result.planned.products(store) if result.status != "failed" else None
             if entry is not None:
                 now.add(result.planned.name, manifest_from_json(json.loads(entry.outputs["json"])))
     if built.diagnostics:

@@ -1,0 +1,50 @@
+"""`tilec graph` draws the same bytes in every process, and the pictures of the README are what is drawn."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GALLERY = ROOT / "artifacts" / "gallery"
+
+
+def drawn(kernel: str, folder: Path, seed: int) -> bytes:
+    """The drawing of a kernel of this project by a process whose strings hash by `seed`."""
+    output = folder / f"{kernel}-{seed}.svg"
+    command = [sys.executable, "-m", "tilec", "graph", kernel, "--project", str(ROOT), "-o", str(output)]
+    environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+    subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    return output.read_bytes()
+
+
+@pytest.mark.parametrize("kernel", ["matmul", "qk_norm_rope_kv"])
+def test_drawing_is_the_same_in_every_process(kernel: str, tmp_path: Path) -> None:
+    assert len({drawn(kernel, tmp_path, seed) for seed in (0, 1, 2)}) == 1
+
+
+def test_the_picture_in_the_gallery_is_what_is_drawn(tmp_path: Path, bless: bool) -> None:
+    found = drawn("matmul", tmp_path, 0)
+    if bless:
+        (GALLERY / "matmul.svg").write_bytes(found)
+    assert (GALLERY / "matmul.svg").read_bytes() == found
+
+
+def test_words_of_the_pipeline_fit_their_boxes() -> None:
+    """In DejaVu Sans, the widest of the usual sans-serif fonts; each text stands in the box whose middle is its `x`."""
+    import matplotlib
+    from PIL import ImageFont
+
+    text = (GALLERY / "pipeline.svg").read_text(encoding="utf-8")
+    font = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    boxes = [(float(x), float(width)) for x, width in re.findall(r'<rect x="([\d.]+)" y="34" width="([\d.]+)"', text)]
+    words = re.findall(r'<text x="([\d.]+)" y="(?:60|79)" font-size="(\d+)"[^>]*>([^<]+)<', text)
+    assert len(words) == 2 * len(boxes) == 14
+    for middle, size, word in words:
+        width = next(width for x, width in boxes if x + width / 2 == float(middle))
+        assert ImageFont.truetype(str(font), int(size)).getlength(word) <= width - 8, word

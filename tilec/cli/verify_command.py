@@ -1,0 +1,113 @@
+"""`tilec bundle verify`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tilec.cli.bundle_commands import needed_entries, opened
+from tilec.cli.project import UsageError, open_project, print_diagnostics, status_of, toolchain
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.runtime import Bundle, BundleError
+
+MAX_DIFFERENCES = 20
+"""Lines of what differs that are printed for a bundle; `--json` has all."""
+
+
+def verify_command(
+    paths: tuple[str, ...], arch: str | None, digest: str | None, rebuild: tuple[str, int] | None, *, as_json: bool
+) -> int:  # fmt: skip
+    """Verify bundles and print one line for each that is intact; 1 where one is refused. `rebuild` is the project to build
+    again from, and the number of workers."""
+    from tilec.project.report import diagnostic_json
+
+    if digest is not None and len(paths) != 1:
+        raise UsageError("`--digest` is of one bundle; name one")
+    results: list[dict[str, Any]] = []
+    problems: list[Diagnostic] = []
+    for path in paths:
+        row: dict[str, Any] = {"file": path, "intact": False}
+        results.append(row)
+        try:
+            with opened(path, arch, digest) as bundle:
+                _check_texts(bundle)
+                row |= {"intact": True, "model": bundle.model, "arch": bundle.arch}
+                row |= {"sha256": bundle.digest, "bytes": bundle.size}
+                line = f"{path}: intact, {bundle.model} for {bundle.arch}, {len(bundle.kernels)} kernels, {bundle.size} bytes"
+                if not as_json:
+                    print(f"{line}, sha256 {bundle.digest}", flush=True)
+                if rebuild is not None:
+                    found = differences_of(bundle, *rebuild)
+                    row |= {"rebuilt": not found, "differences": found}
+                    if found:
+                        raise CompileError(_differs(path, found))
+                    if not as_json:
+                        print(f"{path}: built again, {len(bundle.kernels)} kernels, every product equal to the last bit")
+        except CompileError as error:
+            problems.extend(error.diagnostics)
+            row["errors"] = [diagnostic_json(item) for item in error.diagnostics]
+    print_diagnostics(problems)
+    if as_json:
+        print(json.dumps({"bundles": results}, indent=1))
+    return status_of(problems)
+
+
+def _check_texts(bundle: Bundle) -> None:
+    """Expand tile IR and PTX, which opening does not; CompileError where one is damaged."""
+    try:
+        bundle.texts()
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message)) from None
+
+
+def _differs(path: str, found: list[str]) -> Diagnostic:
+    notes = found[:MAX_DIFFERENCES]
+    if len(found) > len(notes):
+        notes.append(f"and {len(found) - len(notes)} more; `--json` lists all")
+    hint = "check out the sources and install the toolchain that it says it was made from; `tilec explain E0921` says how"
+    return Diagnostic("E0921", f"`{path}` is not what its sources build", notes=tuple(notes), hint=hint)
+
+
+def differences_of(bundle: Bundle, project: str, jobs: int) -> list[str]:
+    """Build every artifact of a bundle again, in a store of its own so that no cache is believed; a line for each product that
+    is not the bundle's. CompileError where something cannot be built, UsageError where the project has no such model."""
+    from tilec.bundle.pack import bundle_bytes
+    from tilec.bundle.rebuild import differences
+    from tilec.cache import Store
+    from tilec.project.closed_world import enumerate_world
+    from tilec.project.driver import build_project
+    from tilec.project.report import progress
+    from tilec.runtime import open_bundle
+    from tilec.target import TARGETS
+
+    build = open_project(project)
+    model = next((model for model in build.models if model.name == bundle.model), None)
+    if model is None:
+        known = ", ".join(model.name for model in build.models) or "none"
+        raise UsageError(
+            f"no model `{bundle.model}` in `{build.path}`; its models are {known}; name the project with `--project`"
+        )
+    target = next((target for target in TARGETS if target.name == bundle.arch), None)
+    if target is None:
+        raise UsageError(f"this tilec builds nothing for `{bundle.arch}`")
+    world = enumerate_world(build, (target,), (model.name,))
+    if world.problems:
+        raise CompileError(world.problems)
+    with tempfile.TemporaryDirectory(prefix="tilec-rebuild-") as name:
+        folder = Path(name)
+        with contextlib.closing(Store(folder / "store")) as store:
+            with progress() as show:
+                built = build_project(
+                    build, needed_entries(world), (target,), store, toolchain(store), jobs=jobs, progress=show,
+                    output=folder / "build",
+                )  # fmt: skip
+            if built.diagnostics:
+                raise CompileError(built.diagnostics)
+            data = bundle_bytes(model, build.families[model.family], target, world.artifacts(model.name, target), built, store)
+        path = folder / "again.bundle"
+        path.write_bytes(data)
+        with open_bundle(path) as again:
+            return differences(bundle, again)

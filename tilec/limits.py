@@ -1,0 +1,72 @@
+"""Limits of size of everything that tilec reads, so that every input ends: accepted, or refused with one clear error.
+
+Each number stands here with its reason. They are far above what kernels and projects need (the figures for ours are given
+where they were measured) and far below what takes minutes or exhausts a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+# The prover. Steps are about isl operations; 200,000 of them take about a second.
+
+QUERY_STEPS: Final = 200_000
+"""Steps of one query to isl; a query that needs more is undecided, never a proof."""
+KERNEL_STEPS: Final = 4_000_000
+"""Steps of all queries for one kernel."""
+MAX_CASES: Final = 1_000
+"""Cases that one linear query is split into. Each is a query of its own."""
+MAX_SYSTEM: Final = 400_000
+"""Constraints times unknowns of one query: what isl holds as a dense matrix, whose steps take long."""
+MAX_TERMS: Final = 20_000
+"""Products of terms in one multiplication of two polynomials, and"""
+MAX_DEGREE: Final = 64
+"""the most factors of one term: an index with more is no index that anyone reads."""
+MAX_VALUE_BITS: Final = 64 * MAX_DEGREE
+"""Bits of the bounds of a value in the prover: those of so many factors. A chain of products doubles them with every line."""
+
+# Kernel files. The largest of ours has 142 operations after inlining (first specialisations).
+
+MAX_SOURCE_BYTES: Final = 1 << 20
+"""Bytes of one kernel file."""
+MAX_SOURCE_LINES: Final = 20_000
+"""Lines of one kernel file."""
+MAX_MODULES: Final = 256
+"""Files that one kernel depends on."""
+MAX_IMPORT_DEPTH: Final = 32
+"""Imports in a chain; each is some frames of Python's stack."""
+MAX_OPERATIONS: Final = 10_000
+"""Operations of a kernel after tile functions were inlined."""
+MAX_INLINED: Final = 10_000
+"""Calls of tile functions in a kernel, counted after inlining; functions that emit nothing cost time too."""
+MAX_LITERAL_BITS: Final = 128
+"""Bits of an integer in a kernel file; no dtype has more than 64."""
+MAX_HOST_DEPTH: Final = 60
+"""Nesting of a launch expression; readers of manifests take up to 64."""
+MAX_HOST_SIZE: Final = 2_000
+"""Operators of a launch expression, which is kept as a tree: `n = n + n` doubles it."""
+
+# The build file. Ours has 391 lines; its largest entry has 36 specialisations.
+
+MAX_BUILD_BYTES: Final = 1 << 20
+"""Bytes of `build.toml`."""
+MAX_KEY_PARTS: Final = 40
+"""Parts of a dotted key."""
+MAX_TABLES: Final = 1_000
+"""Tables of one kind in it."""
+MAX_SPECIALISATIONS: Final = 10_000
+"""Combinations of constants of one kernel entry or one step."""
+MAX_REQUESTS: Final = 200_000
+"""Combinations of constants that all entries ask for, and that all models and steps ask for."""
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """At most `limit + 1` bytes of a regular file; OSError for anything else, so that a pipe or a device is not waited for."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is no regular file")
+        return file.read(limit + 1)

@@ -1,0 +1,62 @@
+"""Whether what is printed takes colour, and the colours of a diagnostic.
+
+In: the `--color` option, the environment and the stream. Out: a yes or no for each stream, and words wrapped in escape
+sequences (ECMA-48, select graphic rendition). Without colour a text has no escape sequence at all. In `auto`, in this order:
+`NO_COLOR` that is not empty says no (https://no-color.org); `FORCE_COLOR` or `CLICOLOR_FORCE` that is neither empty nor 0 says
+yes (https://force-color.org, https://bixense.com/clicolors); `TERM=dumb` says no; a terminal says yes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Literal, TextIO, get_args
+
+from tilec.diagnostics import Paint, unpainted
+
+Choice = Literal["auto", "always", "never"]
+CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
+
+STYLES: Final = {
+    "error": "1;31",  # bold red: what is wrong
+    "warning": "1;33",
+    "note": "1;32",
+    "message": "1",
+    "frame": "1;34",  # bold blue: line numbers and what frames the source
+    "primary": "1;31",
+    "secondary": "1;34",
+    "counterexample": "1;35",
+    "hint": "1;36",
+}
+
+_choice: Choice = "auto"
+
+
+def choose(choice: Choice) -> None:
+    """What `--color` said; it holds for both streams of this process from then on."""
+    global _choice
+    _choice = choice
+
+
+def _forced(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Whether words on `stream` are to be coloured."""
+    if _choice != "auto":
+        return _choice == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if _forced("FORCE_COLOR") or _forced("CLICOLOR_FORCE"):
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def painted(role: str, text: str) -> str:
+    """`text` in the colour of a role of `STYLES`."""
+    return f"\x1b[{STYLES[role]}m{text}\x1b[0m" if text else text
+
+
+def paint_for(stream: TextIO) -> Paint:
+    """What `diagnostics.render` paints with for `stream`."""
+    return painted if wants_colour(stream) else unpainted
