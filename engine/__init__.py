@@ -2,3 +2,7 @@
 
 Checkpoints and the description of a step go in, tokens come out.
 """
+
+from engine import startup
+
+startup.forget_current_folder("engine")  # before any other import

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
-from engine.cli import run
+from engine.entry import enter
 
 
 def main() -> int:
-    """Run the command; what Python would still write to a closed or full stdout as it ends is dropped."""
-    status = run()
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return status
+    """Run the command."""
+    return enter("engine.cli")
 
 
 if __name__ == "__main__":

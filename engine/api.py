@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from engine.backends import Backend
 from engine.backends.load import device_errors, load_on_gpu
-from engine.config import GenerationConfig, ModelConfig
-from engine.dummy_weights import dummy_weights
+from engine.checkpoint.weights import WeightPlan
 from engine.errors import DeviceError, UsageError
-from engine.graph.qwen3 import Head
-from engine.profile import StepProfile, profile_decode
+from engine.models.config import GenerationConfig, ModelConfig
 from engine.sampling import TOP_K_LIMIT, SamplingParams
-from engine.text import Detokenizer, StopStrings, Text
-from engine.weights import WeightPlan
+from engine.text.tokenizer import Detokenizer, StopStrings, Text
+from engine.tools.dummy_weights import dummy_weights
+from engine.tools.profile import StepProfile, profile_decode
 from tilec.runtime import Bundle, Device
 
 DEFAULT_SEQUENCE: Final = 4096
@@ -46,6 +45,7 @@ class Engine:
         self, backend: Backend, config: ModelConfig, generation: GenerationConfig, text: Text, bundle: Bundle | None = None
     ) -> None:
         self.backend, self.config, self.generation, self.text, self._bundle = backend, config, generation, text, bundle
+        self._sequence = backend.begin()
 
     @classmethod
     def from_pretrained(
@@ -59,9 +59,10 @@ class Engine:
         dummy: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         device: Device | None = None,
+        bundle_digest: str | None = None,
     ) -> Engine:
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`, which only the interpreter does
-        without.
+        without; `bundle_digest` is the hex sha256 that the file of the bundle must have.
 
         `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes
         random weights of that seed instead of the files'; `progress` is called with the bytes of weights loaded so far and in
@@ -69,7 +70,7 @@ class Engine:
         """
         if backend == "cuda" and bundle is None:
             raise UsageError("a bundle is needed to run on a GPU", fix="give one, or take the backend `interpreter`")
-        if backend == "interpreter" and (bundle is not None or device is not None):
+        if backend == "interpreter" and not (bundle is None and device is None and bundle_digest is None):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
         config = ModelConfig.read(path)
         generation = GenerationConfig.read(path, config)
@@ -85,15 +86,28 @@ class Engine:
             interpreter = InterpreterBackend()
             interpreter.load(config, weights, max_seq_len, dtype, progress)
             return cls(interpreter, config, generation, text)
-        loaded = load_on_gpu(bundle, config, weights, max_seq_len, dtype, progress=progress, device=device)
+        loaded = load_on_gpu(
+            bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest
+        )
         return cls(loaded, config, generation, text, loaded.bundle)
 
-    def tokens(self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None) -> list[int]:
-        """Token ids of a prompt; UsageError where it is empty. `tools` are JSON schemas of functions, for the chat template."""
+    def tokens(
+        self, prompt: Prompt, *, thinking: bool = True, tools: Sequence[Mapping[str, Any]] | None = None,
+        allow_control_tokens: bool = False,
+    ) -> list[int]:  # fmt: skip
+        """Token ids of a prompt; UsageError where it is empty. `tools` are JSON schemas of functions, for the chat template.
+
+        A control token that the prompt spells, such as `<|im_end|>`, is text like any other, so that nobody's words end their
+        turn and begin another's. `allow_control_tokens` makes it the control token: the ids are then those of transformers for
+        every prompt, and else for every prompt that spells none.
+        """
         raw = isinstance(prompt, str)
         if raw and tools:
             raise UsageError("tools are for conversations, and the prompt is a raw text", fix="give a list of messages")
-        ids = self.text.encode(prompt) if raw else self.text.chat(prompt, thinking=thinking, tools=tools)
+        if raw:
+            ids = self.text.raw(prompt, allow_control_tokens=allow_control_tokens)
+        else:
+            ids = self.text.chat(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
         if not ids:
             raise UsageError("the prompt is empty", fix="give at least one character")
         return ids
@@ -115,11 +129,11 @@ class Engine:
         if max_new_tokens < 1:
             raise UsageError(f"max-new-tokens is {max_new_tokens}, and must be positive")
         room = min(max_new_tokens, self.backend.max_seq_len - len(ids) + 1)
-        self.backend.reset()
+        sequence = self._sequence = self.backend.begin()
         with device_errors():
-            self.backend.prefill(ids, sampling)
+            self.backend.prefill(sequence, ids, sampling)
             token = self.backend.token()
-            following = self.backend.stream_tokens(token, room - 1) if room > 1 else iter(())
+            following = self.backend.stream_tokens(sequence, token, room - 1) if room > 1 else iter(())
             while token not in self.generation.eos_token_id:
                 yield token
                 token = next(following, None)
@@ -135,10 +149,11 @@ class Engine:
         tools: Sequence[Mapping[str, Any]] | None = None,
         sampling: SamplingParams | None = None,
         stop: str | Sequence[str] = (),
+        allow_control_tokens: bool = False,
     ) -> Iterator[str]:
         """The answer in pieces that end between characters; it ends before the first of the strings `stop`, and where another
         answer is begun. See `tokens` and `generate_ids` for the rest."""
-        ids = self.tokens(prompt, thinking=thinking, tools=tools)
+        ids = self.tokens(prompt, thinking=thinking, tools=tools, allow_control_tokens=allow_control_tokens)
         stream, end = Detokenizer(self.text), StopStrings(stop)
         for token in self.generate_ids(ids, max_new_tokens, sampling=sampling):
             piece = end.push(stream.push(token))
@@ -152,15 +167,15 @@ class Engine:
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Logits after a prompt, (vocab,); UsageError as in `generate_ids`."""
-        self.backend.reset()
+        self._sequence = self.backend.begin()
         with device_errors():
-            return self.backend.prompt_logits(ids)
+            return self.backend.prompt_logits(self._sequence, ids)
 
-    def profile(self, head: Head = "argmax") -> StepProfile:
-        """Where the time of a decode step goes at the present length of the cache. Overwrites the cache's last slot, so that
-        the next thing to do is another answer. UsageError where no GPU runs the model."""
+    def profile(self) -> StepProfile:
+        """Where the time of a decode step goes at the present length of the last answer, its tokens chosen as then. Overwrites
+        the cache's last slot, so that the next thing to do is another answer. UsageError where no GPU runs the model."""
         with device_errors():
-            return profile_decode(self.backend, head)
+            return profile_decode(self.backend, self._sequence)
 
     def close(self) -> None:
         """Free the device and the bundle; idempotent."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 import time
@@ -14,28 +15,38 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from engine.api import DEFAULT_SEQUENCE, BackendName, Engine, Prompt
+from engine.entry import argument_text, fail, missing
 from engine.errors import DeviceError, EngineError, Interrupted, UsageError
-from engine.graph_command import graph_command
-from engine.profile import table as profile_table
 from engine.sampling import SamplingParams
+from engine.text.messages import PROMPT_LIMIT
+from engine.tools.graph_command import graph_command
+from engine.tools.profile import table as profile_table
 
 PROFILE_COLUMNS: Final = 128
 
+STDIN_BYTES: Final = 4 * PROMPT_LIMIT
+"""Bytes of a prompt on stdin at most."""
+
 EPILOG = """`python -m engine graph --help`: draw the steps of a model.
 
-Exit status: 0 done, 1 the answer cannot be written, 2 wrong usage, 3 a model file is absent or damaged, 4 the
-bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
+Exit status: 0 done, 1 the answer cannot be written, 2 wrong usage or a package that is not installed, 3 a model file is absent,
+damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--model", required=True, metavar="FOLDER", help="Model folder: config.json, tokenizer, safetensors.")
 @click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`; always with cuda.")
+@click.option("--bundle-digest", metavar="HEX", help="Refuse a bundle whose file has another sha256 than this one.")
 @click.option(
     "--backend", type=click.Choice(["cuda", "interpreter"]), default="cuda", show_default=True,
     help="A GPU, or NumPy on the kernels' sources: no GPU, no bundle, and tiny models only.",
 )  # fmt: skip
 @click.option("--prompt", required=True, help="What to answer; `-` reads it from stdin.")
 @click.option("--raw-prompt", is_flag=True, help="Continue the prompt as it is, without the chat template.")
+@click.option(
+    "--allow-control-tokens", is_flag=True,
+    help="Take <|im_end|>, <think> and the like in the prompt for control tokens. Default: they are text.",
+)  # fmt: skip
 @click.option("--thinking/--no-thinking", default=True, help="Let the model think first (chat template). Default: yes.")
 @click.option("--max-new-tokens", default=128, show_default=True, help="Tokens of the answer at most.")
 @click.option("--max-seq-len", default=DEFAULT_SEQUENCE, show_default=True, help="Tokens of prompt and answer together.")
@@ -52,22 +63,23 @@ bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 inter
 @click.option("--seed", default=0, show_default=True, help="Seed of --sample and of --dummy-weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print text, token ids and times as JSON.")
 def command(
-    model: str, bundle: str | None, backend: BackendName, prompt: str, raw_prompt: bool, thinking: bool, max_new_tokens: int,
-    max_seq_len: int, sample: bool, temperature: float | None, top_k: int | None, top_p: float | None, device_argmax: bool,
-    profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
+    model: str, bundle: str | None, backend: BackendName, prompt: str, raw_prompt: bool, allow_control_tokens: bool,
+    thinking: bool, max_new_tokens: int, max_seq_len: int, sample: bool, temperature: float | None, top_k: int | None,
+    top_p: float | None, device_argmax: bool, profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
+    bundle_digest: str | None,
 ) -> None:  # fmt: skip
     """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
-    _check_backend(backend, bundle, profile)
+    _check_backend(backend, bundle, profile, bundle_digest)
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     chosen = {name: value for name, value in values.items() if value is not None}
     _check_sampling(sample, device_argmax, chosen, seed)
-    text = _read_stdin() if prompt == "-" else prompt
+    text = _read_stdin() if prompt == "-" else argument_text(prompt)
     given: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     began = time.perf_counter()
-    with _load(model, bundle, backend, max_seq_len, seed if dummy_weights else None) as engine:
+    with _load(model, bundle, backend, max_seq_len, seed if dummy_weights else None, bundle_digest) as engine:
         loaded = time.perf_counter()
-        ids = engine.tokens(given, thinking=thinking)
+        ids = engine.tokens(given, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
         if as_json:
             arrivals = [(token, time.perf_counter()) for token in engine.generate_ids(ids, max_new_tokens, sampling=sampling)]
@@ -79,11 +91,15 @@ def command(
                 "kernel_load_seconds": engine.backend.kernel_seconds, "first_token_seconds": first - loaded,
                 "generate_seconds": ended - loaded,
             }  # fmt: skip
-            click.echo(json.dumps(record, ensure_ascii=False))
+            click.echo(json.dumps(record, ensure_ascii=_only_ascii()))
         else:
-            _print(engine.generate(given, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling), stream)
+            pieces = engine.generate(
+                given, max_new_tokens=max_new_tokens, thinking=thinking, sampling=sampling,
+                allow_control_tokens=allow_control_tokens,
+            )  # fmt: skip
+            _print(pieces, stream)
         if profile:
-            found = engine.profile("argmax" if sampling is None else "sample")
+            found = engine.profile()
             Console(stderr=True, width=PROFILE_COLUMNS).print(profile_table(found))
 
 
@@ -98,12 +114,18 @@ def _print(pieces: Iterator[str], stream: bool | None) -> None:
         click.echo("".join(pieces))
 
 
-def _check_backend(backend: BackendName, bundle: str | None, profile: bool) -> None:
+def _only_ascii() -> bool:
+    """Whether stdout cannot write every character: JSON has its own spelling for them."""
+    return codecs.lookup(sys.stdout.encoding or "ascii").name not in ("utf-8", "utf-16", "utf-32")
+
+
+def _check_backend(backend: BackendName, bundle: str | None, profile: bool, digest: str | None) -> None:
     """Refuse options that do not go with the backend."""
     if backend == "cuda" and bundle is None:
         raise UsageError("--bundle is missing", fix="give the model's bundle, or --backend interpreter to run without a GPU")
-    if backend == "interpreter" and bundle is not None:
-        raise UsageError("--bundle changes nothing with --backend interpreter", fix="leave it out")
+    if backend == "interpreter" and (bundle is not None or digest is not None):
+        option = "--bundle" if bundle is not None else "--bundle-digest"
+        raise UsageError(f"{option} changes nothing with --backend interpreter", fix="leave it out")
     if backend == "interpreter" and profile:
         raise UsageError("--profile times kernels on a GPU, and --backend interpreter has none", fix="leave it out")
 
@@ -122,14 +144,19 @@ def _read_stdin() -> str:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]  # so it is in a process that was given none
         raise UsageError("stdin is closed", fix="give the prompt after --prompt")
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        text = sys.stdin.buffer.read(STDIN_BYTES + 1)
+        if len(text) > STDIN_BYTES:
+            raise UsageError(f"stdin holds over {STDIN_BYTES} bytes", fix="shorten the prompt")
+        return text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"stdin is not UTF-8 at byte {error.start}", fix="give it as UTF-8") from None
     except OSError as error:
         raise UsageError(f"stdin cannot be read: {error.strerror}", fix="give the prompt after --prompt") from None
 
 
-def _load(model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None) -> Engine:
+def _load(
+    model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, digest: str | None
+) -> Engine:  # fmt: skip
     """Load with a bar at a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
@@ -140,8 +167,9 @@ def _load(model: str, bundle: str | None, backend: BackendName, max_seq_len: int
             bar.update(task, completed=done, total=total)
 
         return Engine.from_pretrained(
-            Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress
-        )
+            Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
+            bundle_digest=digest,
+        )  # fmt: skip
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -153,22 +181,19 @@ def run(arguments: list[str] | None = None) -> int:
         else:
             command.main(words, prog_name="python -m engine", standalone_mode=False)
     except click.exceptions.Abort:
-        return _fail(Interrupted("interrupted"))
+        return fail(Interrupted("interrupted"))
     except click.ClickException as error:
-        return _fail(UsageError(error.format_message()))
+        return fail(UsageError(error.format_message()))
     except KeyboardInterrupt:
-        return _fail(Interrupted("interrupted"))
+        return fail(Interrupted("interrupted"))
     except EngineError as error:
-        return _fail(error)
+        return fail(error)
+    except ModuleNotFoundError as error:
+        return fail(missing(error))
     except MemoryError:
-        return _fail(DeviceError("the host has too little memory", fix="take a smaller model"))
+        return fail(DeviceError("the host has too little memory", fix="take a smaller model"))
     except OSError as error:
-        return _fail(EngineError(f"the answer cannot be written: {error.strerror or error}"))
+        return fail(EngineError(f"the answer cannot be written: {error.strerror or error}"))
     except SystemExit:  # click's end when the reader of the answer has gone
         return EngineError.exit_code
     return 0
-
-
-def _fail(error: EngineError) -> int:
-    click.echo(f"error: {error}", err=True)
-    return error.exit_code

@@ -1,13 +1,14 @@
 """What the engine refuses, as exceptions that are one clear line each, and the exit status of each kind.
 
-| status | exception     | what went wrong                                                                    |
-|--------|---------------|------------------------------------------------------------------------------------|
-| 1      | EngineError   | the answer cannot be written, or a step breaks a rule (`engine.graph.verify`)       |
-| 2      | UsageError    | an option, a prompt, a token id or a sampling value that cannot be served           |
-| 3      | ModelError    | a file of the model folder is absent, damaged, or of a model the engine has not     |
-| 4      | BundleRefused | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs |
-| 5      | DeviceError   | the GPU or its driver is absent, refused a call, or memory is too little (host too) |
-| 130    | Interrupted   | the user stopped the run (128 + SIGINT, as shells report it)                        |
+| status | exception      | what went wrong                                                                           |
+|--------|----------------|-------------------------------------------------------------------------------------------|
+| 1      | EngineError    | the answer cannot be written, or a step breaks a rule (`engine.graph.verify`)             |
+| 2      | UsageError     | an option, a prompt, a token id or a sampling value that cannot be served                 |
+| 2      | MissingPackage | a package that the engine needs is not installed                                          |
+| 3      | ModelError     | a file of the model folder is absent, damaged, too large, or of a model the engine has not |
+| 4      | BundleRefused  | the bundle is absent, damaged, for another GPU, or lacks an artifact the model needs      |
+| 5      | DeviceError    | the GPU or its driver is absent, refused a call, or memory is too little (host too)       |
+| 130    | Interrupted    | the user stopped the run (128 + SIGINT, as shells report it)                              |
 
 Any other exception that leaves the engine is a defect of the engine.
 """
@@ -43,6 +44,10 @@ class UsageError(EngineError):
     """An option, a prompt, a token id or a sampling value that cannot be served."""
 
     exit_code: ClassVar[int] = 2
+
+
+class MissingPackage(UsageError):
+    """A package that the engine needs is not installed."""
 
 
 class ModelError(EngineError):

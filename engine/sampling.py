@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import UsageError
-from engine.graph.qwen3 import TOP_K_LIMIT
+
+TOP_K_LIMIT: Final = 64
+"""Tokens that sampling draws from at most: `keep` of the step (`engine/models/qwen3.step`)."""
 
 F32_RANGE: Final = (2.0**-100, 2.0**100)
 """Well inside the normal numbers of f32."""
@@ -87,7 +89,7 @@ def uniforms(seed: int, count: int) -> NDArray[np.float32]:
 
 
 def settings(params: SamplingParams, first: int, slots: int) -> dict[str, Any]:
-    """What a step that draws is told (`engine.graph.qwen3.step`): an answer's first token follows the one in slot `first`.
+    """What a step that draws is told (`engine/models/qwen3.step`): an answer's first token follows the one in slot `first`.
     Temperatures that f32 cannot hold are brought to its ends, where they mean the same."""
     numbers = np.zeros(slots, np.float32)
     numbers[first:] = uniforms(params.seed, slots - first)

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from engine.graph.step import Constant, Op
+from tilec.step.graph import Constant, Op
 
 TILE: Final = 1 << 18
 """Elements of a tile at most: a quarter of what the language allows, a megabyte of f32."""
 
 MATMUL_TILE: Final = 256
 """Rows, columns and depth of a product's tile at most."""
+
+ROWS: Final = 64
+"""Rows of queries of a block of attention over a prompt."""
 
 SLOTS: Final = 64
 """Slots of a tile of the cache, which holds a multiple of so many."""
@@ -70,7 +73,8 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matvec_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1], exact=True),
     "matmul": _matmul,
     "silu_mul_rows": _silu_mul_rows,
-    "flash_attention": lambda _: {"BN": SLOTS},
+    "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
+    "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
 }

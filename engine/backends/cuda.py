@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,28 +17,28 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.backend import Backend
 from engine.backends.device_memory import DeviceMemory, InputBlock
-from engine.backends.launches import Launches
-from engine.backends.prompts import CHUNK_TOKENS, Answers, check_room, check_vocabulary, chunks
+from engine.backends.launches import Launches, said
+from engine.backends.prompts import Prompts
 from engine.backends.upload import Progress, Upload, WeightSource
-from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
+from engine.errors import BundleRefused, DeviceError
 from engine.graph.plan import plan_memory
-from engine.graph.qwen3 import Head, cache_slots, step
-from engine.graph.rope import rope_table
-from engine.graph.step import Buffer, Kind, StepGraph
 from engine.graph.verify import verify, verify_captured
-from engine.sampling import SamplingParams, settings
+from engine.models.rope import rope_table
+from engine.models.steps import model_step
+from engine.sequence import Sequence
+from tilec.artifact import Manifest
 from tilec.runtime import Bundle, Device, LaunchError, Plan
-
-AHEAD: Final = 1
-"""Decode steps enqueued beyond the one whose token is waited for."""
+from tilec.step.expressions import StepError
+from tilec.step.graph import Kind, Op, StepGraph
+from tilec.step.step import HEADS, Head, Step
 
 RING: Final = 4
 """Places on the host for tokens on their way, more than are."""
 
 
-REMEMBERED: Final = 32
-"""Prefill steps whose launches are kept, so that a prompt of a length that came before is not planned again."""
+PACK_AGAIN: Final = "pack the bundle of this model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,17 @@ class CapturedStep:
     executable: Any
 
 
-class CudaBackend:
+class CudaBackend(Backend):
     """A `Backend` on one device."""
 
+    ahead = 1
+
     def __init__(self, bundle: Bundle, device: Device | None = None) -> None:
+        super().__init__()
         try:
             self.device = Device() if device is None else device
         except LaunchError as error:
-            raise DeviceError(str(error)) from None
+            raise DeviceError(said(error)) from None
         if bundle.arch != self.device.architecture:
             what = f"is for {bundle.arch}, and {self.device.name} is {self.device.architecture}"
             raise BundleRefused(
@@ -68,25 +71,24 @@ class CudaBackend:
         self.stream = self.driver.create_stream()
         self.memory = DeviceMemory(self.driver, self.stream)
         self.launches = Launches(bundle, self.device)
-        self.position = 0
-        self._answers = Answers()
+        self._prompts: Prompts | None = None
         self._captured: dict[Head, CapturedStep] = {}
-        self._prefills: OrderedDict[Any, list[Plan]] = OrderedDict()
         self._inputs: dict[str, InputBlock] = {}
         self._events: list[Any] = []
         self._arena = (0, 0)
         self._host = 0
-        self._chooses: Head = "argmax"
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
     ) -> None:
         """Put a model on the device: weights, caches for `max_seq_len` tokens, the rope table, kernels, the captured step."""
         self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
+        self.step = self._bundled_step(weights)
         memory, driver = self.memory, self.driver
-        decode, chunk = self._step(1, "sample"), self._step(min(CHUNK_TOKENS, max_seq_len), "sample", decode=False)
-        steps = (decode, self._step(1, "argmax"), chunk)
-        arena = max(plan_memory(graph).size for graph in steps)
+        decode, logits = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
+        self._prompts = prompts = Prompts(self.step, min(self.chunk_tokens, max_seq_len), self.launches)
+        whole = prompts.whole
+        arena = max(prompts.memory.size, *(plan_memory(self.step.graph("decode", head)).size for head in HEADS[:3]))
         memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
         for destination in weights.destinations:
             memory.add(destination.name, destination.bytes)
@@ -95,119 +97,57 @@ class CudaBackend:
         try:
             for buffer in decode.of_kind(Kind.CACHE):
                 memory.add_zeroed(buffer)
-            memory.add_array("rope_table", rope_table(cache_slots(max_seq_len), config.head_dim, config.rope_theta))
+            slots, head_dim = decode.buffers["rope_table"].shape
+            memory.add_array("rope_table", rope_table(slots, head_dim, config.rope_theta))
             self._arena = (memory.allocate(arena), arena)
-            memory.add("token", 4)
-            memory.add("logits", 2 * config.vocab_size)
+            for buffer in (*decode.of_kind(Kind.OUTPUT), *logits.of_kind(Kind.OUTPUT)):
+                memory.add(buffer.name, buffer.bytes)
             self._inputs = {
                 "decode": InputBlock(memory, decode.of_kind(Kind.INPUT)),
-                "prefill": InputBlock(memory, _for_any_chunk(chunk)),
+                "prefill": InputBlock(memory, whole.of_kind(Kind.INPUT)),
                 "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
             }
             self._host = driver.allocate_host(4 * RING)
             self._events = [driver.create_event() for _ in range(RING)]
             self.captured_step("argmax")
+            prompts.place({name: pointer for name, (pointer, _) in self._places(whole).items()}, self._arena[0])
             upload.wait()
         finally:
             upload.close()
 
-    def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
-        """Take in a prompt behind what the cache holds, in chunks; only the last chunk has a head."""
-        self._check_open()
-        self._chooses = "argmax" if sampling is None else "sample"
-        check_room(self.position, len(ids), self.max_seq_len)
-        if sampling is not None:
-            last = self.position + len(ids) - 1
-            self._inputs["settings"].send(**settings(sampling, last, cache_slots(self.max_seq_len)))
-        self._take_in(ids, self._chooses)
-
-    def prompt_logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Take in a prompt and give the logits of its last token, (vocab,)."""
-        self._take_in(ids, "logits")
-        return self._read_logits()
+    def contract(self, op: Op) -> Manifest:
+        """The manifest of an operation's artifact."""
+        return self.launches.described(op).manifest
 
     @property
     def kernel_seconds(self) -> float:
         """Time spent on loading kernels so far."""
         return self.launches.load_seconds
 
-    def token(self) -> int:
-        """The token that the last step chose; waits for it."""
-        self.driver.copy_to_host(self._host, self.memory.places["token"][0], 4, self.stream)
-        self.driver.synchronize(self.stream)
-        return self._received(0)
-
-    def decode(self, token: int) -> int:
-        """Take in one token; the greedy choice of the next."""
-        return next(self.stream_tokens(token, 1))
-
-    def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
-        """Take in `token` and give the choice of the next, which is taken in in turn, at most `limit` times. Each step leaves
-        the inputs of the next on the device, so that one is always enqueued ahead of the one that is waited for."""
-        answer = self._answers.begin()
-        start, launched = self.position, 0
-        waiting: deque[int] = deque()
-        executable = self.captured_step(self._chooses).executable
-        self._send(token)
-        try:
-            for given in range(limit):
-                self._answers.check(answer)
-                while launched < min(given + 1 + AHEAD, limit) and (launched <= given or start + launched < self.max_seq_len):
-                    if launched:
-                        check_room(self.position, 1, self.max_seq_len)
-                    self.driver.launch_graph(executable, self.stream)
-                    slot = launched % RING
-                    self.driver.copy_to_host(self._host + 4 * slot, self.memory.places["token"][0], 4, self.stream)
-                    self.driver.record_event(self._events[slot], self.stream)
-                    waiting.append(slot)
-                    launched += 1
-                    self.position = start + launched
-                slot = waiting.popleft()
-                self.driver.wait_event(self._events[slot])
-                yield self._received(slot)
-        finally:
-            # What was enqueued ahead and not asked for is forgotten: its slots of the cache are written again.
-            if self._answers.is_current(answer):
-                self.position = start + launched - len(waiting)
-
-    def decode_logits(self, token: int) -> NDArray[np.float32]:
-        """Take in one token; the logits after it, (vocab,)."""
-        executable = self.captured_step("logits").executable
-        self._send(token)
-        self.driver.launch_graph(executable, self.stream)
-        self.position += 1
-        return self._read_logits()
-
-    def run_uncaptured(self, token: int) -> int:
+    def run_uncaptured(self, sequence: Sequence, token: int) -> int:
         """Take in one token by launching every kernel of the step from the host, without a graph; the choice of the next. The
         same launches as `decode`, for comparison."""
-        plans = self.captured_step(self._chooses).plans
-        self._send(token)
+        plans = self.captured_step(sequence.head).plans
+        self._send(sequence, token, sequence.head)
         for plan in plans:
             plan.launch(self.stream)
-        self.position += 1
+        sequence.length += 1
         return self.token()
-
-    def reset(self) -> None:
-        """Forget all tokens."""
-        self._answers.begin()
-        self.position = 0
 
     def captured_step(self, head: Head) -> CapturedStep:
         """The decode step with this head, captured when it is first asked for."""
         self._check_open()
         if head not in self._captured:
-            graph = self._step(1, head)
+            graph = self.step.graph("decode", head)
             plans = tuple(self._planned(graph))
             verify_captured(graph, self._places(graph), self._arena)
             self._captured[head] = CapturedStep(graph, plans, self._capture(plans))
         return self._captured[head]
 
-    def time_launches(self, plans: Sequence[Plan], repeats: int) -> float:
+    def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
         """Seconds that some launches of a decode step take, one after the other in one graph: the mean of `repeats` runs after
-        a first one. They compute on what the last step left, with the inputs of a step at the last filled slot."""
-        place = max(0, self.position - 1)
-        self._inputs["decode"].send(ids=0, positions=place, slots=place, lengths=place + 1)
+        a first one. They compute on what the last step left, with the inputs of a step at the last of `filled` slots."""
+        self._set_decode("argmax", 0, max(0, filled - 1))
         executable = self._capture(plans)
         try:
             self.driver.launch_graph(executable, self.stream)
@@ -221,16 +161,15 @@ class CudaBackend:
             self.driver.destroy_graph(executable)
 
     def forget_steps(self) -> None:
-        """Drop captured decode steps and planned prompts, and end the answer; each step is made again when it is needed."""
-        self._answers.begin()
+        """Drop captured decode steps and prepared prompts, and end the answer; each step is made again when it is needed."""
+        self._current.begin()
         self.driver.synchronize(self.stream)
         self._destroy_steps()
 
-    def close(self) -> None:
+    def _release(self) -> None:
         """Free the device, all that it still lets free; idempotent. The last error is raised."""
         if not self.stream:
             return
-        self._answers.begin()
         stream, self.stream = self.stream, 0
         with ExitStack() as releases:  # from the last to the first, whatever fails
             releases.callback(self.driver.destroy_stream, stream)
@@ -245,52 +184,64 @@ class CudaBackend:
             releases.callback(self._destroy_steps)
             self.driver.synchronize(stream)
 
+    def _bundled_step(self, weights: WeightSource) -> Step:
+        """The step that the bundle carries, for this model. BundleRefused where the model has not what it asks for."""
+        bundle = self.bundle
+        try:
+            step = model_step(self.config, self.max_seq_len, self.dtype, bundle.declaration, bundle.tuning.numbers)
+            asked = {(weight.name, weight.shape) for weight in step.weights()}
+        except StepError as error:
+            raise BundleRefused(f"its step does not fit the model: {error}", where=bundle.path, fix=PACK_AGAIN) from None
+        given = {(one.name, one.shape) for one in weights.destinations}
+        if asked != given:
+            name = min(asked ^ given)[0]
+            raise BundleRefused(f"its step asks for other weights: `{name}`", where=bundle.path, fix=PACK_AGAIN)
+        return step
+
     def _destroy_steps(self) -> None:
         while self._captured:
             self.driver.destroy_graph(self._captured.popitem()[1].executable)
-        self._prefills.clear()
+        if self._prompts is not None:
+            self._prompts.forget()
 
-    def _check_open(self) -> None:
-        if not self.stream:
-            raise UsageError("the engine is closed", fix="load the model again")
+    @property
+    def _closed(self) -> bool:
+        return not self.stream
 
-    def _send(self, token: int) -> None:
-        """Set the inputs of a decode step."""
-        self._check_open()
-        check_room(self.position, 1, self.max_seq_len)
-        check_vocabulary([token], self.config.vocab_size)
-        place = self.position
+    def _set(self, values: dict[str, Any]) -> None:
+        self._inputs["settings"].send(**values)
+
+    def _set_decode(self, head: Head, token: int, place: int) -> None:
         self._inputs["decode"].send(ids=token, positions=place, slots=place, lengths=place + 1)
 
-    def _take_in(self, ids: Sequence[int], head: Head) -> None:
-        """All of a prompt, chunk by chunk."""
-        self._check_open()
-        self._answers.begin()
-        check_room(self.position, len(ids), self.max_seq_len)
-        check_vocabulary(ids, self.config.vocab_size)
-        for chunk, ends in chunks(ids, head):
-            self._chunk(chunk, ends)
+    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
+        self._inputs["prefill"].send(**inputs)
+        assert self._prompts is not None  # since `load`
+        prepared = self._prompts.prepared(tokens, past, head)
+        for series, numbers in prepared.numbers:
+            series.use(numbers)
+        stream = self.stream
+        for series, index in prepared.launches:
+            series.launch(index, stream, overlap=True)
 
-    def _chunk(self, ids: list[int], head: Head) -> None:
-        past, last = self.position, len(ids) - 1
-        places = np.arange(past, past + len(ids), dtype=np.int32)
-        self._inputs["prefill"].send(ids=ids, positions=places, slots=places, last=last, draw=past + last)
-        key = (len(ids), past, head)
-        plans = self._prefills.pop(key, None)
-        if plans is None:
-            plans = list[Plan]()
-            for plan in self._planned(self._step(len(ids), head, past=past, decode=False)):
-                plan.launch(self.stream, overlap=True)  # the device runs one while the next is checked
-                plans.append(plan)
-        else:
-            for plan in plans:
-                plan.launch(self.stream, overlap=True)
-        self._prefills[key] = plans
-        if len(self._prefills) > REMEMBERED:
-            self._prefills.popitem(last=False)
-        self.position += len(ids)
+    def _run_decode(self, head: Head) -> None:
+        self.driver.launch_graph(self.captured_step(head).executable, self.stream)
 
-    def _capture(self, plans: Sequence[Plan]) -> Any:
+    def _fetch(self, number: int) -> None:
+        slot = number % RING
+        self.driver.copy_to_host(self._host + 4 * slot, self.memory.places["token"][0], 4, self.stream)
+        self.driver.record_event(self._events[slot], self.stream)
+
+    def _fetched(self, number: int) -> int:
+        self.driver.wait_event(self._events[number % RING])
+        return self._held_token(number % RING)
+
+    def _chosen(self) -> int:
+        self.driver.copy_to_host(self._host, self.memory.places["token"][0], 4, self.stream)
+        self.driver.synchronize(self.stream)
+        return self._held_token(0)
+
+    def _capture(self, plans: Tokens[Plan]) -> Any:
         """Launches as an executable graph."""
         self.driver.begin_capture(self.stream)
         try:
@@ -300,13 +251,10 @@ class CudaBackend:
             executable = self.driver.end_capture(self.stream)
         return executable
 
-    def _step(self, tokens: int, head: Head, *, past: int = 0, decode: bool | None = None) -> StepGraph:
-        return step(self.config, tokens, self.max_seq_len, self.dtype, past=past, head=head, decode=decode)
-
     def _planned(self, graph: StepGraph) -> Iterator[Plan]:
         """Every launch of a step that the verifier let through, its contract checked."""
         memory = plan_memory(graph)
-        verify(graph, memory, lambda op: self.launches.described(op).manifest)
+        verify(graph, memory, self.contract)
         if memory.size > self._arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {self._arena[1]}")
         pointers = {name: pointer for name, (pointer, _) in self._places(graph).items()}
@@ -317,14 +265,11 @@ class CudaBackend:
         """Pointer and bytes of every buffer that outlives a step."""
         return self.memory.places | self._inputs[graph.name].places | self._inputs["settings"].places
 
-    def _received(self, slot: int) -> int:
+    def _held_token(self, slot: int) -> int:
         """The token in a place on the host."""
-        token = int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
-        if not 0 <= token < self.config.vocab_size:
-            raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
-        return token
+        return int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
 
-    def _read_logits(self) -> NDArray[np.float32]:
+    def _logits(self) -> NDArray[np.float32]:
         count = self.config.vocab_size
         held = np.empty(count, np.uint16)
         self.driver.copy_to_host(held.ctypes.data, self.memory.places["logits"][0], held.nbytes, self.stream)
@@ -332,10 +277,3 @@ class CudaBackend:
         if self.dtype == "f16":
             return held.view(np.float16).astype(np.float32)
         return (held.astype(np.uint32) << 16).view(np.float32)
-
-
-def _for_any_chunk(graph: StepGraph) -> Iterator[Buffer]:
-    """The inputs of a prefill step, with room for a chunk of any length."""
-    for buffer in graph.of_kind(Kind.INPUT):
-        per_token = buffer.shape == (graph.tokens,)
-        yield Buffer(buffer.name, buffer.dtype, (CHUNK_TOKENS,), Kind.INPUT) if per_token else buffer

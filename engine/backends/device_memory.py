@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from engine.errors import DeviceError
 from engine.graph.plan import ALIGNMENT
-from engine.graph.step import Buffer
 from tilec.runtime import Driver, DriverError
+from tilec.step.graph import Buffer
 
 RESERVE_BYTES: Final = 256 << 20
 """Device memory left for the driver, modules and graphs."""

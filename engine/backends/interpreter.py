@@ -9,7 +9,7 @@ filled with NaN before each step: what is read before it is written, or after it
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,23 +18,23 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
-from engine.backends.prompts import CHUNK_TOKENS, Answers, check_room, check_vocabulary, chunks
 from engine.backends.upload import Progress
-from engine.config import ModelConfig
+from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
 from engine.graph.plan import plan_memory
-from engine.graph.qwen3 import Head, cache_slots, step
-from engine.graph.rope import rope_table
-from engine.graph.step import Constant, Kind, Op, StepGraph, View
 from engine.graph.verify import Contract, verify
-from engine.sampling import SamplingParams, settings
-from engine.weights import Weights
+from engine.models.config import ModelConfig
+from engine.models.rope import rope_table
+from engine.models.steps import model_step
 from tilec import frontend
 from tilec.artifact import ScalarSpec, TensorSpec, ValueCheck
 from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
+from tilec.step.graph import Constant, Kind, Op, StepGraph, View
+from tilec.step.step import Head
 
 KERNELS: Final = Path(frontend.__file__).resolve().parents[2] / "kernels_src"
 """Where the kernels' sources are: beside the compiler."""
@@ -68,22 +68,19 @@ class PlannedStep:
     ops: tuple[PlannedOp, ...]
 
 
-class InterpreterBackend:
+class InterpreterBackend(Backend):
     """A `Backend` in NumPy. `kernels` is the folder of the kernels' sources; UsageError where it is absent."""
 
     def __init__(self, kernels: Path = KERNELS) -> None:
         if not kernels.is_dir():
             what = "the kernels' sources are missing, and the interpreter runs nothing else"
             raise UsageError(what, where=kernels, fix="run from a checkout of the project, or use --backend cuda")
-        self.position = 0
-        self.max_seq_len = 0
+        super().__init__()
         self._kernels = kernels
         self._load_seconds = 0.0
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
         self._held: dict[str, Array] = {}  # everything but inputs and activations
         self._decodes: dict[Head, PlannedStep] = {}
-        self._chooses: Head = "argmax"
-        self._answers = Answers()
         self._contracts: dict[int, Contract] = {}  # by the identity of a kernel, all of which are held
 
     def load(
@@ -91,24 +88,24 @@ class InterpreterBackend:
     ) -> None:
         """Take a model: weights as they are in memory, caches of zeros for `max_seq_len` tokens, the rope table, the kernels of
         both kinds of steps. ModelError where the kernels do not take its sizes."""
-        self.config, self.dtype, self.max_seq_len = config, dtype, max_seq_len
+        self.config, self.max_seq_len = config, max_seq_len
+        self.step = model_step(config, max_seq_len, dtype)
         done = 0
         for destination in weights.destinations:
             self._held[destination.name] = weights.array(destination.name)
             done += destination.bytes
             if progress is not None:
                 progress(done, weights.bytes)
-        graph = self._step(1, "sample")
-        for kind in (Kind.CACHE, Kind.SETTING):
-            for buffer in graph.of_kind(kind):
+        drawn, whole = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
+        for buffer in (*drawn.buffers.values(), *whole.of_kind(Kind.OUTPUT)):
+            if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT):
                 self._held[buffer.name] = np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype])
-        self._held["rope_table"] = rope_table(cache_slots(max_seq_len), config.head_dim, config.rope_theta)
-        self._held["token"] = np.zeros(1, np.int32)
-        self._held["logits"] = np.zeros((1, config.vocab_size), NUMPY_TYPES[dtype])
-        chunk = self._planned(self._step(min(CHUNK_TOKENS, max_seq_len), "argmax", decode=False))
+        slots, head_dim = drawn.buffers["rope_table"].shape
+        self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
+        chunk = self._planned(self.step.graph("prefill", tokens=min(self.chunk_tokens, max_seq_len)))
         chunk.inputs["slots"][...] = np.arange(len(chunk.inputs["slots"]))
-        decode = self._send("argmax", 0)
-        for planned in (chunk, decode):
+        self._set_decode("argmax", 0, 0)
+        for planned in (chunk, self._decode_step("argmax")):
             self._run(planned, block_order=())  # no block: the contracts alone
 
     @property
@@ -116,94 +113,53 @@ class InterpreterBackend:
         """Time spent on reading and specialising kernels so far."""
         return self._load_seconds
 
-    def prefill(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> None:
-        """Take in a prompt behind what the cache holds, in chunks; only the last chunk has a head."""
-        self._chooses = "argmax" if sampling is None else "sample"
-        check_room(self.position, len(ids), self.max_seq_len)
-        if sampling is not None:
-            chosen = settings(sampling, self.position + len(ids) - 1, cache_slots(self.max_seq_len))
-            for name, value in chosen.items():
-                self._held[name][...] = value
-        self._take_in(ids, self._chooses)
+    @property
+    def _closed(self) -> bool:
+        return not self._held
 
-    def prompt_logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
-        """Take in a prompt and give the logits of its last token, (vocab,)."""
-        self._take_in(ids, "logits")
+    def _set(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            self._held[name][...] = value
+
+    def _set_decode(self, head: Head, token: int, place: int) -> None:
+        planned = self._decode_step(head)
+        for name, value in {"ids": token, "positions": place, "slots": place, "lengths": place + 1}.items():
+            planned.inputs[name][...] = value
+
+    def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
+        planned = self._planned(self.step.graph("prefill", head, tokens=tokens, past=past))
+        for name, array in planned.inputs.items():
+            array[...] = inputs[name]
+        self._run(planned)
+
+    def _run_decode(self, head: Head) -> None:
+        self._run(self._decode_step(head))
+
+    def _fetch(self, number: int) -> None:
+        pass
+
+    def _fetched(self, number: int) -> int:
+        return self._chosen()  # no step runs ahead
+
+    def _chosen(self) -> int:
+        return int(self._held["token"][0])
+
+    def _logits(self) -> NDArray[np.float32]:
         return self._held["logits"][0].astype(np.float32)
 
-    def token(self) -> int:
-        """The token that the last step chose; ModelError where its logits were not finite."""
-        token = int(self._held["token"][0])
-        if not 0 <= token < self.config.vocab_size:
-            raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
-        return token
-
-    def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
-        """Take in `token` and give the choice of the next, which is taken in in turn, at most `limit` times. Each step leaves
-        the inputs of the next, as on a GPU; no step runs ahead."""
-        answer = self._answers.begin()
-        planned = self._send(self._chooses, token)
-        for given in range(limit):
-            self._answers.check(answer)
-            if given:
-                check_room(self.position, 1, self.max_seq_len)
-            self._run(planned)
-            self.position += 1
-            yield self.token()
-
-    def decode_logits(self, token: int) -> NDArray[np.float32]:
-        """Take in one token; the logits after it, (vocab,)."""
-        self._run(self._send("logits", token))
-        self.position += 1
-        return self._held["logits"][0].astype(np.float32)
-
-    def reset(self) -> None:
-        """Forget all tokens."""
-        self._answers.begin()
-        self.position = 0
-
-    def close(self) -> None:
-        """Let go of the model; idempotent."""
-        self._answers.begin()
+    def _release(self) -> None:
         self._decodes.clear()
         self._held.clear()
 
-    def _send(self, head: Head, token: int) -> PlannedStep:
-        """The decode step with this head, its inputs set."""
-        check_room(self.position, 1, self.max_seq_len)
-        check_vocabulary([token], self.config.vocab_size)
-        planned, place = self._decode_step(head), self.position
-        for name, value in {"ids": token, "positions": place, "slots": place, "lengths": place + 1}.items():
-            planned.inputs[name][...] = value
-        return planned
-
-    def _take_in(self, ids: Sequence[int], head: Head) -> None:
-        """All of a prompt, chunk by chunk."""
-        self._answers.begin()
-        check_room(self.position, len(ids), self.max_seq_len)
-        check_vocabulary(ids, self.config.vocab_size)
-        for chunk, ends in chunks(ids, head):
-            past, last = self.position, len(chunk) - 1
-            planned = self._planned(self._step(len(chunk), ends, past=past, decode=False))
-            places = np.arange(past, past + len(chunk), dtype=np.int32)
-            given = {"ids": chunk, "positions": places, "slots": places, "last": last, "draw": past + last}
-            for name, array in planned.inputs.items():
-                array[...] = given[name]
-            self._run(planned)
-            self.position += len(chunk)
-
-    def _step(self, tokens: int, head: Head, *, past: int = 0, decode: bool | None = None) -> StepGraph:
-        return step(self.config, tokens, self.max_seq_len, self.dtype, past=past, head=head, decode=decode)
-
     def _decode_step(self, head: Head) -> PlannedStep:
         if head not in self._decodes:
-            self._decodes[head] = self._planned(self._step(1, head))
+            self._decodes[head] = self._planned(self.step.graph("decode", head))
         return self._decodes[head]
 
     def _planned(self, graph: StepGraph) -> PlannedStep:
         """Memory for a step's inputs and activations, and every operation's kernel."""
         memory = plan_memory(graph)
-        verify(graph, memory, self._contract)
+        verify(graph, memory, self.contract)
         arena = np.empty(memory.size, np.uint8)
         inputs = {buffer.name: np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype]) for buffer in graph.of_kind(Kind.INPUT)}
         flat = {name: array.reshape(-1) for name, array in (self._held | inputs).items()}
@@ -219,7 +175,8 @@ class InterpreterBackend:
         )
         return PlannedStep(inputs, arena, ops)
 
-    def _contract(self, op: Op) -> Contract:
+    def contract(self, op: Op) -> Contract:
+        """What the kernel of an operation says of itself."""
         function = self._function(op)
         if id(function) not in self._contracts:
             self._contracts[id(function)] = kernel_contract(function)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.errors import BundleRefused, DeviceError
-from engine.graph.step import ITEM_BYTES, Op, StepGraph
 from tilec.runtime import (
     Bundle,
     BundledKernel,
@@ -20,7 +19,15 @@ from tilec.runtime import (
     TensorView,
     ValueBounds,
 )
+from tilec.runtime.series import Numbers, Series
 from tilec.runtime.tensors import contiguous_strides
+from tilec.step.expressions import StepError
+from tilec.step.graph import ITEM_BYTES, Constant, Op, StepGraph
+
+
+def said(error: LaunchError) -> str:
+    """What a refused launch says, its code behind it, for a line that begins with `error:` already."""
+    return f"{str(error).removeprefix(f'error[{error.code}]: ')} ({error.code})"
 
 
 class Launches:
@@ -34,11 +41,22 @@ class Launches:
         self._kernels: dict[str, Kernel] = {}
 
     def described(self, op: Op) -> BundledKernel:
-        """The bundle's kernel for an operation; BundleRefused where it has none, or several that fit."""
-        key = (op.kernel, tuple(op.constants.items()))
+        """The bundle's kernel for an operation, at the constants that the step names or the tuning chooses; BundleRefused where
+        it has none, or several that fit."""
+        if op.kernel not in self.bundle.tuning.choices:
+            return self.find(op, op.constants)
+        try:
+            chosen = self.bundle.tuning.constants(op.kernel, {name: view.shape for name, view in op.tensors.items()})
+        except (StepError, KeyError, IndexError) as error:
+            raise BundleRefused(f"operation `{op.name}`: {error}", fix="pack the bundle of this model") from None
+        return self.find(op, chosen | dict(op.constants))
+
+    def find(self, op: Op, constants: Mapping[str, Constant]) -> BundledKernel:
+        """The bundle's kernel for an operation at these constants."""
+        key = (op.kernel, frozenset(constants.items()))
         if key not in self._found:
             try:
-                self._found[key] = self.bundle.find(op.kernel, **op.constants)
+                self._found[key] = self.bundle.find(op.kernel, **constants)
             except BundleError as error:
                 raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
         return self._found[key]
@@ -55,24 +73,50 @@ class Launches:
             kernel.close()
         self._kernels.clear()
 
+    def series(
+        self, graph: StepGraph, ops: Sequence[Op], pointers: Mapping[str, int], found: BundledKernel
+    ) -> Series:  # fmt: skip
+        """Operations that differ in their buffers alone, launched with one kernel."""
+        arguments = [self._arguments(graph, op, pointers) for op in ops]
+        kernel = self._kernel(ops[0], found)
+        try:
+            return Series(kernel, arguments, self._values(graph, ops[0], kernel))
+        except LaunchError as error:
+            raise DeviceError(f"operation `{ops[0].name}`: {said(error)}") from None
+
+    def numbers(self, graph: StepGraph, op: Op, series: Series) -> Numbers:
+        """What a series is launched with for an operation of other extents."""
+        shapes = {name: view.shape for name, view in op.tensors.items()}
+        try:
+            return series.at(shapes, op.scalars, self._values(graph, op, series.kernel))
+        except LaunchError as error:
+            raise DeviceError(f"operation `{op.name}`: {said(error)}") from None
+
     def _plan(self, graph: StepGraph, op: Op, pointers: Mapping[str, int]) -> Plan:
-        kernel = self._kernel(op)
+        kernel = self._kernel(op, self.described(op))
+        try:
+            return kernel.plan(self._arguments(graph, op, pointers), values=self._values(graph, op, kernel))
+        except LaunchError as error:
+            raise DeviceError(f"operation `{op.name}`: {said(error)}") from None
+
+    def _arguments(self, graph: StepGraph, op: Op, pointers: Mapping[str, int]) -> dict[str, Any]:
         arguments: dict[str, Any] = dict(op.scalars)
-        values: dict[str, ValueBounds] = {}
-        checked = [check.tensor for check in kernel.manifest.value_checks]
         for name, view in op.tensors.items():
             buffer = graph.buffers[view.buffer]
             pointer = pointers[view.buffer] + view.offset * ITEM_BYTES[buffer.dtype]
             arguments[name] = TensorView(pointer, buffer.dtype, view.shape, contiguous_strides(view.shape))
-            if name in checked and buffer.low is not None and buffer.high is not None:
-                values[name] = ValueBounds(buffer.low, buffer.high, buffer.distinct)
-        try:
-            return kernel.plan(arguments, values=values)
-        except LaunchError as error:
-            raise DeviceError(f"operation `{op.name}`: {error}") from None
+        return arguments
 
-    def _kernel(self, op: Op) -> Kernel:
-        found = self.described(op)
+    def _values(self, graph: StepGraph, op: Op, kernel: Kernel) -> dict[str, ValueBounds]:
+        """What the graph says of the integers that the kernel asks about."""
+        found: dict[str, ValueBounds] = {}
+        for check in kernel.manifest.value_checks:
+            buffer = graph.buffers[op.tensors[check.tensor].buffer]
+            if buffer.low is not None and buffer.high is not None:
+                found[check.tensor] = ValueBounds(buffer.low, buffer.high, buffer.distinct)
+        return found
+
+    def _kernel(self, op: Op, found: BundledKernel) -> Kernel:
         if found.name not in self._kernels:
             began = time.perf_counter()
             try:
@@ -80,6 +124,6 @@ class Launches:
             except BundleError as error:
                 raise BundleRefused(f"operation `{op.name}`: {error.message}", fix="pack the bundle of this model") from None
             except (LaunchError, DriverError) as error:
-                raise DeviceError(f"operation `{op.name}`: {error}") from None
+                raise DeviceError(f"operation `{op.name}`: {said(error)}") from None
             self.load_seconds += time.perf_counter() - began
         return self._kernels[found.name]

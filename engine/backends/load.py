@@ -31,11 +31,12 @@ def load_on_gpu(
     *,
     progress: Progress | None = None,
     device: Device | None = None,
+    digest: str | None = None,
 ) -> CudaBackend:
-    """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`). BundleRefused or
-    DeviceError where that cannot be."""
+    """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`) and whose sha256
+    must be `digest` where that is given. BundleRefused or DeviceError where that cannot be."""
     try:
-        opened = open_bundle(fspath(bundle))
+        opened = open_bundle(fspath(bundle), digest=digest)
     except BundleError as error:
         raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
     try:

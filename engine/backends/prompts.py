@@ -1,56 +1,164 @@
-"""How every backend takes tokens in: what fits, and in which chunks."""
+"""Prefill steps of any length on a GPU: memory and launches are checked once for all layers and lengths, extents once a length.
+
+What holds, and why a prompt of a new length costs little:
+
+1. Activations lie where the longest chunk needs them, under every head. A shorter one has the same operations in the same order
+   and buffers that are no larger, so what did not overlap does not.
+2. Layers are one text at one set of values (`tilec.step`): a step of `ALL_PAIRS` layers has every pair of neighbours that the
+   whole one has, so where it holds together, so does the whole. The whole is verified once at the largest chunk.
+3. Launches that differ in the layer are a `Series`: checked one by one at the largest chunk, and for other extents at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from engine.errors import UsageError
-from engine.graph.qwen3 import Head
+from engine.backends.launches import Launches
+from engine.graph.plan import MemoryPlan, plan_memory
+from engine.graph.verify import GraphError, verify, verify_operations
+from tilec.artifact import Manifest
+from tilec.runtime import BundledKernel
+from tilec.runtime.series import Numbers, Series
+from tilec.step.graph import Kind, Op, StepGraph
+from tilec.step.requests import requests
+from tilec.step.step import ALL_PAIRS, HEADS, Head, Step
 
-CHUNK_TOKENS: Final = 1024
-"""Tokens of a prefill step: enough for matrix products to be bound by arithmetic, few enough for small activations."""
+REMEMBERED: Final = 32
+"""Steps whose numbers are kept, so that a prompt of a length that came before is not looked at again."""
 
+KINDS_REMEMBERED: Final = 2048
+"""Numbers of kinds of operations that are kept: those of some hundred lengths."""
 
-class Answers:
-    """Tells the answer that is being given from those before it: tokens of an older one must not come after all."""
+_NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 
-    def __init__(self) -> None:
-        self._current = 0
-
-    def begin(self) -> int:
-        """End the answer before; the number of the new one."""
-        self._current += 1
-        return self._current
-
-    def is_current(self, number: int) -> bool:
-        """Whether nothing has begun since."""
-        return number == self._current
-
-    def check(self, number: int) -> None:
-        """UsageError where something has begun since."""
-        if not self.is_current(number):
-            raise UsageError("this answer ended when another began, or the engine was closed", fix="read one answer at a time")
+_Kind = tuple[str, str, tuple[str, ...]]
+"""Name, kernel and buffers of an operation, `*` for the layer: those that differ in nothing but the layer are of one kind."""
 
 
-def check_room(position: int, count: int, max_seq_len: int) -> None:
-    """UsageError unless `count` tokens, one at least, fit behind the `position` that a cache of `max_seq_len` holds."""
-    if count == 0:
-        raise UsageError("the prompt is empty", fix="give at least one token")
-    if position + count > max_seq_len:
-        what = f"{position} tokens and {count} more do not fit max-seq-len {max_seq_len}"
-        raise UsageError(what, fix="raise --max-seq-len or shorten the prompt")
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step of one length: what each series is set to, and the launches in order."""
+
+    numbers: tuple[tuple[Series, Numbers], ...]
+    launches: tuple[tuple[Series, int], ...]
 
 
-def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:
-    """UsageError for the first token outside the vocabulary."""
-    outside = next((token for token in ids if not 0 <= token < vocab_size), None)
-    if outside is not None:
-        raise UsageError(f"token {outside} is not in the vocabulary of {vocab_size}")
+class Prompts:
+    """The prefill steps of a model. `places` are the pointers of all buffers that outlive a step."""
+
+    def __init__(self, step: Step, tokens: int, launches: Launches) -> None:
+        self._step, self._largest, self._launches = step, tokens, launches
+        self._graphs = {head: step.graph("prefill", head, tokens=tokens) for head in HEADS}
+        self.whole = _together(self._graphs.values())
+        """All that the steps of every head touch, at the largest chunk."""
+        self.memory = plan_memory(self.whole)
+        self._members: dict[_Kind, list[Op]] = {}
+        for op in self.whole.ops:
+            self._members.setdefault(_kind(op), []).append(op)
+        places = {_touched(op): number for ops in self._members.values() for number, op in enumerate(ops)}
+        self._order = {
+            head: tuple((_kind(op), places[_touched(op)]) for op in graph.ops) for head, graph in self._graphs.items()
+        }
+        self._bytes = {_starred(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
+        self._pointers: dict[str, int] = {}
+        self._series: dict[tuple[_Kind, str], Series] = {}
+        self._verified: set[tuple[int, Head]] = set()
+        self._numbers: dict[tuple[_Kind, int, tuple[float, ...]], tuple[Series, Numbers]] = {}
+        self._kept: OrderedDict[tuple[int, int, Head], Prepared] = OrderedDict()
+
+    def place(self, pointers: Mapping[str, int], arena: int) -> None:
+        """Say where buffers lie, verify the largest chunk under every head, and load the kernels for every length."""
+        self._pointers = {**pointers, **{name: arena + offset for name, offset in self.memory.offsets.items()}}
+        for graph in self._graphs.values():
+            alive = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
+            verify(graph, MemoryPlan(alive, self.memory.size), self._contract)
+        self._verified = {(self._largest, head) for head in HEADS}
+        by_name: dict[tuple[str, str], list[_Kind]] = {}
+        for kind in self._members:
+            by_name.setdefault((f"prefill_{kind[0].rpartition('.')[2]}", kind[1]), []).append(kind)
+        for request in requests(self._step, self._launches.bundle.tuning):
+            for kind in by_name.get((request.op, request.kernel), ()):
+                self._series_of(kind, self._launches.find(self._members[kind][0], request.constants))
+
+    def forget(self) -> None:
+        """Drop what was prepared; it is made again when it is needed."""
+        self._kept.clear()
+        self._numbers.clear()
+
+    def prepared(self, tokens: int, past: int, head: Head) -> Prepared:
+        """The step of a chunk; GraphError or DeviceError where it does not hold."""
+        key = (tokens, past, head)
+        found = self._kept.pop(key, None)
+        if found is None:
+            found = self._prepare(tokens, past, head)
+        self._kept[key] = found
+        if len(self._kept) > REMEMBERED:
+            self._kept.popitem(last=False)
+        return found
+
+    def _prepare(self, tokens: int, past: int, head: Head) -> Prepared:
+        """Look at a few layers of a length; what is said of them holds of all. Nothing but scalars depends on `past`, and what
+        a kernel asks of them is checked with the numbers."""
+        few = self._step.graph("prefill", head, tokens=tokens, past=past, layers=min(self._step.layers, ALL_PAIRS))
+        if (tokens, head) not in self._verified:
+            self._verify(few)
+            self._verified.add((tokens, head))
+        if len(self._numbers) > KINDS_REMEMBERED:
+            self._numbers.clear()
+        kinds: dict[_Kind, tuple[Series, Numbers]] = {}
+        for op in few.ops:
+            kind = _kind(op)
+            if kind not in kinds:
+                key = (kind, tokens, tuple(op.scalars.values()))
+                if key not in self._numbers:
+                    series = self._series_of(kind, self._launches.described(op))
+                    self._numbers[key] = series, self._launches.numbers(few, op, series)
+                kinds[kind] = self._numbers[key]
+        return Prepared(tuple(kinds.values()), tuple((kinds[kind][0], index) for kind, index in self._order[head]))
+
+    def _verify(self, few: StepGraph) -> None:
+        """GraphError unless a few layers hold together, and need no more memory than the largest chunk."""
+        verify_operations(few, self._contract)
+        for buffer in few.of_kind(Kind.ACTIVATION):
+            if buffer.bytes > self._bytes.get(_starred(buffer.name), 0):
+                what = f"buffer `{buffer.name}` is larger than that of {self._largest} tokens"
+                raise GraphError(what, where="step `prefill`")
+
+    def _series_of(self, kind: _Kind, found: BundledKernel) -> Series:
+        """The launches of a kind with a kernel."""
+        key = (kind, found.name)
+        if key not in self._series:
+            self._series[key] = self._launches.series(self.whole, self._members[kind], self._pointers, found)
+        return self._series[key]
+
+    def _contract(self, op: Op) -> Manifest:
+        return self._launches.described(op).manifest
 
 
-def chunks(ids: Sequence[int], head: Head) -> Iterator[tuple[list[int], Head]]:
-    """A prompt cut into steps; only the last has the head."""
-    for begin in range(0, len(ids), CHUNK_TOKENS):
-        chunk = list(ids[begin : begin + CHUNK_TOKENS])
-        yield chunk, head if begin + len(chunk) == len(ids) else "none"
+def _together(graphs: Iterable[StepGraph]) -> StepGraph:
+    """A graph of all operations of some that begin alike, each once, in an order that agrees with theirs."""
+    first, *others = graphs
+    whole = StepGraph(first.name, first.tokens, dict(first.buffers), list(first.ops))
+    seen = {_touched(op) for op in whole.ops}
+    for graph in others:
+        whole.buffers |= graph.buffers
+        whole.ops += [op for op in graph.ops if _touched(op) not in seen]
+        seen |= {_touched(op) for op in graph.ops}
+    return whole
+
+
+def _touched(op: Op) -> _Kind:
+    return op.name, op.kernel, tuple(view.buffer for view in op.tensors.values())
+
+
+def _kind(op: Op) -> _Kind:
+    name, kernel, buffers = _touched(op)
+    return _starred(name), kernel, tuple(map(_starred, buffers))
+
+
+def _starred(name: str) -> str:
+    return _NUMBER.sub(".*", name)

@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 
 class WeightSource(Protocol):
-    """`engine.weights.Weights`, as far as the device needs it. Several threads take chunks at once."""
+    """`engine.checkpoint.weights.Weights`, as far as the device needs it. Several threads take chunks at once."""
 
     @property
     def destinations(self) -> Iterable[Any]: ...

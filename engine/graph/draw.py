@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from engine.graph.plan import MemoryPlan, lifetimes, plan_memory
-from engine.graph.step import Kind, Op, StepGraph
+from tilec.step.graph import Kind, Op, StepGraph
 
 MARKS: Final = {Kind.ACTIVATION: "", Kind.WEIGHT: "*", Kind.TABLE: "*", Kind.CACHE: "#", Kind.INPUT: "<", Kind.OUTPUT: ">"}
 """What stands before a buffer's name."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from engine.graph.step import Kind, StepGraph
+from tilec.step.graph import Kind, StepGraph
 
 ALIGNMENT: Final = 256
 """Offsets are multiples of so many bytes, as CUDA's own allocations are."""

@@ -32,10 +32,10 @@ from typing import Final
 
 from engine.errors import EngineError
 from engine.graph.plan import ALIGNMENT, MemoryPlan
-from engine.graph.step import Buffer, Kind, Op, StepGraph, View
 from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
+from tilec.step.graph import Buffer, Kind, Op, StepGraph, View
 
 MADE: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 """Kinds that hold nothing when a step begins."""
@@ -77,11 +77,16 @@ class GraphError(EngineError):
 
 def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contract | Manifest]) -> None:
     """Raise GraphError at the first broken rule; it names the operation and the buffer."""
+    _verify_memory(graph, memory, verify_operations(graph, contract))
+
+
+def verify_operations(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> dict[str, tuple[int, int]]:
+    """All rules but `memory`, as `verify`; the first and last operation that touch each activation."""
     state = _Step(graph)
     for position, op in enumerate(graph.ops):
         state.operation(position, op, contract(op))
     state.ends()
-    _verify_memory(graph, memory, state.alive)
+    return state.alive
 
 
 def verify_captured(graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:

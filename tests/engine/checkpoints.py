@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import ModelConfig
+from engine.models.config import ModelConfig
 
 UNTIED = ModelConfig(
     hidden_size=8, intermediate_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6, num_hidden_layers=2,

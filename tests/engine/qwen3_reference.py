@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.config import ModelConfig
+from engine.models.config import ModelConfig
 
 Matrix = NDArray[np.float64]
 

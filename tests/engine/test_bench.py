@@ -11,25 +11,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from test_cuda_backend import SMALLEST, FakeDriver, bundle
 from test_engine_cli import CONFIG
+from test_verify import contract
 
 from engine.backends import cuda, load
 from engine.backends.cuda import CudaBackend
-from engine.backends.head_read import HeadRead
-from engine.bench import command, files
-from engine.bench.command import run
-from engine.bench.machine import driver_version
-from engine.bench.measure import answer, measure, step_bytes
-from engine.bench.policy import Cell, Policy
-from engine.bench.result import Bandwidth, CellResult, Report, Statistic
-from engine.dummy_weights import dummy_weights
 from engine.errors import DeviceError
-from engine.graph.qwen3 import step
 from engine.graph.traffic import streamed
+from engine.graph.verify import Contract
+from engine.models.steps import model_step
+from engine.sequence import Sequence as Answer
+from engine.tools.bench import command, files
+from engine.tools.bench.command import run
+from engine.tools.bench.machine import driver_version
+from engine.tools.bench.measure import answer, measure, step_bytes
+from engine.tools.bench.policy import Cell, Policy
+from engine.tools.bench.result import Report, Statistic
+from engine.tools.dummy_weights import dummy_weights
+from engine.tools.head_read import HeadRead
 from tilec.runtime import Bundle, Device
+from tilec.step.graph import Op
 
 __all__ = ["bundle"]  # a fixture of another module
 
@@ -39,6 +42,8 @@ class TimedBackend:
     n-th of `paces`; its tokens are 7, or what `answers` says."""
 
     max_seq_len = 4096
+    config = SMALLEST
+    step = model_step(SMALLEST, 4096)
 
     def __init__(self, paces: Sequence[float] = (), answers: Sequence[int] = ()) -> None:
         self.now, self.position = 100.0, 0
@@ -49,30 +54,34 @@ class TimedBackend:
     def clock(self) -> float:
         return self.now
 
-    def reset(self) -> None:
-        self.position = 0
-        self.now += 50  # before the call, so in no time that is taken
+    def contract(self, op: Op) -> Contract:
+        return contract(op)
 
-    def prefill(self, ids: Sequence[int], sampling: object = None) -> None:
-        assert self.position == 0, "not reset"
-        self.position = len(ids)
+    def begin(self) -> Answer:
+        self.now += 50  # before the call, so in no time that is taken
+        return Answer()
+
+    def prefill(self, sequence: Answer, ids: Sequence[int], sampling: object = None) -> None:
+        assert sequence.length == 0, "not a new one"
+        self.position = sequence.length = len(ids)
         self.prompts.append(list(ids))
 
     def token(self) -> int:
         self.now += 1e-3 * self.position  # the prompt is enqueued; waiting for its token takes the time
         return self.answers.pop(0) if self.answers else 7
 
-    def stream_tokens(self, token: int, limit: int) -> Iterator[int]:
+    def stream_tokens(self, sequence: Answer, token: int, limit: int) -> Iterator[int]:
+        assert sequence.length == self.position
         self.asked.append((self.position, limit + 1))
         pace = self.paces.pop(0) if self.paces else 1.0
         for _ in range(limit):
             self.now += pace
             yield token
 
-    def prompt_logits(self, ids: Sequence[int]) -> Any:
+    def prompt_logits(self, sequence: Answer, ids: Sequence[int]) -> Any:
         raise AssertionError("a greedy answer needs no logits")
 
-    def decode_logits(self, token: int) -> Any:
+    def decode_logits(self, sequence: Answer, token: int) -> Any:
         raise AssertionError("a greedy answer needs no logits")
 
     def close(self) -> None: ...
@@ -98,7 +107,7 @@ def test_statistics_of_known_durations() -> None:
     paces = [99.0, 99.0, 1.0, 0.5, 4.0, 0.5, 2.0, 0.5, 3.0, 0.5, 5.0, 0.5]
     backend = TimedBackend(paces)
     policy = Policy(pp=(10,), tg=(3, 5), reps=5, warmup_reps=1)
-    (first, second), speeds = measure(backend, SMALLEST, policy, clock=backend.clock, dtype="bf16")
+    (first, second), speeds = measure(backend, policy, clock=backend.clock)
     assert speeds is None
     assert first.prefill_seconds.samples == pytest.approx([0.01] * 5)
     assert first.decode_seconds.samples == pytest.approx([2, 8, 4, 6, 10])
@@ -117,9 +126,7 @@ def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
     policy = Policy(pp=(4, 9), tg=(2, 3), reps=2, warmup_reps=1)
     told: list[str] = []
     bandwidths = iter([1.0, 2.0, 3.0])
-    _, speeds = measure(
-        backend, SMALLEST, policy, clock=backend.clock, bandwidth=lambda: next(bandwidths), progress=told.append
-    )
+    _, speeds = measure(backend, policy, clock=backend.clock, bandwidth=lambda: next(bandwidths), progress=told.append)
     assert backend.asked == [(4, 2), (4, 3), (9, 2)] * 3
     assert backend.prompts[:3] == backend.prompts[3:6] == backend.prompts[6:]
     assert speeds == Statistic((2.0, 3.0))
@@ -129,114 +136,22 @@ def test_repetitions_are_the_outer_loop_and_prompts_stay() -> None:
 
 def test_other_tokens_in_another_repetition_are_told() -> None:
     backend = TimedBackend(answers=[5, 6, 5, 5])
-    (one, two), _ = measure(backend, SMALLEST, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
+    (one, two), _ = measure(backend, Policy((4,), (2, 3), reps=2, warmup_reps=0), clock=backend.clock)
     assert one.repeatable
     assert not two.repeatable
 
 
 def test_an_answer_that_is_too_short() -> None:
     backend = TimedBackend()
-    backend.stream_tokens = lambda token, limit: iter([token] * (limit - 1))
+    backend.stream_tokens = lambda sequence, token, limit: iter([token] * (limit - 1))
     with pytest.raises(DeviceError, match="gave 4 tokens where 5 were asked for"):
         answer(backend, [1, 2], 5, backend.clock)
 
 
 def test_bytes_of_a_cell_are_the_mean_over_its_steps() -> None:
-    graph = step(SMALLEST, 1, 128)
-    every = [sum(streamed(graph, filled)) for filled in range(19, 18 + 36)]
-    assert step_bytes(SMALLEST, Cell(18, 36), 128, "bf16") == sum(every) / 35
-
-
-def report(bandwidth: float | None = 3e9) -> Report:
-    cells = tuple(
-        CellResult(pp, tg, 1e7, Statistic((tg / 100, tg / 80)), Statistic((1 / 1000, 1 / 500)), True)
-        for pp, tg in ((18, 37), (18, 129), (512, 37))
-    )
-    measured = None if bandwidth is None else Bandwidth("read of the head", Statistic((bandwidth,)))
-    model, policy = {"name": "qwen3-4b", "dtype": "bf16"}, {"what": "greedy"}
-    return Report("2026-01-02T03:04:05+00:00", {"gpu": "a GPU"}, model, policy, 4e9, cells, measured)
-
-
-def test_shares_of_the_rooflines() -> None:
-    cell = CellResult(18, 37, 1e7, Statistic((0.2,)), Statistic((0.02,)), True)  # 185 tok/s, 200 tok/s of decode
-    shares = replace(report(), cells=(cell,)).shares(cell)
-    assert cell.roofline(4e9) == pytest.approx(400)
-    assert shares == pytest.approx({
-        "end_to_end_of_nominal": 100 * 185 / 400, "decode_of_nominal": 50.0,
-        "end_to_end_of_measured": 100 * 185 / 300, "decode_of_measured": 100 * 200 / 300,
-    })  # fmt: skip
-    assert set(report(None).shares(cell)) == {"end_to_end_of_nominal", "decode_of_nominal"}
-
-
-@pytest.mark.parametrize("bandwidth", [3e9, None])
-def test_json_and_back(bandwidth: float | None) -> None:
-    made = report(bandwidth)
-    data = json.loads(json.dumps(made.to_json()))
-    assert Report.from_json(data) == made
-    first = data["cells"][0]
-    assert first["decode_tokens_per_second"]["samples"] == pytest.approx([36 / 0.369, 36 / 0.4605])
-    assert first["end_to_end_seconds"]["n"] == 2
-    assert first["percent"]["decode_of_nominal"] == pytest.approx(np.median([36 / 0.369, 36 / 0.4605]) / 4)
-
-
-def broken(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    data = report().to_json()
-    change(data)
-    return data
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda data: data.pop("format"), "`format` is not 'engine.bench 1'"),
-        (lambda data: data.update(date=3), "`date` is no line of text"),
-        (lambda data: data["model"].pop("name"), "`name` is no line of text"),
-        (lambda data: data["machine"].update(gpu="a\x1b[2J"), "`gpu` is no line of text"),
-        (lambda data: data.update(machine=[]), "`machine` is no object"),
-        (lambda data: data.update(cells=[]), "`cells` is no list, or empty"),
-        (lambda data: data.update(nominal_bytes_per_second=-1), "`nominal_bytes_per_second` is no number from 1e-09 to 1e+18"),
-        (lambda data: data["cells"][1].update(tg=1), "`pp` and `tg` are no numbers of tokens"),
-        (lambda data: data["cells"][1].update(prefill_seconds={}), "`prefill_seconds.samples` is no list, or empty"),
-        (
-            lambda data: data["cells"][1]["end_to_end_seconds"].update(samples=[1, "2"]),
-            "`end_to_end_seconds.samples` is no num",
-        ),
-        (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1]), "are not as many as"),
-        (lambda data: data["cells"][1]["prefill_seconds"].update(samples=[1e3, 1e3]), "are not below"),
-        (lambda data: data["measured_bandwidth"].pop("what"), "`what` is no line of text"),
-    ],
-)
-def test_json_of_something_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, Any]], object], said: str
-) -> None:
-    file = tmp_path / "in.json"
-    file.write_text(json.dumps(broken(change)))
-    assert run(["--from-json", str(file)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {file}: is no result of `python -m engine.bench`: ") and err.count("\n") == 1
-    assert said in err
-
-
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
-def test_a_plot_from_json_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
-    (tmp_path / "in.json").write_text(json.dumps(report().to_json()))
-    plots = [tmp_path / f"{name}{suffix}" for name in ("one", "two")]
-    for plot in plots:
-        assert run(["--from-json", str(tmp_path / "in.json"), "--plot", str(plot)]) == 0
-    first, second = (plot.read_bytes() for plot in plots)
-    assert first == second
-    assert first.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert "qwen3-4b bf16 on a GPU, greedy" in out
-    assert len(list(tmp_path.iterdir())) == 3, "a temporary file is left"
-
-
-def test_one_cell_alone_can_be_drawn(tmp_path: Path) -> None:
-    lonely = replace(report(None), cells=report().cells[:1])
-    (tmp_path / "in.json").write_text(json.dumps(lonely.to_json()))
-    assert run(["--from-json", str(tmp_path / "in.json"), "--plot", str(tmp_path / "out.svg")]) == 0
+    graph = model_step(SMALLEST, 128).graph("decode")
+    every = [sum(streamed(graph, filled, contract)) for filled in range(19, 18 + 36)]
+    assert step_bytes(graph, Cell(18, 36), contract) == sum(every) / 35
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,7 +98,7 @@ def test_a_prompt_from_stdin_that_is_a_folder(answer: Answer, monkeypatch: pytes
         def readable(self) -> bool:
             return True
 
-        def readall(self) -> bytes:
+        def readinto(self, buffer: object) -> int:
             raise IsADirectoryError(21, "Is a directory")
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Folder())))
@@ -109,7 +110,52 @@ def test_a_prompt_from_stdin_that_is_a_folder(answer: Answer, monkeypatch: pytes
 def test_a_full_disk_for_stdout() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "engine", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [sys.executable, "-m", "engine", "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False
         )
     assert ended.returncode == 1
     assert ended.stderr == "error: the answer cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [("config.json", 1 << 20), ("generation_config.json", 1 << 20), ("tokenizer.json", 1 << 25),
+     ("chat_template.jinja", 1 << 22), ("tokenizer_config.json", 1 << 23), ("model.safetensors.index.json", 1 << 24)],
+)  # fmt: skip
+def test_a_file_of_the_model_that_is_too_long(answer: Answer, model: Path, name: str, limit: int) -> None:
+    if name == "tokenizer_config.json":
+        (model / "chat_template.jinja").unlink()
+    with (model / name).open("ab") as file:
+        file.truncate(1 << 40)
+    status, out, err = answer(*([] if "safetensors" in name else ["--dummy-weights"]))
+    assert (status, out) == (3, "")
+    assert err.startswith(f"error: {model / name}: is over {limit} bytes; ")
+    assert err.count("\n") == 1
+
+
+def test_a_header_that_is_too_long(answer: Answer, model: Path) -> None:
+    with (model / "model.safetensors").open("wb") as file:
+        file.write(((1 << 24) + 1).to_bytes(8, "little"))
+        file.truncate(1 << 40)
+    status, _, err = answer()
+    assert (status, err.count("\n")) == (3, 1)
+    assert "announce a header of 16777217 bytes, over 16777216" in err
+
+
+def test_a_prompt_on_stdin_that_never_ends(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/zero").open("rb") as endless:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(endless))
+        status, _, err = answer("--dummy-weights", **{"--prompt": "-"})
+    assert (status, err) == (2, "error: stdin holds over 16777216 bytes; shorten the prompt\n")
+
+
+def test_control_tokens_of_a_prompt(answer: Answer) -> None:
+    """As text they are more tokens than they are."""
+    given = {"--prompt": "<|im_end|>" * 9}
+    counts: list[int] = []
+    for flags in ([], ["--allow-control-tokens"], ["--raw-prompt"], ["--raw-prompt", "--allow-control-tokens"]):
+        status, out, err = answer("--dummy-weights", "--json", "--max-new-tokens", "1", *flags, **given)
+        assert (status, err) == (0, "")
+        counts.append(json.loads(out)["prompt_tokens"])
+    assert counts[3] == 9
+    assert counts[2] > 50
+    assert counts[0] - counts[1] == counts[2] - counts[3]

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.config import GenerationConfig, ModelConfig
 from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
+from engine.models.config import GenerationConfig, ModelConfig
 
 QWEN3_0_6B: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -244,7 +244,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([*sorted(QWEN3_0_6B), "rope_parameters", "layer_types", "dtype"]), JSON, max_size=3))
 def test_no_value_of_any_key_is_a_defect(tmp_path: Path, changes: dict[str, Any]) -> None:
     written(tmp_path, **changes)

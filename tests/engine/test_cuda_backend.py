@@ -9,20 +9,23 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from one_sequence import OneSequence
 
+from engine.backends import cuda
 from engine.backends.cuda import CudaBackend
-from engine.backends.prompts import CHUNK_TOKENS
-from engine.config import ModelConfig
-from engine.dummy_weights import dummy_weights
+from engine.backends.launches import said
 from engine.errors import BundleRefused, DeviceError, ModelError, UsageError
-from engine.graph.rope import rope_table
+from engine.models.config import ModelConfig
+from engine.models.rope import rope_table
 from engine.sampling import SamplingParams, uniforms
+from engine.tools.dummy_weights import dummy_weights
 from tests import shipped
-from tilec.runtime import Bundle, Device, DriverError, open_bundle
+from tilec.runtime import Bundle, Device, DriverError, LaunchError, open_bundle
+from tilec.step.step import CHUNK_TOKENS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
@@ -45,16 +48,16 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def backend(bundle: Bundle) -> Iterator[tuple[CudaBackend, FakeDriver]]:
+def backend(bundle: Bundle) -> Iterator[tuple[OneSequence, FakeDriver]]:
     driver = FakeDriver()
-    made = CudaBackend(bundle, Device(driver))
+    made = OneSequence(CudaBackend(bundle, Device(driver)))
     made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 4096)
     yield made, driver
     made.close()
     assert not driver.buffers, "something was not freed"
 
 
-def test_weights_arrive_and_caches_are_zero(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_weights_arrive_and_caches_are_zero(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, driver = backend
     weights = dummy_weights(SMALLEST, "bf16")
     for name in ("model.norm.weight", "model.layers.1.self_attn.qkv_proj.weight"):
@@ -66,7 +69,7 @@ def test_weights_arrive_and_caches_are_zero(backend: tuple[CudaBackend, FakeDriv
     assert "k_cache.1" in made.memory.places
 
 
-def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, driver = backend
     before = len(driver.launches)
     assert made.decode(5) == 0  # the fake device writes nothing
@@ -76,7 +79,7 @@ def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[CudaB
     assert made.position == 1
 
 
-def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, driver = backend
     before = len(driver.launches)
     tokens = made.stream_tokens(3, 10)
@@ -91,7 +94,7 @@ def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[CudaBackend,
     assert made.position == 5
 
 
-def test_a_prompt_goes_in_chunks(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_a_prompt_goes_in_chunks(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, driver = backend
     before = len(driver.launches)
     made.prefill([1] * (2 * CHUNK_TOKENS + 1))
@@ -104,7 +107,7 @@ def test_a_prompt_goes_in_chunks(backend: tuple[CudaBackend, FakeDriver]) -> Non
     assert made.prompt_logits([1, 2]).shape == (SMALLEST.vocab_size,)
 
 
-def test_a_sampled_answer_is_drawn_in_the_graph(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_a_sampled_answer_is_drawn_in_the_graph(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, driver = backend
     made.prefill([1, 2, 3], SamplingParams(0.5, 7, 0.25, seed=9))
     block = made._inputs["settings"].places
@@ -125,20 +128,21 @@ def test_a_sampled_answer_is_drawn_in_the_graph(backend: tuple[CudaBackend, Fake
 
 
 def test_a_prompt_of_a_length_that_came_before_is_not_planned_again(
-    backend: tuple[CudaBackend, FakeDriver], monkeypatch: pytest.MonkeyPatch
+    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, driver = backend
     made.prefill([1] * 5)
-    first = [launch.parameters for launch in driver.launches]
+    first = [(launch.parameters, launch.grid) for launch in driver.launches]
     made.reset()
-    monkeypatch.setattr(made.launches, "plans", None)
+    monkeypatch.setattr(made.launches, "numbers", None)
+    monkeypatch.setattr(made.launches, "series", None)
     made.prefill([2] * 5)
-    assert [launch.parameters for launch in driver.launches] == first * 2
+    assert [(launch.parameters, launch.grid) for launch in driver.launches] == first * 2
 
 
 @pytest.mark.parametrize("max_seq_len", [1, 70, 1500])
 def test_every_prompt_fits_the_arena(bundle: Bundle, max_seq_len: int) -> None:
-    made = CudaBackend(bundle, Device(FakeDriver()))
+    made = OneSequence(CudaBackend(bundle, Device(FakeDriver())))
     made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), max_seq_len)
     for tokens in (1, 2, 3, 17, 63, 64, 65, 500, 1024, 1025, 1500):
         if tokens <= max_seq_len:
@@ -148,7 +152,7 @@ def test_every_prompt_fits_the_arena(bundle: Bundle, max_seq_len: int) -> None:
     made.close()
 
 
-def test_a_token_outside_the_vocabulary_is_told(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_a_token_outside_the_vocabulary_is_told(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, _ = backend
     made.prefill([1])
     ctypes.c_int32.from_address(made.memory.places["token"][0]).value = 2147483647
@@ -156,13 +160,27 @@ def test_a_token_outside_the_vocabulary_is_told(backend: tuple[CudaBackend, Fake
         made.token()
 
 
-@pytest.mark.parametrize(("ids", "said"), [([], "the prompt is empty"), ([0] * 4097, "0 tokens and 4097 more do not fit")])
-def test_prompts_that_do_not_fit(backend: tuple[CudaBackend, FakeDriver], ids: list[int], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+@pytest.mark.parametrize(("ids", "words"), [([], "the prompt is empty"), ([0] * 4097, "^4097 tokens do not fit")])
+def test_prompts_that_do_not_fit(backend: tuple[OneSequence, FakeDriver], ids: list[int], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
         backend[0].prefill(ids)
 
 
-def test_growth_ends_at_the_cache(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_a_code_stands_behind_what_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command writes `error:` before it; `error: error[E0915]` said it twice."""
+    told = said(LaunchError("E0905", "is too small", kernel="add", argument="x", given="3", required="4"))
+    assert told == "kernel `add`, argument `x`: is too small; given 3; required 4 (E0905)"
+
+    def absent() -> Device:
+        raise DriverError("cuInit", "CUDA_ERROR_NO_DEVICE")
+
+    monkeypatch.setattr(cuda, "Device", absent)
+    with pytest.raises(DeviceError) as refused:
+        CudaBackend(cast(Bundle, None))
+    assert str(refused.value) == "`cuInit` failed with CUDA_ERROR_NO_DEVICE (E0915)"
+
+
+def test_growth_ends_at_the_cache(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, _ = backend
     made.position = 4095
     tokens = made.stream_tokens(1, 5)
@@ -184,7 +202,7 @@ def test_too_little_memory_is_one_clear_error(bundle: Bundle) -> None:
     assert not driver.buffers
 
 
-def test_an_answer_ends_where_another_begins(backend: tuple[CudaBackend, FakeDriver]) -> None:
+def test_an_answer_ends_where_another_begins(backend: tuple[OneSequence, FakeDriver]) -> None:
     made, _ = backend
     made.prefill([1, 2, 3])
     old = made.stream_tokens(3, 40)
@@ -203,7 +221,7 @@ def test_an_answer_ends_where_another_begins(backend: tuple[CudaBackend, FakeDri
 
 
 def test_nothing_runs_after_close(bundle: Bundle) -> None:
-    made = CudaBackend(bundle, Device(FakeDriver()))
+    made = OneSequence(CudaBackend(bundle, Device(FakeDriver())))
     made.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 64)
     made.prefill([1])
     tokens = made.stream_tokens(3, 9)

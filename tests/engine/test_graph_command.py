@@ -12,9 +12,9 @@ from test_engine_cli import CONFIG, model
 from test_text import folder
 
 from engine.cli import run
-from engine.config import ModelConfig
 from engine.graph.plan import lifetimes, plan_memory
-from engine.graph.qwen3 import step
+from engine.models.config import ModelConfig
+from engine.models.steps import step
 
 __all__ = ["bundle", "folder", "model"]  # fixtures of other modules
 
@@ -43,9 +43,9 @@ def test_each_operation_is_drawn_once(model: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--tokens", "0"], 2, "0 tokens in the cache and 0 more"),
+        (["--tokens", "0"], 2, "error: 0 tokens are no step"),
         (["--tokens", "5", "--past", "-1"], 2, "-1 tokens in the cache"),
-        (["--tokens", "5000"], 2, "5000 more are no step"),
+        (["--tokens", "5000"], 2, "error: 5000 tokens are no step"),
         (["--max-seq-len", "50000"], 2, "max-seq-len 50000"),
         (["--bundle", "x"], 2, "--bundle"),
     ],

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,24 +15,24 @@ import ml_dtypes
 import numpy as np
 import pytest
 import qwen3_reference
+from one_sequence import OneSequence
 
 from engine.api import Engine
 from engine.backends import interpreter
-from engine.backends.block_sizes import largest_divisor
+from engine.backends.block_sizes import SLOTS, largest_divisor
 from engine.backends.interpreter import InterpreterBackend
+from engine.checkpoint.weights import WeightPlan, destinations
 from engine.cli import run
-from engine.config import ModelConfig
-from engine.dummy_weights import dummy_weights
 from engine.errors import ModelError, UsageError
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.qwen3 import SLOTS, step
-from engine.graph.step import StepGraph
 from engine.graph.verify import GraphError
+from engine.models.config import ModelConfig
 from engine.sampling import SamplingParams, sample_logits
-from engine.text import Text
-from engine.tiny import write_tiny_model
-from engine.weights import WeightPlan, destinations
+from engine.tools.dummy_weights import dummy_weights
+from engine.tools.tiny import write_tiny_model
 from tests import shipped
+from tilec.step.graph import StepGraph
+from tilec.step.step import Step
 
 MAX_SEQ_LEN = 128
 IDS = np.random.default_rng(5).integers(0, 400, 80).tolist()
@@ -52,7 +52,7 @@ class Model:
         assert self.config.tie_word_embeddings == tied
         self.weights = WeightPlan.for_model(self.config, folder, dtype, convert=True)
         self.dtype = dtype
-        self.backend = InterpreterBackend()
+        self.backend = OneSequence(InterpreterBackend())
         self.backend.load(self.config, self.weights, MAX_SEQ_LEN, dtype)
         tensors = {name: self.weights.tensor(name) for name in self.weights.tensor_names}
         self.wanted = qwen3_reference.logits(self.config, tensors, IDS)
@@ -115,7 +115,7 @@ def test_decode_and_prefill_agree(models: Callable[..., Model]) -> None:
 @pytest.mark.parametrize("chunk", [8, 5])
 def test_a_prompt_in_chunks(models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     model = models(False, "f16")
-    monkeypatch.setattr(interpreter, "CHUNK_TOKENS", chunk)  # the last chunk is one token, and two
+    monkeypatch.setattr(model.backend.backend, "chunk_tokens", chunk)  # the last chunk is one token, and two
     assert model.far(model.backend.prompt_logits(IDS[:17]), 16) < 1
     assert model.backend.position == 17
 
@@ -160,7 +160,7 @@ def test_streamed_tokens_are_those_of_single_steps(models: Callable[..., Model])
     assert len(set(single)) > 2
 
 
-def drawn(backend: InterpreterBackend, params: SamplingParams, count: int) -> list[int]:
+def drawn(backend: OneSequence, params: SamplingParams, count: int) -> list[int]:
     backend.reset()
     backend.prefill(IDS[:7], params)
     token = backend.token()
@@ -172,8 +172,8 @@ def test_drawn_tokens(
     models: Callable[..., Model], monkeypatch: pytest.MonkeyPatch, temperature: float, top_k: int, top_p: float
 ) -> None:
     """The same by the same seed, and those that the sampler in NumPy draws from the logits."""
-    monkeypatch.setattr(interpreter, "CHUNK_TOKENS", 4)
     backend = models(False, "bf16").backend
+    monkeypatch.setattr(backend.backend, "chunk_tokens", 4)
     params = SamplingParams(temperature, top_k, top_p, seed=11)
     found = drawn(backend, params, 6)
     assert drawn(backend, params, 6) == found
@@ -214,12 +214,13 @@ def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeyp
     backend.prefill(IDS[:5])
     assert backend.token() >= 0
 
-    def without_embedding(*arguments: Any, **options: Any) -> StepGraph:
-        graph = step(*arguments, **options)
+    def without_embedding(step: Step, *arguments: Any, **options: Any) -> StepGraph:
+        graph = made(step, *arguments, **options)
         graph.ops = [op for op in graph.ops if op.name != "embed_tokens"]
         return graph
 
-    monkeypatch.setattr(interpreter, "step", without_embedding)
+    made = Step.graph
+    monkeypatch.setattr(Step, "graph", without_embedding)
     backend.reset()
     with pytest.raises(GraphError, match="`hidden` is read before it is written"):
         backend.prefill(IDS[:5])
@@ -233,12 +234,12 @@ def test_what_no_operation_wrote_is_no_number(folders: dict[bool, Path], monkeyp
     ("act", "said"),
     [
         (lambda b: b.prefill([]), "the prompt is empty"),
-        (lambda b: b.prompt_logits([1] * 129), "0 tokens and 129 more do not fit max-seq-len 128"),
+        (lambda b: b.prompt_logits([1] * 129), "129 tokens do not fit max-seq-len 128"),
         (lambda b: b.prefill([1, 403]), "token 403 is not in the vocabulary of 403"),
         (lambda b: b.decode_logits(-1), "token -1 is not in the vocabulary"),
     ],
 )
-def test_refused_tokens(models: Callable[..., Model], act: Callable[[InterpreterBackend], object], said: str) -> None:
+def test_refused_tokens(models: Callable[..., Model], act: Callable[[OneSequence], object], said: str) -> None:
     backend = models(False, "bf16").backend
     with pytest.raises(UsageError, match=said):
         act(backend)
@@ -357,13 +358,13 @@ def test_wrong_usage_of_the_api(folders: dict[bool, Path]) -> None:
 
 BLOCKER = """
 import importlib.abc, sys
-BLOCKED = {"torch_mlir", "mlir", "llvmlite", "islpy", "cuda", "torch", "networkx", "diskcache", "grandalf"}
+BLOCKED = {"torch_mlir", "mlir", "llvmlite", "islpy", "cuda", "torch", "networkx", "platformdirs", "grandalf"}
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in BLOCKED:
             raise ModuleNotFoundError(f"{name} is blocked")
 sys.meta_path.insert(0, Blocker())
-from engine.tiny import write_tiny_model
+from engine.tools.tiny import write_tiny_model
 from engine.cli import run
 write_tiny_model(sys.argv[1])
 status = run(["--model", sys.argv[1], "--backend", "interpreter", "--prompt", "the sky", "--max-new-tokens", "2"])
@@ -374,39 +375,7 @@ sys.exit(status)
 
 def test_it_runs_where_no_compiler_and_no_driver_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BLOCKER, str(tmp_path / "model")]
-    found = subprocess.run(command, capture_output=True, timeout=100, check=False, cwd=shipped.ROOT)
+    found = subprocess.run(command, capture_output=True, timeout=600, check=False, cwd=shipped.ROOT)
     assert (found.returncode, found.stderr) == (0, b"")
     assert found.stdout.endswith(b"\n")
     assert len(found.stdout) > 1
-
-
-def test_a_tiny_model_is_whole_and_the_same_every_time(folders: dict[bool, Path], tmp_path: Path) -> None:
-    words, config = Text.read(folders[False]), ModelConfig.read(folders[False])
-    assert words.size == config.vocab_size
-    assert words.decode(words.encode("Why is the sky blue? Ä 🦊")) == "Why is the sky blue? Ä 🦊"
-    assert words.decode(words.chat([{"role": "user", "content": "the sky"}])) == "user\nthe sky\nassistant\n"
-    write_tiny_model(tmp_path / "again")
-    write_tiny_model(tmp_path / "other", seed=1)
-    files = sorted(path.name for path in folders[False].iterdir())
-    assert files == [
-        "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
-    ]  # fmt: skip
-    same = [name for name in files if (tmp_path / "again" / name).read_bytes() == (folders[False] / name).read_bytes()]
-    assert same == files
-    other = [name for name in files if (tmp_path / "other" / name).read_bytes() != (folders[False] / name).read_bytes()]
-    assert other == ["model.safetensors"]
-
-
-def tiny(*arguments: str) -> tuple[int, str]:
-    command: Sequence[str] = [sys.executable, "-m", "engine.tiny", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=shipped.ROOT)
-    assert found.stdout == ""
-    return found.returncode, found.stderr
-
-
-def test_a_tiny_model_overwrites_nothing(tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("mine")
-    assert tiny(str(tmp_path)) == (2, f"error: {tmp_path}: the folder is not empty; name a new one\n")
-    status, said = tiny(str(tmp_path / "notes"))
-    assert (status, said.split(": ")[2]) == (2, "no model can be written there")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("notes", "mine")]

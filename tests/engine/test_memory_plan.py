@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.graph.plan import ALIGNMENT, lifetimes, plan_memory
-from engine.graph.step import Kind, StepGraph, View
+from tilec.step.graph import Kind, StepGraph, View
 
 
 def graph_of(touched: list[list[int]], sizes: list[int]) -> StepGraph:

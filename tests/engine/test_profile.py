@@ -7,22 +7,22 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from one_sequence import OneSequence
 from rich.console import Console
 from test_cuda_backend import SMALLEST, FakeDriver, backend, bundle
 
 from engine.backends import cuda
-from engine.backends.cuda import CudaBackend
-from engine.profile import OpProfile, StepProfile, profile_decode, table
+from engine.tools.profile import OpProfile, StepProfile, profile_decode, table
 
 __all__ = ["backend", "bundle"]
 
 
-def test_kinds_bytes_and_times(backend: tuple[CudaBackend, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_bytes_and_times(backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each launch of the fake device takes a microsecond."""
     made, driver = backend
     monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=lambda: 1e-6 * len(driver.launches)))
     made.prefill([1] * 100)
-    found = profile_decode(made)
+    found = profile_decode(made.backend, made.sequence)
     names = [item.name for item in found.operations]
     layer = ["input_layernorm", "qkv_proj", "qk_norm_rope_kv", "attention", "merge", "o_proj", "post_attention_layernorm"]
     layer = [f"layers.*.{name}" for name in [*layer, "gate_up_proj", "down_proj"]]

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from engine.chat_template import ChatTemplate
 from engine.errors import ModelError, UsageError
-from engine.text import Detokenizer, StopStrings, Text
+from engine.text.chat_template import ChatTemplate
+from engine.text.tokenizer import Detokenizer, StopStrings, Text
 
 TEMPLATE = """{%- for message in messages %}
     {%- if message.role == "nobody" %}

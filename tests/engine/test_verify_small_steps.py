@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.step import Kind, Op, StepGraph, View
 from engine.graph.verify import Contract, GraphError, verify
 from tilec.artifact import TensorSpec
 from tilec.ir.expr import sym
+from tilec.step.graph import Kind, Op, StepGraph, View
 
 WORDS = 64
 """Elements (f32) that the arena's alignment is."""

@@ -20,13 +20,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from engine.config import ModelConfig
-from engine.dummy_weights import dummy_weights
+from engine.checkpoint.safetensors_file import SafetensorsFile
+from engine.checkpoint.weights import NUMPY_TYPES, WeightPlan, Weights, destinations
 from engine.errors import ModelError, UsageError
-from engine.graph.qwen3 import step
-from engine.graph.step import Kind
-from engine.safetensors_file import SafetensorsFile
-from engine.weights import NUMPY_TYPES, WeightPlan, Weights, destinations
+from engine.models.config import ModelConfig
+from engine.models.steps import step
+from engine.tools.dummy_weights import dummy_weights
+from tilec.step.graph import Kind
 
 TIED = replace(UNTIED, tie_word_embeddings=True)
 Header = dict[str, Any]
@@ -380,7 +380,7 @@ def judge(path: Path, content: bytes) -> None:
     assert {name: (list(file.tensors[name].shape), bytes(file.data(name))) for name in file.tensors} == reference
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), FIELDS, max_size=3), st.integers(-4, 4))
 def test_altered_headers_are_refused_or_read_as_the_reference_does(tmp_path: Path, changes: Header, longer: int) -> None:
     header = entries(SMALL)
@@ -390,7 +390,7 @@ def test_altered_headers_are_refused_or_read_as_the_reference_does(tmp_path: Pat
     judge(tmp_path / "x.safetensors", packed(header, data[:longer] if longer < 0 else data + bytes(longer)))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 250), st.integers(0, 255), st.sampled_from("=+-")), min_size=1, max_size=4))
 def test_altered_bytes_are_refused_or_read_as_the_reference_does(tmp_path: Path, edits: list[tuple[int, int, str]]) -> None:
     content = bytearray(packed(entries(SMALL), data_of(SMALL)))

@@ -1,0 +1,16 @@
+"""`python -m engine.bench`."""
+
+from __future__ import annotations
+
+import sys
+
+from engine.entry import enter
+
+
+def main() -> int:
+    """Run the command."""
+    return enter("engine.tools.bench.command")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""The tensors of a model folder: of `model.safetensors`, or of the shards that `model.safetensors.index.json` names.
+
+Where both are there the single file is taken, as in transformers. An index must agree with its shards exactly: each tensor is
+in the shard it is said to be in, and in no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Final, cast
+
+from engine.checkpoint.json_file import read_object, show
+from engine.checkpoint.safetensors_file import AGAIN, HEADER_LIMIT, SafetensorsFile
+from engine.errors import ModelError
+
+SINGLE_FILE: Final = "model.safetensors"
+INDEX_FILE: Final = "model.safetensors.index.json"
+
+SHARD_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}\.safetensors")
+"""Names that an index may give: of files in its own folder."""
+
+
+def open_checkpoint(folder: str | PathLike[str]) -> Mapping[str, SafetensorsFile]:
+    """The file that holds each tensor, by the tensor's name; ModelError where one is absent, damaged or contradicts another."""
+    root = Path(folder)
+    try:
+        return _open(root, root / SINGLE_FILE, root / INDEX_FILE)
+    except OSError as error:  # of the folder itself: a name too long, no permission
+        raise ModelError(f"cannot be read: {error.strerror or error}", where=root, fix="give a readable folder") from None
+
+
+def _open(root: Path, single: Path, index: Path) -> dict[str, SafetensorsFile]:
+    if single.exists() or single.is_symlink():
+        file = SafetensorsFile(single)
+        return dict.fromkeys(file.tensors, file)
+    if not (index.exists() or index.is_symlink()):
+        raise ModelError(f"holds neither {SINGLE_FILE} nor {INDEX_FILE}", where=root, fix=_what_to_do(root))
+    return _open_shards(root, index)
+
+
+def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
+    weight_map = read_object(index, HEADER_LIMIT, AGAIN).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(
+            f"`weight_map` is {show(cast('object', weight_map))}, not an object of file names", where=index, fix=AGAIN
+        )
+    said = cast("dict[str, object]", weight_map)
+    shards: dict[str, SafetensorsFile] = {}
+    for name, shard in said.items():
+        if not isinstance(shard, str) or not SHARD_NAME.fullmatch(shard):
+            what = f"tensor {show(name)} is said to be in {show(shard)}, which is no name of a safetensors file of this folder"
+            raise ModelError(what, where=index, fix=AGAIN)
+        if shard not in shards:
+            path = root / shard
+            if not path.exists():
+                raise ModelError(f"names {show(shard)}, which is not in the folder", where=index, fix="download that file too")
+            shards[shard] = SafetensorsFile(path)
+        if name not in shards[shard].tensors:
+            raise ModelError(f"tensor {show(name)} is not in {show(shard)}, where it is said to be", where=index, fix=AGAIN)
+    for shard, file in shards.items():
+        for name in file.tensors:
+            if said.get(name) != shard:
+                other = f"says it is in {show(said[name])}" if name in said else "does not name it"
+                raise ModelError(f"holds tensor {show(name)}, and {INDEX_FILE} {other}", where=file.path, fix=AGAIN)
+    return {name: shards[cast("str", shard)] for name, shard in said.items()}
+
+
+def _what_to_do(root: Path) -> str:
+    """The advice that fits what is in a folder without weights."""
+    if not root.is_dir():
+        return "give a folder that exists"
+    names = sorted(path.name for path in root.iterdir())
+    if any(name.endswith(".safetensors") for name in names):
+        return f"download {INDEX_FILE} too"
+    if any(name.endswith((".bin", ".pth", ".gguf")) for name in names):
+        return "give the model in safetensors format"
+    return "give the folder of a downloaded model"

@@ -1,0 +1,210 @@
+"""The weights that a model needs, by destination on the device: name, dtype, shape, and the tensors of the checkpoint in it.
+
+A destination is a tensor as the step's kernels read it, and as the step declares it (`engine/models/qwen3.step`): one of the
+checkpoint's, or several, rows of one after rows of the other.
+
+Weights are taken as chunks of bytes, so that gigabytes go to the device without a second copy on the host, or as arrays.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from os import PathLike, fspath
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.checkpoint.json_file import show
+from engine.checkpoint.safetensors_file import SafetensorsFile
+from engine.checkpoint.shards import open_checkpoint
+from engine.errors import ModelError, UsageError
+from engine.models.config import ModelConfig
+from engine.models.steps import model_step
+
+NUMPY_TYPES: Final = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
+"""NumPy type of each dtype that weights may have on the device."""
+
+FILE_DTYPES: Final = {"BF16": "bf16", "F16": "f16"}
+"""Names of the same dtypes in safetensors files."""
+
+ITEM_BYTES: Final = 2
+"""Bytes of an element of either dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A tensor of the checkpoint and the byte of the destination at which its elements begin."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A row-major tensor on the device, `pieces` in order and without gaps."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * ITEM_BYTES
+
+
+def destinations(config: ModelConfig, dtype: str) -> tuple[Destination, ...]:
+    """What a model needs on the device, in the order of its computation; `dtype` is bf16 or f16, else UsageError."""
+    if dtype not in NUMPY_TYPES:
+        raise UsageError(f"weights cannot be {show(dtype)}", fix=f"use one of {', '.join(NUMPY_TYPES)}")
+    found: list[Destination] = []
+    for weight in model_step(config, 1, dtype).weights():
+        pieces: list[Piece] = []
+        offset = 0
+        for name, shape in weight.rows:
+            pieces.append(Piece(name, shape, offset))
+            offset += prod(shape) * ITEM_BYTES
+        found.append(Destination(weight.name, dtype, weight.shape, tuple(pieces)))
+    return tuple(found)
+
+
+class Weights(ABC):
+    """Weights of files (`WeightPlan`) or of a generator (`engine.tools.dummy_weights`); several threads may read them."""
+
+    def __init__(self, config: ModelConfig, dtype: str) -> None:
+        self.dtype = dtype
+        self.destinations = destinations(config, dtype)
+        self._by_name = {destination.name: destination for destination in self.destinations}
+        self._pieces = {piece.name: piece for destination in self.destinations for piece in destination.pieces}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all destinations."""
+        return sum(destination.bytes for destination in self.destinations)
+
+    def __getitem__(self, name: str) -> Destination:
+        return self._by_name[name]
+
+    def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
+        """The bytes of a destination in ascending order, as (byte offset in the destination, read-only bytes, at most
+        `limit_bytes` of them). ModelError where a tensor cannot be converted; ValueError below one element."""
+        if limit_bytes < ITEM_BYTES:
+            raise ValueError(f"a chunk of {limit_bytes} bytes holds no element")
+        for piece in self._by_name[name].pieces:
+            done = piece.offset
+            for part in self._parts(piece, limit_bytes // ITEM_BYTES):
+                yield done, part.view(np.uint8).data.toreadonly()
+                done += part.nbytes
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A destination whole, read-only, of the NumPy type of its dtype; a view of the file where that is possible."""
+        destination = self._by_name[name]
+        first = destination.pieces[0]
+        if len(destination.pieces) == 1:
+            return self._whole(first).reshape(destination.shape)
+        merged = np.concatenate([self._whole(piece) for piece in destination.pieces]).reshape(destination.shape)
+        merged.flags.writeable = False
+        return merged
+
+    def tensor(self, name: str) -> NDArray[Any]:
+        """A tensor of the checkpoint under its own name, before merging; as `array` else."""
+        piece = self._pieces[name]
+        return self._whole(piece).reshape(piece.shape)
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """The tensors of the checkpoint that `tensor` takes."""
+        return tuple(self._pieces)
+
+    def _whole(self, piece: Piece) -> NDArray[Any]:
+        """All elements of a piece, flat and read-only."""
+        parts = list(self._parts(piece, piece.elements))
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        whole.flags.writeable = False
+        return whole
+
+    @abstractmethod
+    def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
+        """The elements of a piece in order, flat, in arrays of at most `limit` elements of the NumPy type of `dtype`."""
+
+
+class WeightPlan(Weights):
+    """The weights of a model folder, checked in full before the first byte is read: every tensor that the model needs is there
+    in the shape that the config asks for and in a dtype that can be had, and no other tensor is."""
+
+    def __init__(
+        self, config: ModelConfig, dtype: str, files: Mapping[str, SafetensorsFile], folder: str, convert: bool
+    ) -> None:
+        super().__init__(config, dtype)
+        self._files = files
+        self._refuse_missing(folder)
+        for piece in self._pieces.values():
+            self._refuse_misfit(self._files[piece.name], piece, convert)
+        self._refuse_extra(config)
+
+    @classmethod
+    def for_model(cls, config: ModelConfig, folder: str | PathLike[str], dtype: str, *, convert: bool = False) -> WeightPlan:
+        """Map the checkpoint of a folder and hold it against its config. `convert` allows bf16 files for f16 weights and the
+        reverse, rounded to nearest. ModelError names the file and the tensor that is damaged or does not fit."""
+        return cls(config, dtype, open_checkpoint(folder), fspath(folder), convert)
+
+    def _refuse_missing(self, folder: str) -> None:
+        missing = [name for name in self._pieces if name not in self._files]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            what = f"tensor {show(missing[0])}{more} is in none of the safetensors files"
+            raise ModelError(what, where=folder, fix="download the files again, all of one model")
+
+    def _refuse_misfit(self, file: SafetensorsFile, piece: Piece, convert: bool) -> None:
+        tensor = file.tensors[piece.name]
+        if tensor.shape != piece.shape:
+            what = f"tensor {show(tensor.name)} has shape {list(tensor.shape)}, and config.json asks for {list(piece.shape)}"
+            raise ModelError(what, where=file.path, fix="take config.json and the weights of one model")
+        dtype = FILE_DTYPES.get(tensor.dtype)
+        if dtype is None:
+            what = f"tensor {show(tensor.name)} is {tensor.dtype}, and weights must be {' or '.join(FILE_DTYPES)}"
+            raise ModelError(what, where=file.path, fix="save the model in bfloat16 first")
+        if dtype != self.dtype and not convert:
+            what = f"tensor {show(tensor.name)} is {dtype}, and {self.dtype} weights are asked for"
+            raise ModelError(what, where=file.path, fix=f"ask for {dtype}, or allow the conversion")
+
+    def _refuse_extra(self, config: ModelConfig) -> None:
+        extra = [name for name in self._files if name not in self._pieces]
+        head = "lm_head.weight"
+        if config.tie_word_embeddings and head in extra:  # files of tied models may hold the head as well; transformers ties it
+            file = self._files[head]
+            self._refuse_misfit(file, Piece(head, (config.vocab_size, config.hidden_size), 0), convert=True)
+            extra.remove(head)
+        if extra:
+            more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+            what = f"tensor {show(extra[0])}{more} is not one of a Qwen3 model of {config.num_hidden_layers} layers"
+            raise ModelError(what, where=self._files[extra[0]].path, fix="take config.json and the weights of one model")
+
+    def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
+        file = self._files[piece.name]
+        data = file.data(piece.name)
+        stored = FILE_DTYPES[file.tensors[piece.name].dtype]
+        for begin in range(0, len(data), limit * ITEM_BYTES):
+            part = np.frombuffer(data[begin : begin + limit * ITEM_BYTES], NUMPY_TYPES[stored])
+            yield part if stored == self.dtype else self._converted(part, file, piece.name)
+
+    def _converted(self, part: NDArray[Any], file: SafetensorsFile, name: str) -> NDArray[Any]:
+        """Elements rounded to the other dtype; ModelError where a finite one is too large for it."""
+        exact = part.astype(np.float32)
+        with np.errstate(over="ignore"):
+            rounded = exact.astype(NUMPY_TYPES[self.dtype])
+        lost = np.isfinite(exact) & ~np.isfinite(rounded.astype(np.float32))
+        if lost.any():
+            what = f"tensor {show(name)} holds {float(exact[lost][0]):g}, which {self.dtype} cannot hold"
+            raise ModelError(what, where=file.path, fix="ask for the dtype of the file")
+        return rounded

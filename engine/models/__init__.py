@@ -1,0 +1,1 @@
+"""What a family of models is: its numbers, from config.json, and its step."""

@@ -1,0 +1,162 @@
+"""Conversations as programs give them, checked and made plain before a chat template sees them.
+
+Messages and tools go in as any mappings, what comes out is what JSON knows: dicts, lists, texts, numbers, booleans and None.
+What holds: a template is given every text that the caller gave, or a `UsageError` names the message and what is wrong with it.
+Many templates leave out silently what they do not expect (a list for `content`, a role they do not know); that is refused here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
+
+from engine.checkpoint.json_file import show
+from engine.errors import UsageError
+
+Message = Mapping[str, Any]
+"""`role` and `content`, and what the template knows besides, such as `tool_calls`."""
+
+ROLES: Final = ("system", "user", "assistant", "tool")
+"""Roles that every template is expected to know; others are taken where the template names them."""
+
+ROLE_FORM: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
+"""What may be a role: nothing that could be part of a control token's spelling but a word."""
+
+PROMPT_LIMIT: Final = 1 << 22
+"""Characters of a prompt at most: about a million tokens, which take the tokenizer some ten seconds."""
+
+DEPTH_LIMIT: Final = 64
+"""Levels of lists and objects in a message at most."""
+
+NUMBER_BITS: Final = 4096
+"""Bits of an integer at most: Python refuses to print longer ones."""
+
+
+def plain_messages(messages: Sequence[Message], roles: Collection[str]) -> list[dict[str, Any]]:
+    """Messages as a template may have them: `content` is a text, parts of type `text` follow each other with nothing between.
+
+    `roles` are those that the template names besides `ROLES`. UsageError for another role, a content that is absent or no text
+    (but with an assistant's `tool_calls`, where it may be None), tool calls without a name, and whatever JSON has not.
+    """
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError("the messages are not a list", fix="give a list of messages with `role` and `content`")
+    found = [_message(message, number, roles) for number, message in enumerate(messages, 1)]
+    check_size(sum(map(_characters, found)))
+    return found
+
+
+def plain_tools(tools: Sequence[Mapping[str, Any]] | None) -> list[Any]:
+    """JSON schemas of functions; UsageError where they are none."""
+    found: list[Any] = []
+    for number, tool in enumerate(tools or (), 1):
+        if not isinstance(tool, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UsageError(f"tool {number} is not an object", fix="give the JSON schema of a function")
+        found.append(_plain(tool, f"tool {number}"))
+    check_size(sum(map(_characters, found)))
+    return found
+
+
+def check_size(characters: int) -> None:
+    """UsageError for a prompt of more than `PROMPT_LIMIT` characters."""
+    if characters > PROMPT_LIMIT:
+        raise UsageError(f"the prompt has {characters} characters, over {PROMPT_LIMIT}", fix="shorten it")
+
+
+def _message(message: object, number: int, roles: Collection[str]) -> dict[str, Any]:
+    where = f"message {number}"
+    if not isinstance(message, Mapping):
+        _refuse(where, "it is not an object", "give `role` and `content`")
+    found = cast("dict[str, Any]", _plain(cast("Mapping[Any, Any]", message), where))
+    role = found.get("role")
+    if role is None:
+        _refuse(where, "it has no `role`", f"give one of {', '.join(ROLES)}")
+    if not isinstance(role, str) or not ROLE_FORM.fullmatch(role) or (role not in ROLES and role not in roles):
+        _refuse(where, f"its role is {show(role)}", f"give one of {', '.join(ROLES)}")
+    calls = found.get("tool_calls")
+    if calls is not None:
+        if role != "assistant":
+            _refuse(where, f"a message of the role {role} has no `tool_calls`", "give them to the assistant's")
+        _check_calls(calls, where)
+    thoughts = found.get("reasoning_content")
+    if thoughts is not None and (role != "assistant" or not isinstance(thoughts, str)):
+        _refuse(where, "`reasoning_content` is a text in an assistant's message", "leave it out elsewhere")
+    if found.get("content") is not None:
+        found["content"] = _content(found["content"], where)
+    elif not calls:
+        _refuse(where, f"its `content` {'is null' if 'content' in found else 'is absent'}", "give a text")
+    return found
+
+
+def _content(content: object, where: str) -> str:
+    """A text, or the texts of a list of parts."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        _refuse(where, f"its `content` is {show(content)}", "give a text or a list of parts of type `text`")
+    texts: list[str] = []
+    for number, part in enumerate(cast("list[object]", content), 1):
+        fields = cast("dict[str, object]", part) if isinstance(part, dict) else {}
+        if fields.get("type") != "text":
+            kind = f"of type {show(fields['type'])}" if "type" in fields else show(cast("object", part))
+            _refuse(where, f"part {number} of its `content` is {kind}", "give parts of type `text`: the model takes no others")
+        text = fields.get("text")
+        if not isinstance(text, str) or len(fields) > 2:
+            _refuse(where, f"part {number} of its `content` is not `type` and `text` alone", "give these two")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _check_calls(calls: object, where: str) -> None:
+    """Tool calls as OpenAI's interface spells them, or the functions alone: a name, and arguments."""
+    if not isinstance(calls, list):
+        _refuse(where, f"its `tool_calls` are {show(calls)}", "give a list")
+    for number, call in enumerate(cast("list[object]", calls), 1):
+        fields = cast("dict[str, object]", call) if isinstance(call, dict) else {}
+        function = fields.get("function", fields)
+        named = cast("dict[str, object]", function) if isinstance(function, dict) else {}
+        if not isinstance(named.get("name"), str):
+            _refuse(where, f"tool call {number} has no `name`", "give the function's name and its arguments")
+        if not isinstance(named.get("arguments"), str | dict):
+            _refuse(where, f"the `arguments` of tool call {number} are neither an object nor a text", "give an object")
+
+
+def _plain(value: object, where: str, depth: int = 0) -> Any:
+    """A copy of a value in what JSON has; UsageError for anything else."""
+    if depth > DEPTH_LIMIT:
+        _refuse(where, f"it is nested over {DEPTH_LIMIT} levels", "flatten it")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        if value.bit_length() > NUMBER_BITS:
+            _refuse(where, f"it holds {show(value)}", "give it as a text")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            _refuse(where, f"it holds {value}, which JSON has not", "give a finite number")
+        return float(value)
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value)
+        lost = next((key for key in items if not isinstance(key, str)), None)
+        if lost is not None:
+            _refuse(where, f"a key of it is of type {type(lost).__name__}", "give keys that are texts")
+        return {str.__str__(cast("str", key)): _plain(item, where, depth + 1) for key, item in items.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, where, depth + 1) for item in cast("Iterable[object]", value)]
+    return _refuse(where, f"it holds a value of type {type(value).__name__}", "give what JSON has")
+
+
+def _characters(value: object) -> int:
+    """Characters of all texts in a plain value."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _characters(item) for key, item in cast("dict[str, object]", value).items())
+    return sum(map(_characters, cast("list[object]", value))) if isinstance(value, list) else 1
+
+
+def _refuse(where: str, what: str, fix: str) -> NoReturn:
+    raise UsageError(f"the chat template cannot render {where}: {what}", fix=fix)

@@ -1,0 +1,162 @@
+"""The process that parses and renders chat templates, within limits of processor time, memory and output.
+
+    python -I -S template_worker.py FOLDER...
+
+The folders are those of Jinja, of what it needs, and of this package. Requests come on stdin and replies go to stdout, each as
+8 bytes of length, little-endian, and JSON. A request names the template (`source`), and where it is to be rendered the
+`values` that the template sees, the `tokens` and the `mark` of `template_marks`. The reply holds `words`, or `text` and
+`marked` (None where the marked rendering failed), or `error` with one of `parse`, `render`, `memory`, `output`.
+
+A template is a program that came with a model. It runs in Jinja's immutable sandbox, which gives it no attribute that could
+reach the interpreter, in a process that holds nothing: no file of the model, no environment but its own. Whatever does not end
+is ended by a timer of the kernel, and the process with it; whoever asked starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final
+
+CPU_SECONDS: Final = 3.0
+"""Processor time for one request, unless it names another."""
+
+MEMORY_BYTES: Final = 1 << 30
+"""Memory of the process, all that it maps included."""
+
+OUTPUT_LIMIT: Final = (1 << 22) + (1 << 18)
+"""Characters that a template may write: a prompt of the largest size, and room for what stands around it. A tokenizer may make
+a token of each, and 16 million took 3 GiB."""
+
+KEPT: Final = 8
+"""Compiled templates that are kept."""
+
+
+class OutputTooLong(Exception):
+    """A template wrote more than `OUTPUT_LIMIT` characters."""
+
+
+def environment() -> Any:
+    """Filters, globals and extensions are those of transformers' `chat_template_utils`."""
+    from datetime import datetime
+
+    import jinja2
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def to_json(
+        value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+    ) -> str:
+        """Plain JSON: Jinja's own filter escapes characters for HTML."""
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    def now(form: str) -> str:
+        return datetime.now().strftime(form)
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    made.filters["tojson"] = to_json
+    words: Any = made.globals
+    words |= {"raise_exception": refuse, "strftime_now": now}
+    return made
+
+
+class Worker:
+    """Answers requests; keeps the templates that it compiled last."""
+
+    def __init__(self) -> None:
+        self._environment = environment()
+        self._compiled: dict[tuple[str, ...], Any] = {}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The reply to one request."""
+        try:
+            plain = self._template(request["source"])
+            if "values" not in request:
+                return {"words": self._words(request["source"])}
+        except Exception as error:  # Jinja's own, and SyntaxError, RecursionError, OverflowError of the code that it makes
+            return self._failed("parse", error)
+        try:
+            text = _written(plain, request["values"])
+        except Exception as error:  # a template is a program, and may fail in any way a program can
+            return self._failed("render", error)
+        return {"text": text, "marked": self._marked(request)}
+
+    @staticmethod
+    def _failed(stage: str, error: Exception) -> dict[str, Any]:
+        if isinstance(error, MemoryError):
+            return {"error": "memory"}
+        if isinstance(error, OutputTooLong):
+            return {"error": "output"}
+        return {"error": stage, "message": str(error)[:500] or type(error).__name__}
+
+    def _marked(self, request: dict[str, Any]) -> str | None:
+        try:
+            tokens, mark = request["tokens"], request["mark"]
+            limit = OUTPUT_LIMIT + len(mark) * OUTPUT_LIMIT // 8
+            return _written(self._template(request["source"], mark, *tokens), request["values"], limit)
+        except Exception:  # it may look for what is marked in ways that nobody thought of
+            return None
+
+    def _words(self, source: str) -> list[str]:
+        from engine.text.template_marks import words
+
+        return words(self._environment.parse(source))
+
+    def _template(self, source: str, *marks: str) -> Any:
+        """The compiled template; with `marks`, a mark and tokens, one that marks."""
+        key = (source, *marks)
+        if key not in self._compiled:
+            tree = self._environment.parse(source)
+            if marks:
+                from engine.text.template_marks import mark_template
+
+                tree = mark_template(tree, marks[1:], marks[0])
+            while len(self._compiled) >= KEPT:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[key] = self._environment.from_string(tree)
+        return self._compiled[key]
+
+
+def _written(template: Any, values: dict[str, Any], limit: int = OUTPUT_LIMIT) -> str:
+    """What a template writes."""
+
+    def pieces() -> Iterator[str]:
+        size = 0
+        for piece in template.generate(**values):
+            size += len(piece)
+            if size > limit:
+                raise OutputTooLong
+            yield piece
+
+    return "".join(pieces())
+
+
+def serve(requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer until there are no more requests."""
+    worker = Worker()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    while len(header := requests.read(8)) == 8:
+        text = requests.read(int.from_bytes(header, "little"))
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
+        try:
+            request = json.loads(text)
+            signal.setitimer(signal.ITIMER_PROF, request.get("cpu_seconds", CPU_SECONDS))
+            reply = json.dumps(worker.answer(request)).encode()
+        except MemoryError:
+            reply = b'{"error": "memory"}'
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        replies.write(len(reply).to_bytes(8, "little") + reply)
+        replies.flush()
+
+
+if __name__ == "__main__":
+    sys.path += sys.argv[1:]
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,144 @@
+"""`tokenizer.json` of a model folder, vetted before the tokenizer library sees it.
+
+The file goes in, a `Tokenizer` comes out, or a `ModelError` that names what is wrong. The file describes a program: chains of
+normalisers that double a text, patterns that never end, paddings of a terabyte, tables for which the library allocates
+gigabytes and then ends the process. So it is held against the parts of which Qwen3's tokenizer is made, and whatever else a
+file asks for is refused: NFC at most, Qwen's split or none, a byte-level BPE without chance, and added tokens that match as
+they are spelled. The published file of all Qwen3 models is known by its digest, so that loading it does not wait for a second
+parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
+
+from tokenizers import Tokenizer, pre_tokenizers
+
+from engine.checkpoint.folder_file import DOWNLOAD_AGAIN, read_bytes
+from engine.checkpoint.json_file import parse_object, show
+from engine.errors import EngineError, ModelError
+
+LIMIT_BYTES: Final = 1 << 25
+"""Bytes of the file at most; Qwen3's has a third of that."""
+
+PUBLISHED: Final = "aeb13307a71acd8fe81861d94ad54ab689df773318809eed3cbe794b4492dae4"
+"""SHA-256 of the tokenizer.json that every Qwen3 model is published with."""
+
+SPLIT: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+"""The pattern at which Qwen's tokenizers split a text: the only one that is taken, for others may backtrack for ever."""
+
+ADDED_LIMIT: Final = 4096
+"""Added tokens at most; the library takes time with the square of their number. Qwen3 has 26."""
+
+ADDED_LENGTH: Final = 256
+"""Characters of an added token at most."""
+
+ID_LIMIT: Final = 1 << 24
+"""Token ids are below this."""
+
+ABSENT: Final = "download tokenizer.json of the model"
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a file; it neither pads nor cuts, whatever the file says. ModelError where the file is absent, damaged,
+    or asks for more than Qwen3's tokenizer is made of."""
+    text = read_bytes(path, LIMIT_BYTES, ABSENT)
+    if sha256(text).hexdigest() != PUBLISHED:
+        _vet(path, parse_object(text, path, "is no tokenizer: the file"))
+    with library_errors(f"{path}: is no tokenizer", ModelError):
+        tokenizer: Tokenizer = Tokenizer.from_buffer(text)
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return tokenizer
+
+
+@contextmanager
+def library_errors(what: str, kind: type[EngineError]) -> Generator[None]:
+    """Whatever the tokenizer library raises, as an error of `kind`. Its panics derive from BaseException alone."""
+    try:
+        yield
+    except (EngineError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise kind(f"{what}: {lines[0]}", fix=DOWNLOAD_AGAIN if kind is ModelError else "") from None
+
+
+def _vet(path: Path, file: dict[str, object]) -> None:
+    """ModelError unless every part of the file is one that Qwen3's tokenizer has."""
+
+    def refuse(part: str, value: object, wanted: str) -> NoReturn:
+        what = f"is no tokenizer that the engine takes: its {part} is {show(value)}, and must be {wanted}"
+        raise ModelError(what, where=path, fix="take the tokenizer.json of a Qwen3 model")
+
+    for name in ("padding", "truncation"):  # dropped, but the library reads them first
+        if not isinstance(file.get(name), dict | None):
+            refuse(name, file[name], "null")
+    if file.get("normalizer") not in (None, {"type": "NFC"}):
+        refuse("normalizer", file["normalizer"], "NFC or null")
+    for name in ("pre_tokenizer", "decoder", "post_processor"):
+        if not _byte_level(name, file.get(name)):
+            refuse(name, file.get(name), "that of Qwen3")
+    model = file.get("model")
+    if not isinstance(model, dict):
+        refuse("model", model, "an object")
+    _vet_model(cast("dict[str, object]", model), refuse)
+    _vet_added(file.get("added_tokens", []), refuse)
+
+
+def _byte_level(part: str, value: object) -> bool:
+    """Whether a part is the byte-level one; a pre-tokenizer may split as Qwen's does before."""
+    if value is None:
+        return part == "post_processor"
+    if not isinstance(value, dict):
+        return False
+    fields = cast("dict[str, object]", value)
+    if fields.get("type") == "ByteLevel":
+        plain = part != "pre_tokenizer" or fields.get("add_prefix_space") is False
+        return plain and all(type(flag) is bool for name, flag in fields.items() if name != "type")
+    if part != "pre_tokenizer" or fields.get("type") != "Sequence":
+        return False
+    split = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False}
+    parts = fields.get("pretokenizers")
+    steps = cast("list[object]", parts) if isinstance(parts, list) else []
+    last = steps[-1] if steps else None
+    nested = isinstance(last, dict) and "pretokenizers" in last
+    return steps[:-1] in ([], [split]) and not nested and _byte_level(part, cast("object", last))
+
+
+def _vet_model(model: dict[str, object], refuse: Any) -> None:
+    if model.get("type") != "BPE":
+        refuse("model", model.get("type"), '"BPE"')
+    for name in ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(name) not in (None, ""):
+            refuse(f"model's {name}", model[name], "null")
+    for name in ("fuse_unk", "byte_fallback", "ignore_merges"):
+        if model.get(name) not in (None, False):
+            refuse(f"model's {name}", model[name], "false")
+    vocabulary = model.get("vocab")
+    entries = cast("dict[str, object]", vocabulary) if isinstance(vocabulary, dict) else {}
+    if not all(type(number) is int and 0 <= number < ID_LIMIT for number in entries.values()):
+        refuse("vocabulary", vocabulary, f"of token ids below {ID_LIMIT}")
+    lost = next((byte for byte in sorted(pre_tokenizers.ByteLevel.alphabet()) if byte not in entries), None)
+    if lost is not None:
+        refuse("vocabulary", vocabulary, f"one with a token for every byte, and {show(lost)} has none")
+
+
+def _vet_added(added: object, refuse: Any) -> None:
+    tokens = cast("list[object]", added) if isinstance(added, list) else None
+    if tokens is None or len(tokens) > ADDED_LIMIT:
+        refuse("list of added tokens", added, f"a list of at most {ADDED_LIMIT}")
+    for token in tokens or ():
+        fields = cast("dict[str, object]", token) if isinstance(token, dict) else {}
+        content, number = fields.get("content"), fields.get("id")
+        if not isinstance(content, str) or not 0 < len(content) <= ADDED_LENGTH:
+            refuse("added token", content, f"a text of 1 to {ADDED_LENGTH} characters")
+        if type(number) is not int or not 0 <= number < ID_LIMIT:
+            refuse(f"id of {show(content)}", number, f"below {ID_LIMIT}")
+        for flag in ("single_word", "lstrip", "rstrip"):
+            if fields.get(flag, False) is not False:
+                refuse(f"{flag} of {show(content)}", fields[flag], "false")

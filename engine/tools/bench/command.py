@@ -1,0 +1,216 @@
+"""The command: options in, a table on stdout, JSON and a plot in files; progress and errors on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from engine.backends.load import load_on_gpu
+from engine.checkpoint.json_file import read_object
+from engine.checkpoint.weights import WeightPlan
+from engine.errors import BundleRefused, DeviceError, EngineError, Interrupted, ModelError, UsageError
+from engine.models.config import ModelConfig
+from engine.tools.bench.files import check_writable, write_whole
+from engine.tools.bench.machine import machine_facts
+from engine.tools.bench.measure import measure
+from engine.tools.bench.plot import check_plot, draw
+from engine.tools.bench.policy import ANSWERS, PROMPTS, Policy
+from engine.tools.bench.result import Bandwidth, Report
+from engine.tools.bench.table import print_table
+from engine.tools.dummy_weights import dummy_weights
+from engine.tools.head_read import HeadRead
+from tilec.runtime import BundleError, LaunchError
+
+EPILOG: Final = """The roofline is the bandwidth over the bytes that a decode step has to move: all weights, one row of the
+embedding, the filled part of the cache.
+
+Exit status: 0 done, 1 a result cannot be written, 2 wrong usage (also: --plot without matplotlib), 3 a model file is absent
+or damaged, 4 the bundle is absent, damaged or for another GPU, 5 the GPU or its memory, 130 interrupted."""
+
+WIDTH: Final = 200
+"""Columns that the table may take; a narrower terminal breaks its lines, so that no number is cut."""
+
+LIMIT_BYTES: Final = 64 << 20
+"""Bytes of a result that is read back at most."""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--model", metavar="FOLDER", help="Model folder: config.json, and the safetensors unless --dummy-weights.")
+@click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`.")
+@click.option("--dummy-weights", is_flag=True, help="Random weights from config.json alone.")
+@click.option("--dtype", type=click.Choice(["bf16", "f16"]), default="bf16", show_default=True, help="Of the weights.")
+@click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Tokens of prompts.")
+@click.option("--tg", default=",".join(map(str, ANSWERS)), show_default=True, help="Tokens of answers.")
+@click.option("--full", is_flag=True, help="Every pair. Default: all of --tg with the first of --pp, and the reverse.")
+@click.option("--reps", default=5, show_default=True, help="Repetitions that count.")
+@click.option("--warmup-reps", default=2, show_default=True, help="Repetitions before them that do not.")
+@click.option("--seed", default=0, show_default=True, help="Seed of prompts and of --dummy-weights.")
+@click.option("--max-seq-len", type=int, help="Tokens the cache has room for. Default: what the longest answer needs.")
+@click.option("--nominal-tbs", default=4.8, show_default=True, help="The GPU's nominal bandwidth, 10^12 bytes per second.")
+@click.option("--json", "json_path", metavar="FILE", help="Write everything that was measured.")
+@click.option("--plot", "plot_path", metavar="FILE", help="Draw it, .svg or .png; needs the extra `bench`.")
+@click.option("--from-json", metavar="FILE", help="Show and draw what --json wrote, without measuring.")
+@click.pass_context
+def command(
+    context: click.Context, model: str | None, bundle: str | None, dummy_weights: bool, dtype: str, pp: str, tg: str,
+    full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float, json_path: str | None,
+    plot_path: str | None, from_json: str | None,
+) -> None:  # fmt: skip
+    """Measure tokens per second at batch 1, end to end and decode only, beside the rooflines of this GPU's memory."""
+    plot = Path(plot_path) if plot_path is not None else None
+    if plot is not None:
+        check_plot(plot)
+        check_writable(plot)
+    if from_json is not None:
+        for name, parameter in {one.name: one for one in context.command.params}.items():
+            given = context.get_parameter_source(name or "") is click.core.ParameterSource.COMMANDLINE
+            if given and name not in ("from_json", "plot_path"):
+                raise UsageError("nothing is measured with --from-json", where=parameter.opts[0], fix="drop it")
+        _show(_read(Path(from_json)), plot)
+        return
+    if model is None or bundle is None:
+        raise UsageError("there is nothing to measure", fix="give --model and --bundle, or --from-json")
+    policy = Policy(_numbers("--pp", pp), _numbers("--tg", tg), full, reps, warmup_reps, seed)
+    policy.check()
+    if not 0 < nominal_tbs < math.inf:
+        raise UsageError(f"{nominal_tbs} is no bandwidth", where="--nominal-tbs")
+    target = Path(json_path) if json_path is not None else None
+    if target is not None:
+        check_writable(target)
+        if plot is not None and plot.resolve() == target.resolve():
+            raise UsageError("--json and --plot name the same file", where=target)
+    config = ModelConfig.read(model)
+    room = _room(policy, config, max_seq_len)
+    report = _measured(config, model, bundle, policy, room, dtype, seed if dummy_weights else None, nominal_tbs * 1e12)
+    _show(report, None)
+    if target is not None:
+        write_whole(target, (json.dumps(report.to_json(), indent=1) + "\n").encode())
+    if plot is not None:
+        write_whole(plot, draw(report, plot.suffix))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{text!r:.80} is no list of numbers", where=option, fix="write it as 18,128") from None
+
+
+def _room(policy: Policy, config: ModelConfig, max_seq_len: int | None) -> int:
+    """Slots of the cache; UsageError where the longest answer does not fit it or the model."""
+    longest = policy.longest()
+    room = longest if max_seq_len is None else max_seq_len
+    if not 1 <= room <= config.max_position_embeddings:
+        what = f"{room} tokens are not from 1 to {config.max_position_embeddings}, the positions that the model knows"
+        raise UsageError(what, fix="shorten --pp, --tg or --max-seq-len")
+    if longest > room:
+        raise UsageError(f"a cell has {longest} tokens, and --max-seq-len is {room}", fix="raise it or shorten --pp and --tg")
+    return room
+
+
+def _measured(
+    config: ModelConfig, folder: str, bundle: str, policy: Policy, room: int, dtype: str, dummy: int | None, nominal: float
+) -> Report:
+    with _bar("loading") as (_, count):
+        weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, folder, dtype)
+        backend = load_on_gpu(bundle, config, weights, room, dtype, progress=count)
+    try:
+        read = HeadRead(backend)
+        with _bar("measuring") as (tell, _):
+            cells, speeds = measure(backend, policy, bandwidth=read.sample, progress=tell)
+        return Report(
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            machine=machine_facts(backend),
+            model={
+                "name": backend.bundle.model, "dtype": dtype, "bundle_sha256": backend.bundle.digest,
+                "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder", "config": asdict(config),
+            },
+            policy={
+                "what": f"greedy, batch 1, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} of warm-up",
+                "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": room,
+                **asdict(policy),
+            },
+            nominal=nominal,
+            cells=cells,
+            bandwidth=Bandwidth(read.what, speeds) if speeds is not None else None,
+        )  # fmt: skip
+    finally:
+        try:
+            backend.close()
+        finally:
+            backend.bundle.close()
+
+
+@contextmanager
+def _bar(title: str) -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """A line of progress at a terminal: functions that tell words, and bytes of how many. It is drawn when it is told
+    something and by no thread, which would take time from what is measured."""
+    console = Console(stderr=True)
+    bytes_shown = (BarColumn(), DownloadColumn(), TransferSpeedColumn()) if title == "loading" else ()
+    columns = (TextColumn("{task.description}"), *bytes_shown)
+    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=None)
+
+        def tell(words: str) -> None:
+            bar.update(task, description=f"{title}: {words}", refresh=True)
+
+        def count(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, refresh=True)
+
+        yield tell, count
+
+
+def _read(path: Path) -> Report:
+    try:
+        return Report.from_json(read_object(path, LIMIT_BYTES, "give a file that --json wrote", links=True))
+    except ModelError as error:
+        raise UsageError(error.what, where=error.where, fix="give a file that --json wrote") from None
+    except ValueError as error:
+        what = f"is no result of `python -m engine.bench`: {error}"
+        raise UsageError(what, where=path, fix="give a file that --json wrote") from None
+
+
+def _show(report: Report, plot: Path | None) -> None:
+    """Print the table, and draw where that is asked for."""
+    print_table(report, Console(file=sys.stdout, highlight=False, width=WIDTH))
+    if plot is not None:
+        write_whole(plot, draw(report, plot.suffix))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    try:
+        command.main(arguments, prog_name="python -m engine.bench", standalone_mode=False)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _fail(Interrupted())
+    except click.ClickException as error:
+        return _fail(UsageError(error.format_message()))
+    except BundleError as error:
+        return _fail(BundleRefused(error.message))
+    except LaunchError as error:
+        return _fail(DeviceError(f"{error.message} ({error.code})"))
+    except EngineError as error:
+        return _fail(error)
+    except MemoryError:
+        return _fail(DeviceError("the host has too little memory", fix="take a smaller model"))
+    except OSError as error:
+        return _fail(EngineError(f"the table cannot be written: {error.strerror or error}"))
+    except SystemExit:  # click's end when the reader of the table has gone
+        return EngineError.exit_code
+    return 0
+
+
+def _fail(error: EngineError) -> int:
+    click.echo(f"error: {error}", err=True)
+    return error.exit_code

@@ -1,0 +1,98 @@
+"""Runs the cells of a policy on a backend and takes the time of each.
+
+The clock is read three times a run: before the prompt is given, when the first token is on the host, and when the last is.
+Nothing is printed in between. Stop tokens are not heeded, so that every answer has its length.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from engine.backends import Backend
+from engine.errors import DeviceError
+from engine.graph.traffic import Contracts, streamed
+from engine.tools.bench.policy import Cell, Policy
+from engine.tools.bench.result import CellResult, Statistic
+from tilec.step.graph import StepGraph
+
+Clock = Callable[[], float]
+"""Seconds since any moment."""
+
+HOST_CLOCK: Final[Clock] = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Seconds until the first and until the last token of one answer, and its tokens."""
+
+    prefill_seconds: float
+    seconds: float
+    tokens: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Samples:
+    prefill: list[float] = field(default_factory=list[float])
+    total: list[float] = field(default_factory=list[float])
+    answers: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+
+
+def answer(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CLOCK) -> Run:
+    """One greedy answer of `tg` tokens; DeviceError where the backend gives another number of them."""
+    sequence = backend.begin()
+    began = clock()
+    backend.prefill(sequence, ids)
+    token = backend.token()
+    first = clock()
+    tokens = [token, *backend.stream_tokens(sequence, token, tg - 1)]
+    ended = clock()
+    if len(tokens) != tg:
+        raise DeviceError(f"the backend gave {len(tokens)} tokens where {tg} were asked for")
+    return Run(first - began, ended - began, tuple(tokens))
+
+
+def measure(
+    backend: Backend,
+    policy: Policy,
+    *,
+    clock: Clock = HOST_CLOCK,
+    bandwidth: Callable[[], float] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[tuple[CellResult, ...], Statistic | None]:
+    """Every cell of `policy`, and the samples of `bandwidth` (bytes per second; taken once a repetition, before the cells).
+    `progress` is told what comes next, between runs."""
+    cells = policy.cells()
+    prompts = {cell.pp: policy.prompt(cell.pp, backend.config.vocab_size) for cell in cells}
+    samples = {cell: _Samples() for cell in cells}
+    speeds: list[float] = []
+    for rep in range(-policy.warmup_reps, policy.reps):
+        turn = f"repetition {rep + 1} of {policy.reps}" if rep >= 0 else "warm-up"
+        if bandwidth is not None:
+            progress(f"{turn}: bandwidth")
+            speed = bandwidth()
+            if rep >= 0:
+                speeds.append(speed)
+        for cell in cells:
+            progress(f"{turn}: pp {cell.pp}, tg {cell.tg}")
+            run = answer(backend, prompts[cell.pp], cell.tg, clock)
+            if rep >= 0:
+                samples[cell].prefill.append(run.prefill_seconds)
+                samples[cell].total.append(run.seconds)
+                samples[cell].answers.add(run.tokens)
+    found: list[CellResult] = []
+    for cell in cells:
+        taken = samples[cell]
+        total, prefill = Statistic(tuple(taken.total)), Statistic(tuple(taken.prefill))
+        size = step_bytes(backend.step.graph("decode"), cell, backend.contract)
+        found.append(CellResult(cell.pp, cell.tg, size, total, prefill, len(taken.answers) == 1))
+    return tuple(found), Statistic(tuple(speeds)) if speeds else None
+
+
+def step_bytes(graph: StepGraph, cell: Cell, contracts: Contracts) -> float:
+    """Bytes that the decode step `graph` has to read and write in a cell, the mean over its `tg - 1` steps: the weights, and
+    the filled slots of the cache, from `pp + 1` to `pp + tg - 1`. They grow by the same amount each step."""
+    first, last = (sum(streamed(graph, filled, contracts)) for filled in (cell.pp + 1, cell.pp + cell.tg - 1))
+    return (first + last) / 2

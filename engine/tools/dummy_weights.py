@@ -1,0 +1,62 @@
+"""Random weights from a config alone, the same on every machine: to try and to measure a model without its files.
+
+An element is a normal number of deviation 0.02, as models are initialised; those of norms are 1 more. It is looked up: 16
+random bits choose one of 65536 quantiles of the normal distribution, already rounded to the dtype. That is faster than sampling
+and does not change with NumPy's version, whose distributions may (NEP 19) and whose raw bits may not. The bits depend on the
+seed, the tensor's name in the checkpoint and the number of the block, so that tensors can be made in any order, by several
+threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.checkpoint.weights import NUMPY_TYPES, Piece, Weights
+from engine.errors import UsageError
+from engine.models.config import ModelConfig
+
+DEVIATION: Final = 0.02
+BLOCK: Final = 1 << 20
+"""Elements made at a time, whatever the size of the chunks."""
+
+
+def dummy_weights(config: ModelConfig, dtype: str, seed: int = 0) -> Weights:
+    """Weights for a config in bf16 or f16; equal for equal arguments. UsageError for another dtype or a negative seed."""
+    return _DummyWeights(config, dtype, seed)
+
+
+class _DummyWeights(Weights):
+    def __init__(self, config: ModelConfig, dtype: str, seed: int) -> None:
+        super().__init__(config, dtype)
+        if seed < 0:
+            raise UsageError(f"the seed is {seed}, and must not be negative")
+        self._seed = seed
+
+    def _parts(self, piece: Piece, limit: int) -> Iterator[NDArray[Any]]:
+        mean = 1.0 if len(piece.shape) == 1 else 0.0  # only norms are vectors
+        quantiles = _quantiles(mean, self.dtype)
+        for first in range(0, piece.elements, BLOCK):
+            block = np.take(quantiles, self._bits(piece.name, first // BLOCK, min(BLOCK, piece.elements - first)))
+            for begin in range(0, len(block), limit):
+                yield block[begin : begin + limit]
+
+    def _bits(self, name: str, block: int, elements: int) -> NDArray[np.uint16]:
+        """16 random bits for each element of a block."""
+        key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
+        raw = np.random.SFC64(np.random.SeedSequence([self._seed, key, block])).random_raw((elements + 3) // 4)
+        return raw.astype("<u8", copy=False).view("<u2")[:elements]
+
+
+@cache
+def _quantiles(mean: float, dtype: str) -> NDArray[Any]:
+    """65536 equally likely values, ascending, of the NumPy type of `dtype`."""
+    normal = NormalDist(mean, DEVIATION)
+    values = np.array([normal.inv_cdf((index + 0.5) / 65536) for index in range(65536)])
+    return values.astype(np.float32).astype(NUMPY_TYPES[dtype])

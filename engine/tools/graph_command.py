@@ -1,0 +1,29 @@
+"""`python -m engine graph`: draws the steps of a model from its config.json alone."""
+
+from __future__ import annotations
+
+import click
+
+from engine.errors import UsageError
+from engine.graph.draw import draw
+from engine.models.config import ModelConfig
+from engine.models.steps import step
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--model", required=True, metavar="FOLDER", help="Model folder; config.json is enough.")
+@click.option(
+    "--tokens", default=1, show_default=True, help="Tokens the step takes in: 1 is a decode step, more a prefill chunk."
+)
+@click.option("--past", default=0, show_default=True, help="Tokens the cache holds before a prefill chunk.")
+@click.option("--max-seq-len", default=4096, show_default=True, help="Tokens the cache has room for.")
+def graph_command(model: str, tokens: int, past: int, max_seq_len: int) -> None:
+    """Draw a step: its operations in order of launch, the buffers they touch, and where activations lie."""
+    config = ModelConfig.read(model)
+    if not 1 <= max_seq_len <= config.max_position_embeddings:
+        raise UsageError(f"max-seq-len {max_seq_len} is not from 1 to {config.max_position_embeddings}")
+    if tokens < 1 or past < 0 or tokens + past > max_seq_len:
+        held = f"{past} tokens in the cache and {tokens} more are" if past else f"{tokens} tokens are"
+        what = f"{held} no step with max-seq-len {max_seq_len}"
+        raise UsageError(what, fix="give --tokens of 1 or more that fit behind --past")
+    click.echo(draw(step(config, tokens, max_seq_len, past=past)))

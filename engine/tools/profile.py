@@ -1,0 +1,115 @@
+"""Where the time of a decode step goes: every kind of operation timed on the GPU, beside the bytes it must move.
+
+The launches of one kind (`layers.*.qkv_proj`: one per layer, each with its own weights) run one after the other in a CUDA graph
+of their own, overlapped as in the step, so that the host takes no part and no weight is still in the L2 cache.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from rich import box
+from rich.table import Table
+
+from engine.backends import Backend
+from engine.backends.cuda import CudaBackend
+from engine.errors import UsageError
+from engine.graph.traffic import traffic
+from engine.sequence import Sequence
+from engine.tools.head_read import HeadRead
+from tilec.runtime import Plan
+from tilec.step.graph import StepGraph
+
+SECONDS_PER_KIND: Final = 0.02
+"""How long each kind is run, about."""
+
+LEAST_LAUNCHES: Final = 64
+"""Launches of a graph at least."""
+
+_LAYER: Final = re.compile(r"layers\.\d+\.")
+
+
+@dataclass(frozen=True, slots=True)
+class OpProfile:
+    """A kind of operation: launches in a step, seconds of one launch, and bytes that one reads and writes (means)."""
+
+    name: str
+    kernel: str
+    launches: int
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """A decode step: its kinds in the order they come, seconds of the whole, and bytes per second of the fastest read."""
+
+    operations: tuple[OpProfile, ...]
+    seconds: float
+    bandwidth: float
+    filled: int
+
+    def share_of_floor(self, operation: OpProfile) -> float:
+        """The time that the bytes of a launch take at `bandwidth`, over the time that it takes."""
+        return operation.bytes / self.bandwidth / operation.seconds
+
+
+def kinds(graph: StepGraph) -> dict[str, list[int]]:
+    """Positions of the operations of each kind: those that differ in nothing but the layer."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for position, op in enumerate(graph.ops):
+        found[_LAYER.sub("layers.*.", op.name)].append(position)
+    return found
+
+
+def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
+    """Time a decode step of a loaded model at the present length of a sequence, whose last filled slot is written anew.
+    UsageError for another backend than CUDA's."""
+    if not isinstance(backend, CudaBackend):
+        raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
+    step, filled = backend.captured_step(sequence.head), max(1, sequence.length)
+    found: list[OpProfile] = []
+    for name, positions in kinds(step.graph).items():
+        ops, plans = [step.graph.ops[i] for i in positions], [step.plans[i] for i in positions]
+        moved = sum(traffic(step.graph, op, filled, backend.contract(op)) for op in ops)
+        found.append(OpProfile(name, ops[0].kernel, len(ops), _time(backend, plans, filled) / len(ops), moved / len(ops)))
+    # Without `advance`, which moves the inputs on: every run must find them as they are.
+    whole = [plan for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.kernel != "advance"]
+    return StepProfile(tuple(found), _time(backend, whole, filled), HeadRead(backend).sample(), filled)
+
+
+def table(profile: StepProfile) -> Table:
+    """The profile for a terminal."""
+    total = sum(item.launches * item.seconds for item in profile.operations)
+    made = Table(box=box.SIMPLE, title=f"A decode step with {profile.filled} tokens in the cache")
+    made.add_column("operation")
+    made.add_column("kernel")
+    for title in ("launches", "us each", "us", "share", "MB", "TB/s", "of floor"):
+        made.add_column(title, justify="right")
+    for item in profile.operations:
+        seconds = item.launches * item.seconds
+        made.add_row(
+            item.name, item.kernel, str(item.launches), f"{1e6 * item.seconds:.2f}", f"{1e6 * seconds:.1f}",
+            f"{seconds / total:.1%}", f"{item.launches * item.bytes / 1e6:.2f}",
+            f"{item.bytes / item.seconds / 1e12:.2f}", f"{profile.share_of_floor(item):.0%}",
+        )  # fmt: skip
+    moved = sum(item.launches * item.bytes for item in profile.operations)
+    made.add_section()
+    made.add_row("sum", "", "", "", f"{1e6 * total:.1f}", "100.0%", f"{moved / 1e6:.2f}", f"{moved / total / 1e12:.2f}", "")
+    made.add_row(
+        "the step", "", "", "", f"{1e6 * profile.seconds:.1f}", f"{profile.seconds / total:.1%}", f"{moved / 1e6:.2f}",
+        f"{moved / profile.seconds / 1e12:.2f}", f"{moved / profile.bandwidth / profile.seconds:.0%}",
+    )  # fmt: skip
+    made.caption = f"floor: the bytes at {profile.bandwidth / 1e12:.2f} TB/s, at which this GPU reads the LM head"
+    return made
+
+
+def _time(backend: CudaBackend, plans: list[Plan], filled: int) -> float:
+    """Seconds of the launches together. Few are repeated in their graph, so that its own launch is not what is timed."""
+    copies = max(1, LEAST_LAUNCHES // len(plans))
+    first = backend.time_launches(plans * copies, 1, filled)
+    repeats = max(3, min(1000, round(SECONDS_PER_KIND / max(first, 1e-6))))
+    return backend.time_launches(plans * copies, repeats, filled) / copies

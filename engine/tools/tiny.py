@@ -1,0 +1,136 @@
+"""`python -m engine.tiny FOLDER`: a tiny Qwen3 model of random weights, complete as Hugging Face writes one.
+
+It is for trying the engine where there is no GPU and no model: `python -m engine --backend interpreter` answers with it in
+seconds, nonsense of course. Its sizes are the smallest that the kernels of Qwen3 take: eight key heads and a multiple of eight
+query heads, whose rows a block of a prompt's step shares.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from engine.errors import EngineError, UsageError
+from engine.models.config import CONFIG_FILE, GENERATION_FILE, ModelConfig
+from engine.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
+from engine.tools.dummy_weights import dummy_weights
+
+SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+VOCABULARY: Final = 512
+"""Tokens at most: the 256 bytes, pieces of `WORDS`, and the special ones."""
+
+WORDS: Final = """the sky is blue because light of short waves is scattered more than light of long waves by the air above us
+a kernel is the work of one block on tiles and a proof says that no two blocks meet in one element of a tensor
+what is the answer to this question and why does the wheel of the water mill turn when there is no wind at all"""
+"""What the tokenizer learns its pieces from."""
+
+TEMPLATE: Final = """{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+"""Conversations as Qwen writes them, without tools and thinking."""
+
+SPREAD: Final = 8
+"""Deviation of weights, over that of `dummy_weights`: what follows a token then depends on more than that token."""
+
+
+def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool = False) -> ModelConfig:
+    """Write config.json, generation_config.json, tokenizer.json, chat_template.jinja and model.safetensors (bf16); its config.
+
+    `tied` is whether the head is the embedding table. The same arguments give the same bytes. UsageError for a folder that
+    holds something or cannot be made, and for a negative seed.
+    """
+    place = Path(folder)
+    tokenizer = _tokenizer()
+    config = ModelConfig(
+        hidden_size=64, intermediate_size=128, num_attention_heads=16, num_key_value_heads=8, head_dim=16, num_hidden_layers=2,
+        vocab_size=tokenizer.get_vocab_size(), rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=tied,
+        max_position_embeddings=40960, torch_dtype="bfloat16",
+    )  # fmt: skip
+    weights = _weights(config, seed)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        if any(place.iterdir()):
+            raise UsageError("the folder is not empty", where=place, fix="name a new one")
+        ends = tokenizer.token_to_id("<|im_end|>")
+        other = {
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": False,
+            "eos_token_id": ends,
+        }  # fmt: skip
+        _write_json(place / CONFIG_FILE, other | asdict(config))
+        sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}
+        _write_json(place / GENERATION_FILE, {"eos_token_id": [ends], "do_sample": False, **sampling})
+        (place / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+        (place / TEMPLATE_FILE).write_text(TEMPLATE, encoding="utf-8")
+        _write_safetensors(place / "model.safetensors", dict(weights))
+    except OSError as error:
+        what = f"no model can be written there: {error.strerror or error}"
+        raise UsageError(what, where=place, fix="name a new folder") from None
+    return config
+
+
+def _tokenizer() -> Any:
+    """A byte-level BPE that splits text as GPT-2 does; any text is tokens, and comes back as it was."""
+    tokenizer: Any = Tokenizer(models.BPE())  # its methods have no full types
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - len(SPECIAL), initial_alphabet=alphabet, min_frequency=1, show_progress=False
+    )
+    tokenizer.train_from_iterator(WORDS.splitlines(), trainer)
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    return tokenizer
+
+
+def _weights(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Tensors by Hugging Face's names: norms near 1, all else `SPREAD` times as wide as `dummy_weights` has it."""
+    made = dummy_weights(config, "bf16", seed)
+    return (
+        (name, tensor if tensor.ndim == 1 else (tensor.astype(np.float32) * SPREAD).astype(tensor.dtype))
+        for name in made.tensor_names
+        for tensor in [made.tensor(name)]
+    )
+
+
+def _write_json(path: Path, keys: dict[str, Any]) -> None:
+    path.write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
+    """One file of bf16 tensors, in order (https://github.com/huggingface/safetensors, section "Format")."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    data = b"".join(tensor.tobytes() for tensor in tensors.values())
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("folder")
+@click.option("--seed", default=0, show_default=True, help="Seed of the weights.")
+@click.option("--tied", is_flag=True, help="Let the head be the embedding table.")
+def command(folder: str, seed: int, tied: bool) -> None:
+    """Write a tiny Qwen3 model of random weights into a new FOLDER."""
+    try:
+        write_tiny_model(folder, seed=seed, tied=tied)
+    except EngineError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,73 @@
+"""What the graphs of every model launch, and what its bundle would hold: the same artifacts, none too many and none missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.models.steps import UNMEASURED, own_declaration
+from engine.sampling import TOP_K_LIMIT
+from tests.shipped import ROOT
+from tilec.project.buildfile import BuildFile, Constant, read_build_file
+from tilec.project.closed_world import enumerate_world
+from tilec.project.models import Model
+from tilec.project.plan import artifact_name
+from tilec.step.graph import Op
+from tilec.step.step import CHUNK_TOKENS, DTYPES, HEADS, Step
+from tilec.target import Target
+
+BUILD = read_build_file(ROOT / "build.toml")
+LENGTHS = [tokens for tokens in range(1, CHUNK_TOKENS + 1) if tokens % 32 in (0, 1, 31)]
+"""Beside every length at which the tiles of a product can change."""
+
+
+def launched(build: BuildFile, model: Model, target: Target) -> set[str]:
+    """Artifacts that graphs of a model launch, looked up one by one as a bundle's reader does."""
+    family = build.families[model.family]
+    numbers = {**model.config, **family.tuning.numbers, "num_hidden_layers": 3, "rms_norm_eps": 1e-6}
+    found: set[str] = set()
+    for dtype in DTYPES:
+        step = Step(family.declaration, numbers, tied=True, dtype=dtype, max_seq_len=4096)
+        graphs = [step.graph("decode", head) for head in HEADS]
+        graphs += [step.graph("prefill", head, tokens=tokens) for head in HEADS for tokens in (1, 2, CHUNK_TOKENS)]
+        graphs += [step.graph("prefill", tokens=tokens) for tokens in LENGTHS]
+        wanted = {
+            (op.kernel, frozenset({**family.tuning.constants(op.kernel, shapes(op)), **op.constants}.items()))
+            for graph in graphs
+            for op in graph.ops
+        }
+        found |= {artifact_of(build, kernel, dict(constants), target) for kernel, constants in wanted}
+    return found
+
+
+def shapes(op: Op) -> dict[str, tuple[int, ...]]:
+    return {name: view.shape for name, view in op.tensors.items()}
+
+
+def artifact_of(build: BuildFile, kernel: str, wanted: dict[str, Constant], target: Target) -> str:
+    """The one artifact of a kernel with these constants."""
+    fitting = [
+        artifact_name(entry.name, values)
+        for entry in build.entries
+        if entry.name == kernel and target in entry.targets
+        for values in entry.specialisations()
+        if all(values.get(name) == value for name, value in wanted.items())
+    ]
+    assert len(fitting) == 1, (kernel, wanted, fitting)
+    return fitting[0]
+
+
+@pytest.mark.parametrize("target", BUILD.targets, ids=str)
+@pytest.mark.parametrize("model", BUILD.models, ids=[model.name for model in BUILD.models])
+def test_a_bundle_holds_what_its_step_asks_for_and_no_more(model: Model, target: Target) -> None:
+    held = set(enumerate_world(BUILD, models=[model.name]).artifacts(model.name, target))
+    wanted = launched(BUILD, model, target)
+    assert (len(held - wanted), len(wanted - held)) == (0, 0)
+    assert len(held) == 43
+
+
+def test_the_engine_has_the_declaration_that_is_built() -> None:
+    family = BUILD.families["qwen3"]
+    assert own_declaration().syntax == family.declaration.syntax
+    assert UNMEASURED.keys() == family.tuning.numbers.keys()
+    keep = next(number for name, number in family.declaration.numbers if name == "keep")
+    assert keep.value({}) == TOP_K_LIMIT

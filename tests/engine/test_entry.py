@@ -1,0 +1,150 @@
+"""The command as a process: what surrounds it can take no answer away and leaves no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine import entry
+from engine.errors import MissingPackage
+from engine.tools.tiny import write_tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+STUB = """
+import sys
+from engine import cli
+from engine.entry import enter
+def run():
+    cli.click.echo({text})
+    return 0
+cli.run = run
+sys.exit(enter("engine.cli"))
+"""
+"""The entry with a command that answers at once."""
+
+
+def start(
+    arguments: list[str], *, folder: Path | None = None, path: str = "", shell: str = "", **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Run Python on the engine; `path` goes before it on the search path."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
+    environment["PYTHONPATH"] = os.pathsep.join(part for part in (path, str(ROOT)) if part)
+    command = [sys.executable, *arguments]
+    if shell:
+        command = ["sh", "-c", f'"$@" {shell}', "sh", *command]
+    return subprocess.run(command, capture_output=True, cwd=folder, env=environment | variables, timeout=120, check=False)
+
+
+def test_a_closed_stdout() -> None:
+    ended = start(["-m", "engine", "--help"], shell=">&-")
+    assert (ended.returncode, ended.stdout) == (1, b"")
+    assert ended.stderr == b"error: the answer cannot be written: stdout is closed\n"
+
+
+def test_a_closed_stderr() -> None:
+    ended = start(["-m", "engine", "--model", "/nowhere"], shell="2>&-")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, b"", b"")
+
+
+def test_a_reader_that_has_gone() -> None:
+    source = STUB.format(text="'x' * 1_000_000")
+    ended = start(["-c", source], shell="| head -c 1")
+    assert (ended.stdout, ended.stderr) == (b"x", b"")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "wanted"),
+    [("latin-1", b"\xe4 \\u4e2d \\U0001f98a\n"), ("ascii", "ä 中 🦊\n".encode()), ("utf-8", "ä 中 🦊\n".encode())],
+)
+def test_an_answer_that_stdout_cannot_spell(encoding: str, wanted: bytes) -> None:
+    """Escapes, but for ASCII, which click takes for a locale that was never set: it writes UTF-8."""
+    ended = start(["-c", STUB.format(text="'ä 中 🦊'")], PYTHONIOENCODING=encoding)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, wanted, b"")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"LC_ALL": "C"}, {"LC_ALL": "POSIX", "PYTHONUTF8": "0"}],
+    ids=["ascii", "c", "posix"],
+)
+def test_arguments_in_utf_8_whatever_the_locale(variables: dict[str, str]) -> None:
+    source = "import sys; from engine.entry import argument_text; sys.stdout.buffer.write(argument_text(sys.argv[1]).encode())"
+    ended = start(["-c", source, "naïve 中 🦊"], **variables)
+    assert (ended.stdout.decode(), ended.stderr) == ("naïve 中 🦊", b"")
+
+
+def test_an_argument_that_is_no_text() -> None:
+    assert entry.argument_text("a\udcff") == "a\udcff"
+    assert entry.argument_text("中") == "中"
+
+
+def test_a_whole_answer_in_an_ascii_locale(tmp_path: Path) -> None:
+    """The tiny model's answer is the same bytes or escapes of them, with the same prompt."""
+    write_tiny_model(tmp_path / "model")
+    arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(tmp_path / "model"), "--prompt", "naïve 中"]
+    arguments += ["--max-new-tokens", "2", "--max-seq-len", "64", "--json"]
+    plain = start(arguments)
+    ascii_only = start(arguments, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert (plain.returncode, plain.stderr) == (0, b""), plain.stderr
+    assert (ascii_only.returncode, ascii_only.stderr) == (0, b""), ascii_only.stderr
+    records = [json.loads(ended.stdout) for ended in (plain, ascii_only)]
+    assert ascii_only.stdout.isascii()
+    assert [records[0][key] for key in ("text", "ids", "prompt_tokens")] == [
+        records[1][key] for key in ("text", "ids", "prompt_tokens")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("package", "wanted"),
+    [("tokenizers", "tilec[engine]"), ("click", "tilec"), ("numpy", "tilec"), ("jinja2", "tilec[engine]")],
+)
+def test_a_package_that_is_not_installed(tmp_path: Path, package: str, wanted: str) -> None:
+    """Hidden by a finder that comes before all others."""
+    (tmp_path / "sitecustomize.py").write_text(f"""
+import sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Finder)
+""")
+    model = tmp_path / "model"
+    write_tiny_model(model)
+    arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(model), "--prompt", "x"]
+    ended = start(arguments, path=str(tmp_path))
+    assert ended.returncode == 2
+    assert ended.stderr.decode() == f"error: the package `{package}` is not installed; pip install '{wanted}'\n"
+
+
+def test_a_module_of_the_project_that_is_absent_is_a_defect() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        entry.missing(ModuleNotFoundError("x", name="engine.nowhere"))
+    assert isinstance(entry.missing(ModuleNotFoundError("x", name="islpy")), MissingPackage)
+
+
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text(
+        "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+    )
+    ended = start(["-m", "engine", "--help"], path=str(tmp_path))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"error: interrupted\n")
+
+
+@pytest.mark.parametrize("name", ["json", "signal", "contextlib", "click", "numpy", "jinja2", "tokenizers", "random", "engine"])
+def test_the_current_folder_runs_nothing(tmp_path: Path, name: str) -> None:
+    """But what Python itself imports before it runs the engine; `python -P -m engine` imports nothing of it either."""
+    for module in {name, "json", "ast", "datetime"} - {"engine"}:
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    module = "engine" if name != "random" else "engine.tools.tiny"
+    flags = ["-P"] if name in ("contextlib", "engine") else []  # `runpy` imports contextlib
+    ended = start([*flags, "-m", module, "--help"], folder=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert not (tmp_path / "ran").exists()

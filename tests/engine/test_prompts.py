@@ -1,0 +1,125 @@
+"""Prompts of any length: launches whose extents were checked for all layers at once are those that each would be by itself."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from one_sequence import OneSequence
+from test_cuda_backend import SMALLEST, backend, bundle
+
+from engine.backends.cuda import CudaBackend
+from engine.backends.prompts import Prompts
+from engine.errors import DeviceError
+from engine.graph.verify import GraphError
+from engine.models.steps import model_step
+from engine.tools.dummy_weights import dummy_weights
+from tilec.runtime import Bundle, Device
+from tilec.step.graph import StepGraph
+from tilec.step.step import ALL_PAIRS, HEADS
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver, Recorded, argument_bytes
+
+__all__ = ["backend", "bundle"]  # fixtures of another module
+
+LENGTHS = [(1, 0), (2, 0), (17, 5), (64, 1024), (65, 3000), (500, 1), (1023, 2000), (1024, 1024)]
+
+
+def said(made: Any, launches: list[Recorded]) -> list[tuple[Any, ...]]:
+    """What the driver is told: kernel, grid and the value of each argument."""
+    kernels = {kernel.function: kernel for kernel in made.launches._kernels.values()}
+    found: list[tuple[Any, ...]] = []
+    for launch in launches:
+        slots = kernels[launch.function].manifest.abi
+        sizes = [struct.calcsize({"pointer": "Q", "dim": "i", "stride": "q"}.get(slot.kind, "i")) for slot in slots]
+        found.append((launch.function, launch.grid, launch.block, launch.shared, launch.overlap, argument_bytes(launch, sizes)))
+    return found
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_launches_are_those_of_each_operation_by_itself(backend: tuple[OneSequence, FakeDriver], head: Any) -> None:
+    made, driver = backend
+    prompts = made._prompts
+    pointers = {name: pointer for name, (pointer, _) in made._places(prompts.whole).items()}
+    pointers |= {name: made._arena[0] + offset for name, offset in prompts.memory.offsets.items()}
+    for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:  # and what was prepared before
+        before = len(driver.launches)
+        prepared = prompts.prepared(tokens, past, head)
+        for series, numbers in prepared.numbers:
+            series.use(numbers)
+        together: list[tuple[Any, ...]] = []
+        for series, index in prepared.launches:
+            series.launch(index, 7, overlap=True)
+            together += said(made, [driver.launches.pop()])
+        assert len(together) == len(prepared.launches)
+        plans = list(made.launches.plans(made.step.graph("prefill", head, tokens=tokens, past=past), pointers))
+        for plan in plans:
+            plan.launch(7, overlap=True)
+        assert together == said(made, driver.launches[before:])
+        del driver.launches[before:]
+
+
+def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = replace(SMALLEST, num_hidden_layers=28)
+    made = OneSequence(CudaBackend(bundle, Device(FakeDriver())))
+    made.load(deep, dummy_weights(deep, "bf16"), 64)
+    seen: list[int] = []
+    whole = Prompts._contract
+
+    def counted(prompts: Prompts, op: Any) -> Any:
+        seen.append(1)
+        return whole(prompts, op)
+
+    monkeypatch.setattr(Prompts, "_contract", counted)
+    made.prefill([1] * 9)
+    assert len(seen) == len(model_step(deep, 64).graph("prefill", tokens=9, layers=ALL_PAIRS).ops)
+    made.prefill([1] * 9)  # behind the first: another value of `past`
+    made.reset()
+    seen.clear()
+    made.prefill([2] * 9)
+    assert not seen
+    made.close()
+
+
+def test_layers_are_told_apart_by_their_place_alone() -> None:
+    """A step of `ALL_PAIRS` layers has every pair of neighbours of a longer one: the same operations on buffers as far away."""
+    step = model_step(SMALLEST, 2048)
+
+    def pairs(graph: StepGraph, layers: int) -> set[Any]:
+        by_layer: dict[int, list[Any]] = {}
+        for op in graph.ops:
+            if op.name.startswith("layers."):
+                layer = int(op.name.split(".")[1])
+                near = [
+                    (name, view.buffer.replace(f".{layer}.", ".*.").replace(f".{layer - 1}.", ".-."), view.shape)
+                    for name, view in op.tensors.items()
+                ]
+                near = [(name, buffer.removesuffix(f".{layer}"), shape) for name, buffer, shape in near]
+                by_layer.setdefault(layer, []).append((op.name.split(".", 2)[2], op.kernel, repr(near), repr(op.scalars)))
+        return {(tuple(by_layer[n]), tuple(by_layer[n + 1]), n == 0, n + 2 == layers) for n in range(layers - 1)}
+
+    for mode, head in (("decode", "argmax"), ("prefill", "argmax"), ("prefill", "none")):
+        few = pairs(step.graph(mode, head, tokens=5 if mode == "prefill" else 1, layers=ALL_PAIRS), ALL_PAIRS)
+        many = pairs(step.graph(mode, head, tokens=5 if mode == "prefill" else 1, layers=9), 9)
+        assert few == many
+
+
+def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = backend
+    prompts = made._prompts
+    with pytest.raises(DeviceError, match=r"operation `layers.0.attention`.*precondition.*past \+ T <= S"):
+        prompts.prepared(1024, 4096, "argmax")
+    monkeypatch.setitem(prompts._bytes, "layers.*.act", 100)
+    with pytest.raises(GraphError, match=r"`layers.0.act` is larger than that of 1024 tokens"):
+        prompts.prepared(33, 0, "argmax")
+    monkeypatch.undo()
+    series = next(one for (kind, _), one in prompts._series.items() if kind[1] == "silu_mul_rows")
+    graph = made.step.graph("prefill", tokens=2000)
+    op = next(op for op in graph.ops if op.kernel == "silu_mul_rows")
+    with pytest.raises(DeviceError, match=r"overlaps|reaches beyond what was checked"):
+        made.launches.numbers(graph, op, series)
