@@ -23,11 +23,11 @@ sys.path.insert(0, str(ROOT))
 
 from tilec.audit.report import lines, seal  # noqa: E402
 from tilec.audit.run import Memo, Options, audit  # noqa: E402
-from tilec.build.closed_world import enumerate_world  # noqa: E402
-from tilec.build.driver import build_project  # noqa: E402
 from tilec.bundle.pack import pack  # noqa: E402
 from tilec.cli.bundle_commands import needed_entries  # noqa: E402
 from tilec.cli.project import chosen_targets, open_project, open_store, toolchain  # noqa: E402
+from tilec.project.closed_world import enumerate_world  # noqa: E402
+from tilec.project.driver import build_project  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 
 RESULTS = ROOT / "ci" / "bench" / "results"
@@ -46,13 +46,13 @@ def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) 
     if world.problems:
         raise SystemExit(f"the project lacks artifacts: {world.problems[0].message}")
     found: list[Path] = []
-    with contextlib.closing(open_store(build)) as store:
+    with contextlib.closing(open_store()) as store:
         built = build_project(build, needed_entries(world), targets, store, toolchain(store), jobs=jobs)
         if built.diagnostics:
             raise SystemExit(built.diagnostics[0].message)
         for model in chosen:
             for target in targets:
-                with pack(model, target, world, built, store, folder) as bundle:
+                with pack(model, build.families[model.family], target, world, built, store, folder) as bundle:
                     found.append(bundle.path)
     return found
 

@@ -1,9 +1,12 @@
 """How long `tilec build` takes: cold, nothing changed, one kernel edited, a comment edited.
 
     python3 ci/bench/build_speed.py [--arch sm_90,sm_100,sm_120] [--jobs 2] [--kernel rms_norm] [--out ci/bench/results]
+    python3 ci/bench/build_speed.py --before CHECKOUT [--rounds 3] ...
 
 Builds a copy of the project (build.toml and kernels_src) in a temporary folder, as a user would, in fresh processes; times
-are wall clock and include the start of the interpreter. Writes build_speed.json and build_speed.md.
+are wall clock and include the start of the interpreter. Writes build_speed.json and build_speed.md. With `--before`, another
+checkout takes turns with this one, each on its own build.toml and kernels, and the medians of the rounds stand side by side
+in build_speed_before.json and .md: what a machine is slowed by meets both.
 """
 
 from __future__ import annotations
@@ -27,9 +30,10 @@ LIMITS = {
 }  # fmt: skip
 
 
-def build(project: Path, options: list[str]) -> tuple[float, dict[str, Any]]:
-    """Seconds of wall clock of one `tilec build --json` and what it printed."""
-    environment = {name: value for name, value in os.environ.items() if name != "TILEC_CACHE_DIR"}
+def build(project: Path, options: list[str], tree: Path = ROOT) -> tuple[float, dict[str, Any]]:
+    """Seconds of wall clock of one `tilec build --json` of the compiler in `tree`, and what it printed."""
+    path = os.pathsep.join([str(tree), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"TILEC_CACHE_DIR": f"{project}-store", "PYTHONPATH": path}
     command = [sys.executable, "-m", "tilec", "build", "--project", str(project), "--json", *options]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=project)
@@ -48,13 +52,15 @@ def rebuilt(report: dict[str, Any], kernel: str, stage: str) -> list[str]:
     return [item["name"] for item in made if not item["stage_hits"][stage]]
 
 
-def measure(project: Path, options: list[str], kernel: str, edit: list[str]) -> list[dict[str, Any]]:
+def measure(
+    project: Path, options: list[str], kernel: str, edit: list[str], tree: Path = ROOT
+) -> list[dict[str, Any]]:  # fmt: skip
     """One row per situation: name, seconds, artifacts made, artifacts whose CUBIN was assembled again."""
-    cold, report = build(project, options)
+    cold, report = build(project, options, tree)
     count = len(report["artifacts"])
     rows: list[dict[str, Any]] = [{"what": "cold", "seconds": cold, "artifacts": count, "cubins": count}]
     rows.append({"what": "cold, per artifact", "seconds": cold / count, "artifacts": 1, "cubins": 1})
-    warm = [build(project, options) for _ in range(WARM_RUNS)]
+    warm = [build(project, options, tree) for _ in range(WARM_RUNS)]
     if any(item["status"] != "hit" for _, report in warm for item in report["artifacts"]):
         sys.exit("a build with nothing changed made something")
     rows.append({"what": "nothing changed", "seconds": statistics.median(s for s, _ in warm), "artifacts": 0, "cubins": 0})
@@ -65,7 +71,7 @@ def measure(project: Path, options: list[str], kernel: str, edit: list[str]) -> 
     edited = edit[1].join(text.rsplit(edit[0], 1))  # the last place is code, an earlier one may be prose
     for what, fresh in (("one kernel edited", edited), ("a comment edited", f"{edited}# a comment\n")):
         path.write_text(fresh, encoding="utf-8")
-        seconds, report = build(project, options)
+        seconds, report = build(project, options, tree)
         made = sum(item["status"] == "built" for item in report["artifacts"])
         rows.append({"what": what, "seconds": seconds, "artifacts": made, "cubins": len(rebuilt(report, kernel, "cubin"))})
     if not rows[-2]["cubins"]:
@@ -73,6 +79,43 @@ def measure(project: Path, options: list[str], kernel: str, edit: list[str]) -> 
     if rows[-1]["cubins"]:
         sys.exit("a comment assembled a CUBIN again")
     return rows
+
+
+def copied(tree: Path, project: Path) -> Path:
+    """The project of a checkout, as a user has it."""
+    shutil.copytree(tree / "kernels_src", project / "kernels_src")
+    if (tree / "engine" / "models").is_dir():  # where a checkout has its steps in files of their own
+        shutil.copytree(tree / "engine" / "models", project / "engine" / "models")
+    shutil.copy(tree / "build.toml", project)
+    return project
+
+
+def side_by_side(before: Path, options: argparse.Namespace) -> int:
+    """Measure both checkouts in turn, print and write the medians."""
+    words = ["--arch", options.arch, "--jobs", options.jobs]
+    seconds: dict[str, dict[str, list[float]]] = {}
+    artifacts: dict[str, dict[str, int]] = {}
+    for turn in range(options.rounds):
+        for name, tree in (("before", before.resolve()), ("after", ROOT)):
+            with tempfile.TemporaryDirectory() as folder:
+                project = copied(tree, Path(folder, "project"))
+                for row in measure(project, words, options.kernel, options.edit, tree):
+                    seconds.setdefault(row["what"], {}).setdefault(name, []).append(row["seconds"])
+                    artifacts.setdefault(row["what"], {})[name] = row["artifacts"]
+            print(f"round {turn + 1}, {name}", file=sys.stderr, flush=True)
+    cores = len(os.sched_getaffinity(0))
+    lines = [f"`tilec build --arch {options.arch} --jobs {options.jobs}` on {cores} cores, medians of {options.rounds} rounds"]
+    lines += ["", "| what | before, s | after, s | after / before | artifacts made |", "|---|--:|--:|--:|--:|"]
+    for what, found in seconds.items():
+        old, new = (statistics.median(found[name]) for name in ("before", "after"))
+        made = "{before} -> {after}".format(**artifacts[what])
+        lines.append(f"| {what} | {old:.2f} | {new:.2f} | {new / old:.2f} | {made} |")
+    print("\n".join(lines))
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "build_speed_before.md").write_text("\n".join(lines) + "\n")
+    record = {"arch": options.arch, "jobs": int(options.jobs), "cores": cores, "seconds": seconds, "artifacts": artifacts}
+    (options.out / "build_speed_before.json").write_text(json.dumps(record, indent=1) + "\n")
+    return 0
 
 
 def main() -> int:
@@ -84,18 +127,18 @@ def main() -> int:
     parser.add_argument(
         "--edit", nargs=2, default=["+ eps", "+ eps + eps"], metavar=("OLD", "NEW"), help="the edit to its text"
     )
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="take turns with the compiler of another checkout")
+    parser.add_argument("--rounds", type=int, default=3, help="with --before")
     parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
     options = parser.parse_args()
+    if options.before is not None:
+        return side_by_side(options.before, options)
     with tempfile.TemporaryDirectory() as folder:
-        alone = Path(folder, "alone")
-        shutil.copytree(ROOT / "kernels_src", alone / "kernels_src")
-        shutil.copy(ROOT / "build.toml", alone)
+        alone = copied(ROOT, Path(folder, "alone"))
         seconds, report = build(alone, ["--arch", options.arch.split(",")[0], "--jobs", options.jobs])
         count = len(report["artifacts"])
         first = {"what": "cold, one architecture", "seconds": seconds, "artifacts": count, "cubins": count}
-        project = Path(folder, "project")
-        shutil.copytree(ROOT / "kernels_src", project / "kernels_src")
-        shutil.copy(ROOT / "build.toml", project)
+        project = copied(ROOT, Path(folder, "project"))
         rows = measure(project, ["--arch", options.arch, "--jobs", options.jobs], options.kernel, options.edit)
         rows.insert(1, first)
     cores = len(os.sched_getaffinity(0))

@@ -31,7 +31,7 @@ KERNELS_GOAL: Final = 0.150
 SHARD_BYTES: Final = 4 << 30
 FORBIDDEN: Final = (
     "torch", "torch_mlir", "mlir", "llvmlite", "triton", "islpy", "networkx", "cuda.bindings.nvrtc", "cuda.bindings.nvjitlink",
-    "tilec.frontend", "tilec.passes", "tilec.lowering", "tilec.codegen", "tilec.assemble", "tilec.pipeline", "tilec.build",
+    "tilec.frontend", "tilec.passes", "tilec.lowering", "tilec.codegen", "tilec.assemble", "tilec.pipeline", "tilec.project",
 )  # fmt: skip
 """Modules without which nothing is compiled."""
 

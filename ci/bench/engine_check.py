@@ -31,9 +31,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from engine.backends.cuda import CudaBackend  # noqa: E402
-from engine.config import ModelConfig  # noqa: E402
+from engine.checkpoint.weights import NUMPY_TYPES, destinations  # noqa: E402
+from engine.models.config import ModelConfig  # noqa: E402
 from engine.sampling import SamplingParams, sample_logits  # noqa: E402
-from engine.weights import NUMPY_TYPES, destinations  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
@@ -76,7 +76,7 @@ class BlockWeights:
         return self._scaled[key]
 
     def chunks(self, name: str, limit_bytes: int) -> Iterator[tuple[int, memoryview]]:
-        """As `engine.weights.Weights.chunks`."""
+        """As `engine.checkpoint.weights.Weights.chunks`."""
         destination = next(d for d in self.destinations if d.name == name)
         count, step = destination.bytes // 2, limit_bytes // 2
         for begin in range(0, count, step):
@@ -143,9 +143,9 @@ def main() -> int:
 
 def our_logits(backend: CudaBackend, ids: Any, length: int) -> Any:
     """Logits after the prompt and after each further token, (STEPS + 1, vocab)."""
-    backend.reset()
-    found = [backend.prompt_logits([int(i) for i in ids[:length]])]
-    found += [backend.decode_logits(int(token)) for token in ids[length:]]
+    sequence = backend.begin()
+    found = [backend.prompt_logits(sequence, [int(i) for i in ids[:length]])]
+    found += [backend.decode_logits(sequence, int(token)) for token in ids[length:]]
     return np.stack(found)
 
 
@@ -154,15 +154,15 @@ def drawn_wrong(backend: CudaBackend, config: ModelConfig) -> int:
     wrong, ids = 0, [int(i) for i in np.random.default_rng(5).integers(0, config.vocab_size, 33)]
     for temperature, top_k, top_p in ((0.6, 20, 0.95), (1.5, 64, 1.0), (0.01, 1, 0.1)):
         params = SamplingParams(temperature, top_k, top_p, seed=11)
-        backend.reset()
-        backend.prefill(ids, params)
+        sequence = backend.begin()
+        backend.prefill(sequence, ids, params)
         first = backend.token()
-        drawn = [first, *backend.stream_tokens(first, STEPS - 1)]
-        backend.reset()
-        logits = backend.prompt_logits(ids)
+        drawn = [first, *backend.stream_tokens(sequence, first, STEPS - 1)]
+        sequence = backend.begin()
+        logits = backend.prompt_logits(sequence, ids)
         for number, token in enumerate(drawn):
             wrong += token != sample_logits(logits, params, number)
-            logits = backend.decode_logits(token)
+            logits = backend.decode_logits(sequence, token)
     return wrong
 
 
@@ -173,14 +173,14 @@ def decode_speed(backend: CudaBackend, config: ModelConfig) -> dict[str, float]:
         for how, sampling in (("decode", None), ("sampled", SamplingParams(0.6, 20, 0.95))):
             if how == "sampled" and length > 18:
                 continue
-            backend.reset()
-            backend.prefill(prompt_of(length, config), sampling)
+            sequence = backend.begin()
+            backend.prefill(sequence, prompt_of(length, config), sampling)
             token = backend.token()
             rates: list[float] = []
             for _ in range(4):
-                backend.position = length
+                sequence.length = length
                 began = time.perf_counter()
-                count = sum(1 for _ in backend.stream_tokens(token, 128))
+                count = sum(1 for _ in backend.stream_tokens(sequence, token, 128))
                 rates.append(count / (time.perf_counter() - began))
             found[f"{how}_at_{length}_tok_s"] = sorted(rates[1:])[1]
     return found
@@ -197,9 +197,9 @@ def prefill_speed(backend: CudaBackend, config: ModelConfig, lengths: list[int])
     for length in lengths:
         ids, times = prompt_of(length, config), list[float]()
         for _ in range(6):
-            backend.reset()
+            sequence = backend.begin()
             began = time.perf_counter()
-            backend.prefill(ids)
+            backend.prefill(sequence, ids)
             backend.token()
             times.append((time.perf_counter() - began) * 1e3)
         found[f"first_prefill_{length}_ms"], found[f"prefill_{length}_ms"] = times[0], sorted(times[1:])[2]

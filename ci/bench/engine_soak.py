@@ -28,8 +28,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci" / "bench")]
 from engine_check import BlockWeights, config_of  # noqa: E402
 
 from engine.backends.cuda import CudaBackend  # noqa: E402
-from engine.config import ModelConfig  # noqa: E402
 from engine.errors import UsageError  # noqa: E402
+from engine.models.config import ModelConfig  # noqa: E402
 from engine.sampling import SamplingParams  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 
@@ -65,24 +65,25 @@ def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, An
     """The same steps with and without a graph; tokens are drawn, so that they do not settle into a loop."""
     ids = [int(i) for i in np.random.default_rng(1).integers(0, config.vocab_size, 100)]
     sampling = SamplingParams(temperature=1.0, top_k=64)
-    backend.prefill(ids, sampling)
+    sequence = backend.begin()
+    backend.prefill(sequence, ids, sampling)
     first = backend.token()
     backend.forget_steps()
     captured, free = [first], list[int]()
     began = time.perf_counter()
     while len(captured) <= steps:
-        captured += backend.stream_tokens(captured[-1], min(RECAPTURE, steps + 1 - len(captured)))
+        captured += backend.stream_tokens(sequence, captured[-1], min(RECAPTURE, steps + 1 - len(captured)))
         backend.forget_steps()
         free.append(backend.driver.memory()[0])
     took = time.perf_counter() - began
-    ends = backend.decode_logits(captured[-1])
-    backend.reset()
-    backend.prefill(ids, sampling)
+    ends = backend.decode_logits(sequence, captured[-1])
+    sequence = backend.begin()
+    backend.prefill(sequence, ids, sampling)
     eager = [backend.token()]
     while len(eager) <= steps:
-        eager.append(backend.run_uncaptured(eager[-1]))
+        eager.append(backend.run_uncaptured(sequence, eager[-1]))
     differing = sum(a != b for a, b in zip(captured, eager, strict=True))
-    same = bool((backend.decode_logits(eager[-1]) == ends).all())
+    same = bool((backend.decode_logits(sequence, eager[-1]) == ends).all())
     return {
         "steps": steps, "captures": len(free), "tokens_per_second": steps / took, "differing_tokens": differing,
         "logits_equal": same, "distinct_tokens": len(set(captured)), "free_bytes_spread": max(free[1:]) - min(free[1:]),
@@ -93,23 +94,23 @@ def drift(backend: CudaBackend, config: ModelConfig, steps: int) -> dict[str, An
 def long_context(backend: CudaBackend, config: ModelConfig, slots: int) -> dict[str, Any]:
     """A prompt that nearly fills the cache, then every slot."""
     ids = [int(i) for i in np.random.default_rng(2).integers(0, config.vocab_size, slots - 64)]
-    backend.reset()
+    sequence = backend.begin()
     before = backend.driver.memory()[0]
     began = time.perf_counter()
-    whole = backend.prompt_logits(ids)
+    whole = backend.prompt_logits(sequence, ids)
     took = time.perf_counter() - began
-    backend.reset()
-    backend.prompt_logits(ids[:-1])
-    split = backend.decode_logits(ids[-1])
+    sequence = backend.begin()
+    backend.prompt_logits(sequence, ids[:-1])
+    split = backend.decode_logits(sequence, ids[-1])
     error = float(np.linalg.norm(whole - split) / np.linalg.norm(whole))
-    backend.reset()
-    backend.prefill(ids)
+    sequence = backend.begin()
+    backend.prefill(sequence, ids)
     token = backend.token()
     began = time.perf_counter()
-    given = sum(1 for _ in backend.stream_tokens(token, 64))
+    given = sum(1 for _ in backend.stream_tokens(sequence, token, 64))
     rate = given / (time.perf_counter() - began)
     try:
-        backend.decode(token)
+        backend.decode(sequence, token)
         refused = False
     except UsageError:
         refused = True
@@ -129,9 +130,10 @@ def cycles(path: Path, config: ModelConfig, weights: BlockWeights, count: int) -
         bundle = open_bundle(path)
         backend = CudaBackend(bundle)
         backend.load(config, weights, 512)
-        backend.prefill([5, 6, 7])
+        sequence = backend.begin()
+        backend.prefill(sequence, [5, 6, 7])
         token = backend.token()
-        tokens.add((token, *backend.stream_tokens(token, 4)))
+        tokens.add((token, *backend.stream_tokens(sequence, token, 4)))
         driver = backend.driver
         backend.close()
         bundle.close()

@@ -38,6 +38,7 @@ MODEL = "qwen3-0.6b"
 def clone(folder: Path) -> Path:
     """The kernels and the build file, elsewhere."""
     shutil.copytree(ROOT / "kernels_src", folder / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "engine" / "models", folder / "engine" / "models")
     shutil.copy(ROOT / "build.toml", folder)
     return folder
 

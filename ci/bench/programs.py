@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.programs.machines import Outcome, load  # noqa: E402
-from tests.programs.workers import Job, examine_all, examined  # noqa: E402
+from tests.programs.workers import MAKE, Job, examine_all, examined  # noqa: E402
 from tests.soundness.features import operations  # noqa: E402
 from tilec.target import TARGETS  # noqa: E402
 
@@ -37,10 +37,12 @@ ARCHS = tuple(target.name for target in TARGETS)
 
 def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
     """All programs, the two kinds in turn; each tenth is proven, each fifth runs on the block machine too."""
-    for kind, count in (("program", arguments.programs), ("traffic", arguments.traffic)):
+    counts = {"program": arguments.programs, "traffic": arguments.traffic}
+    counts |= {"odd program": arguments.odd_programs, "odd traffic": arguments.odd_traffic}
+    for kind, count in counts.items():
         for n in range(arguments.seed, arguments.seed + count):
-            seeds = (0, n + 1) if kind == "traffic" else (0,)
-            archs = ARCHS if kind == "program" else (ARCHS[n % 3],)
+            seeds = (0, n + 1) if "traffic" in kind else (0,)
+            archs = ARCHS if "program" in kind else (ARCHS[n % 3],)
             yield Job(kind, n, archs, seeds, n % 10 == 0, n % 5 == 0)
 
 
@@ -51,10 +53,12 @@ def table(found: list[tuple[Job, Outcome]], wall: float, processes: int) -> str:
         f"{len(found)} programs, {wall:.0f} s of wall time in {processes} processes. `program`: all operations and dtypes,"
     ]
     lines += [f"on {', '.join(ARCHS)}. `traffic`: `InOut` and `Scratch` in loops and branches, one architecture each,"]
-    lines += ["two schedules.", "", "| outcome | program | traffic |", "|---|--:|--:|"]
+    kinds = [kind for kind in MAKE if any(job.kind == kind for job, _ in found)]
+    lines += ["two schedules. `odd`: extents are not powers of two.", ""]
+    lines += [f"| outcome | {' | '.join(kinds)} |", f"|---|{'--:|' * len(kinds)}"]
     counts = Counter((job.kind, outcome.kind) for job, outcome in found)
     for kind, words in KINDS.items():
-        lines.append(f"| {words} | {counts['program', kind]} | {counts['traffic', kind]} |")
+        lines.append(f"| {words} | {' | '.join(str(counts[made, kind]) for made in kinds)} |")
     parts = Counter(part for job, _ in found for part in job.make().parts)
     modes = Counter("exact" if job.make().exact else "within bounds" for job, _ in found)
     lines += [
@@ -89,6 +93,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=5000)
     parser.add_argument("--traffic", type=int, default=5000)
+    parser.add_argument("--odd-programs", type=int, default=2000)
+    parser.add_argument("--odd-traffic", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="number of the first program of each kind")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")

@@ -1,10 +1,14 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 2` writes `ci/bench/results/source_mutants.md` and `.json`. Each mistake
-is made in a copy of the tree under a time limit; tests run in steps, the file's own first, and stop at the first failure.
-Finished mutants are kept in `--state` (JSON lines) and not run again while neither the file nor the mistake changes. What
-survives is explained by hand in `ci/bench/source_mutant_notes.json` (identity: reason). `--list` shows the choice, `--only ID`
-runs one.
+`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --stop-after 560` writes
+`ci/bench/results/source_mutants.md` and `.json`. Each mistake is made in a copy of the tree; tests run in steps
+(`tests/source_mutation/suite.py`), cheap and near ones first for all mistakes, dear ones only for those that nothing has
+seen yet. Every finished step is a line of `--state` (JSON), so that a run that was stopped goes on where it was, on another
+machine too: a failure counts while neither the mistake nor its file changes, a pass while nothing that steps read changes.
+
+`ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
+it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
+`--only ID` judges one, `--steps N` runs only so many steps.
 """
 
 from __future__ import annotations
@@ -31,20 +35,37 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.source_mutation.sites import Mutant, chosen  # noqa: E402
-from tests.source_mutation.suite import Step, steps  # noqa: E402
+from tests.source_mutation.sites import Mutant, chosen, files, mutants  # noqa: E402
+from tests.source_mutation.suite import Step, command, steps  # noqa: E402
 
-IGNORED = shutil.ignore_patterns(".git", ".venv", "*.egg-info", "__pycache__", "artifacts", ".pytest_cache", "shared")
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
+READ = ("tilec", "tests", "kernels_src", "engine", "build.toml", "pyproject.toml")
+"""What steps read: a step that passed has to run again once any of it changed."""
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
+EQUIVALENT = "equivalent: "
+LIMIT = 300.0
+"""Seconds for a step where no baseline says what it takes: several times what the dearest takes alone on a core."""
+SEEN = ("failed", "hung")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its time)."""
+
+    identity: str
+    source: str
+    tree: str
+    step: str
+    status: str
+    test: str
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant: killed (a test failed), hung (a step ran past its time), survived."""
+    """What became of a mutant: killed (a test failed), hung (a step ran past its time), survived, unfinished."""
 
-    identity: str
-    source: str
     outcome: str
     test: str
     seconds: float
@@ -61,47 +82,46 @@ class Tree:
             (folder / "artifacts").symlink_to(ROOT / "artifacts")
 
     def run(self, step: Step, limit: float) -> tuple[int, str]:
-        """Exit status and output of pytest on a step; status 124 past the limit."""
-        environment = os.environ | {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", "-n", "0", *step]
-        process = subprocess.Popen(
-            command, cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return 124, ""
-        return process.returncode, output
+        """Exit status and output of a step; status 124 past the limit."""
+        with tempfile.TemporaryDirectory() as scratch:  # of this step alone: no step finds what another left
+            environment = os.environ | {
+                "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "TILEC_CACHE_DIR": f"{scratch}/store",
+                "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+            }  # fmt: skip
+            process = subprocess.Popen(
+                command(step), cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                output, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                return 124, ""
+            return process.returncode, output
 
-    def judge(self, mutant: Mutant, limits: dict[Step, float], budget: float) -> Result:
-        """Make the mistake, run the steps until one fails, unmake it."""
+    def judge(self, mutant: Mutant, step: Step, limit: float) -> tuple[str, str, float]:
+        """Make the mistake, run the step, unmake it: status, test and seconds."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
         start = time.perf_counter()
-        outcome, test, done = "survived", "", 0
         try:
             path.write_text(mutant.applied(text), encoding="utf-8")
-            for step in steps(self.root, mutant.path):
-                left = budget - (time.perf_counter() - start)
-                if left <= 0:
-                    outcome = "survived (out of time)"
-                    break
-                limit = limits.get(step, 300.0)
-                status, output = self.run(step, min(left, limit))
-                done += 1
-                if status == 124:  # past what the step may take, or past what was left for this mistake
-                    outcome, test = ("hung", " ".join(step)) if limit <= left else ("survived (out of time)", "")
-                    break
-                if status not in (0, 5):
-                    found = FAILED.search(output)
-                    outcome, test = "killed", found[1] if found else f"{' '.join(step)} (status {status})"
-                    break
+            status, output = self.run(step, limit)
         finally:
             path.write_text(text, encoding="utf-8")
-        return Result(mutant.identity, digest(text), outcome, test, time.perf_counter() - start, done)
+        seconds = time.perf_counter() - start
+        if status == 124:
+            return "hung", name_of(step), seconds
+        if status in (0, 5):  # 5: no test was collected
+            return "passed", "", seconds
+        found = FAILED.search(output)
+        return "failed", found[1] if found else f"{name_of(step)} (status {status})", seconds
+
+
+def name_of(step: Step) -> str:
+    """A step as the state and the table name it."""
+    return " ".join(step)
 
 
 def digest(text: str) -> str:
@@ -109,32 +129,73 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def kept(state: Path) -> dict[tuple[str, str], Result]:
-    """Results of earlier runs by identity and digest of the file."""
-    if not state.exists():
-        return {}
-    rows = [Result(**json.loads(line)) for line in state.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return {(row.identity, row.source): row for row in rows}
+def tree_digest() -> str:
+    """Short digest of all that steps read."""
+    made = hashlib.sha256()
+    for name in READ:
+        top = ROOT / name
+        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
+            if path.is_file() and "__pycache__" not in path.parts:
+                made.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return made.hexdigest()[:12]
 
 
-def baseline(tree: Tree, wanted: list[Mutant], slack: float) -> dict[Step, float]:
+class State:
+    """What steps said so far, of this run and of earlier ones whose lines still hold."""
+
+    def __init__(self, path: Path, wanted: list[Mutant]) -> None:
+        self.path, self.tree = path, tree_digest()
+        self.sources = {m.identity: digest((ROOT / m.path).read_text(encoding="utf-8")) for m in wanted}
+        self.found: dict[str, dict[str, Outcome]] = {m.identity: {} for m in wanted}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            row = Outcome(**json.loads(line))
+            if self.sources.get(row.identity) == row.source and (row.status in SEEN or row.tree == self.tree):
+                self.found[row.identity][row.step] = row
+
+    def add(self, mutant: Mutant, step: Step, said: tuple[str, str, float]) -> None:
+        """Keep what a step said."""
+        row = Outcome(mutant.identity, self.sources[mutant.identity], self.tree, name_of(step), *said)
+        self.found[mutant.identity][row.step] = row
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+
+    def is_open(self, mutant: Mutant, step: Step) -> bool:
+        """Whether a step could still say something of a mutant that no step has seen."""
+        said = self.found[mutant.identity]
+        return name_of(step) not in said and not any(row.status in SEEN for row in said.values())
+
+    def result(self, mutant: Mutant, most: int | None) -> Result:
+        """What the steps say together; the first that saw the mistake is named."""
+        said, order = self.found[mutant.identity], [name_of(step) for step in steps(ROOT, mutant.path)[:most]]
+        seconds = sum(row.seconds for row in said.values())
+        place = {name: number for number, name in enumerate(order)}
+        for row in sorted(said.values(), key=lambda row: place.get(row.step, len(order))):
+            if row.status in SEEN:
+                return Result("killed" if row.status == "failed" else "hung", row.test, seconds, len(said))
+        done = all(name in said for name in order)
+        return Result("survived" if done else "unfinished", "", seconds, len(said))
+
+
+def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
     """Run every step once without a mistake: all must pass; time limits follow from what they took."""
     limits: dict[Step, float] = {}
-    for step in dict.fromkeys(step for mutant in wanted for step in steps(tree.root, mutant.path)):
+    for step in dict.fromkeys(step for _, step in todo):
         start = time.perf_counter()
         status, output = tree.run(step, 1200)
         took = time.perf_counter() - start
-        print(f"baseline {took:6.1f} s  {' '.join(step)}", flush=True)
+        print(f"baseline {took:6.1f} s  {name_of(step)}", flush=True)
         if status not in (0, 5):
-            raise SystemExit(f"without any mistake {' '.join(step)} fails:\n{output[-3000:]}")
+            raise SystemExit(f"without any mistake {name_of(step)} fails:\n{output[-3000:]}")
         limits[step] = 20 + slack * took
     return limits
 
 
-def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: Path) -> None:
-    """Judge what the state does not hold yet, in `--jobs` copies of the tree."""
-    known = kept(state)
-    todo = [m for m in wanted if (m.identity, digest((ROOT / m.path).read_text(encoding="utf-8"))) not in known]
+def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -> None:
+    """Run what the state does not hold yet, in `--jobs` copies of the tree: the first step of all, then the second, ..."""
+    begin = time.perf_counter()
+    numbered = [(n, m, step) for m in wanted for n, step in enumerate(steps(ROOT, m.path)[: arguments.steps])]
+    todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
     if not todo:
         return
     lock = threading.Lock()
@@ -146,41 +207,47 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: Path) ->
         limits = {} if arguments.no_baseline else baseline(first, todo, arguments.slack)
         trees.put(first)
 
-        def work(mutant: Mutant) -> None:
-            tree = trees.get()
+        def work(task: tuple[Mutant, Step]) -> None:
+            mutant, step = task
+            left = arguments.stop_after - (time.perf_counter() - begin)
+            with lock:
+                if left <= 0 or not state.is_open(mutant, step):
+                    return
+            tree, limit = trees.get(), limits.get(step, LIMIT)
             try:
-                result = tree.judge(mutant, limits, arguments.budget)
+                said = tree.judge(mutant, step, min(left, limit))
             finally:
                 trees.put(tree)
-            with lock, state.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
-                print(
-                    f"{result.seconds:6.1f} s {result.outcome:9} {mutant.path}:{mutant.line} {mutant.operator} {result.test}",
-                    flush=True,
-                )
+            if said[0] == "hung" and left < limit:
+                return  # this run ended, which says nothing of the mistake
+            with lock:
+                state.add(mutant, step, said)
+                where = f"{mutant.path}:{mutant.line} {mutant.operator}"
+                print(f"{said[2]:6.1f} s {said[0]:6} {mutant.identity} {where} {said[1] or name_of(step)}", flush=True)
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(work, todo))
 
 
-def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str]) -> str:
+def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str], left_out: list[Mutant]) -> str:
     """The kept table."""
-    counts = Counter(results[m.identity].outcome.split(" ")[0] for m in wanted)
+    counts = Counter(results[m.identity].outcome for m in wanted)
     seen = counts["killed"] + counts["hung"]
     lines = ["# Mistakes in tilec's own source", ""]
     how = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
-    took = sum(result.seconds for result in results.values())
-    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {len(wanted) - seen} survived. Sum of run times: {took:.0f} s.", ""]
+    took = sum(results[m.identity].seconds for m in wanted)
+    lived = f"{counts['survived']} survived, {counts['unfinished']} not judged to the end"
+    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {lived}. Sum of run times: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
     for operator, count in operators.most_common():
-        lived = sum(results[m.identity].outcome.startswith("survived") for m in wanted if m.operator == operator)
-        lines.append(f"| {operator} | {count} | {lived} |")
+        number = sum(results[m.identity].outcome == "survived" for m in wanted if m.operator == operator)
+        lines.append(f"| {operator} | {count} | {number} |")
+    survivors = [m for m in wanted if results[m.identity].outcome == "survived"]
     lines += ["", "## Survivors", ""]
-    for m in wanted:
-        if results[m.identity].outcome.startswith("survived"):
-            lines.append(f"- `{m.path}:{m.line}` `{m.function}`, {m.operator} ({_cell(m.what)}), `{m.identity}`: "
-                         f"{notes.get(m.identity, 'not explained yet')}")  # fmt: skip
+    lines += [f"{_line(m)}: {notes.get(m.identity, 'not explained yet')}" for m in survivors] or ["None."]
+    lines += ["", "## Left out, because no program can tell them from none", ""]
+    lines += [f"{_line(m)}: {notes[m.identity].removeprefix(EQUIVALENT)}" for m in left_out] or ["None."]
     lines += ["", "## All", "", "| where | function | mistake | what | seen by | s |", "|---|---|---|---|---|--:|"]
     for m in wanted:
         result = results[m.identity]
@@ -188,6 +255,10 @@ def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str
         cells = (f"{m.path.removeprefix('tilec/')}:{m.line}", m.function, m.operator, _what(m), by)
         lines.append(f"| {' | '.join(map(_cell, cells))} | {result.seconds:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def _line(m: Mutant) -> str:
+    return f"- `{m.path}:{m.line}` `{m.function}`, {m.operator} ({_what(m)}), `{m.identity}`"
 
 
 def _what(m: Mutant) -> str:
@@ -198,42 +269,51 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def main() -> int:
-    """Exit status 1 if a mutant survived that nobody has explained."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--budget", type=float, default=600, help="seconds for one mutant")
     parser.add_argument(
         "--slack", type=float, default=4, help="a step may take so many times its time without a mistake, and 20 s"
     )
-    parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without a mistake first")
+    parser.add_argument(
+        "--no-baseline", action="store_true", help=f"do not run the steps without a mistake first: {LIMIT:.0f} s each"
+    )
+    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
     parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no table is written")
+    parser.add_argument("--steps", type=int, metavar="N", help="only the first N steps; no table is written")
     parser.add_argument("--list", action="store_true", help="print the choice and end")
     parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "tilec_source_mutants.jsonl")
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
-    arguments = parser.parse_args()
-    wanted = chosen(ROOT, arguments.count)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Exit status 1 if a mutant survived that nobody has explained, or was not judged to the end."""
+    arguments = _arguments()
+    notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8"))
+    without = {identity for identity, note in notes.items() if note.startswith(EQUIVALENT)}
+    wanted = chosen(ROOT, arguments.count, without)
     if arguments.list:
         for m in wanted:
             print(m.identity, f"{m.path}:{m.line}", m.function, m.operator, _what(m), sep="  ")
         return 0
     if arguments.only:
-        wanted = [m for m in wanted if m.identity in arguments.only]
-    arguments.state.parent.mkdir(parents=True, exist_ok=True)
-    run_all(wanted, arguments, arguments.state)
-    found = kept(arguments.state)
-    results = {m.identity: found[m.identity, digest((ROOT / m.path).read_text(encoding="utf-8"))] for m in wanted}
-    notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8")) if NOTES.exists() else {}
-    text = table(wanted, results, notes)
+        every = {m.identity: m for path in {m.path for m in wanted} for m in mutants(ROOT, ROOT / path)}
+        wanted = [every[identity] for identity in arguments.only]
+    state = State(arguments.state, wanted)
+    run_all(wanted, arguments, state)
+    results = {m.identity: state.result(m, arguments.steps) for m in wanted}
+    left_out = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
+    text = table(wanted, results, notes, left_out)
     print(text)
-    if not arguments.only:
+    if not arguments.only and not arguments.steps:
         arguments.output.mkdir(parents=True, exist_ok=True)
         (arguments.output / "source_mutants.md").write_text(text, encoding="utf-8")
-        rows: list[dict[str, Any]] = [asdict(m) | asdict(results[m.identity]) for m in wanted]
+        rows: list[dict[str, Any]] = [asdict(m) | {"identity": m.identity} | asdict(results[m.identity]) for m in wanted]
         (arguments.output / "source_mutants.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    lived = [m for m in wanted if results[m.identity].outcome.startswith("survived") and m.identity not in notes]
-    return 1 if lived else 0
+    outcomes = {m.identity: results[m.identity].outcome for m in wanted}
+    return int(any(o == "unfinished" or (o == "survived" and i not in notes) for i, o in outcomes.items()))
 
 
 if __name__ == "__main__":
