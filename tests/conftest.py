@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import signal
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Texts are compared without colour; who runs the tests may have asked for it.
+for _name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
+    os.environ.pop(_name, None)
+
+# How long an example takes depends on who else computes on this machine, and makes no test fail. Every `@settings` of a test
+# starts from this profile.
+settings.register_profile("tilec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tilec")
+
+# Commands that tests start, and their workers, find tests that they are to run: no current folder is on anyone's path.
+_ROOT = str(Path(__file__).resolve().parents[1])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    dict.fromkeys([_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+)
+
+# Tests send these to the commands that they start; what a shell runs in the background starts with them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+_TESTS = itertools.count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,6 +55,23 @@ def soundness_kernels(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def soundness_seed(request: pytest.FixtureRequest) -> int:
     return int(str(request.config.getoption("--soundness-seed")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """No test reads or writes the store of whoever runs the tests."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        for name in ("TILEC_CACHE_DIR", "TILEC_CACHE_KEY_FILE"):
+            patch.delenv(name, raising=False)
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache_home(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the store of another test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache_home / str(next(_TESTS))))
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -7,10 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import tilec
-from tilec.build.buildfile import Constant, KernelEntry, read_build_file
 from tilec.frontend import load_kernel
 from tilec.ir.core import Function
-from tilec.passes import prepare
+from tilec.passes.prover import positive_divisions
+from tilec.passes.schedule import prepare
+from tilec.project.buildfile import Constant, KernelEntry, read_build_file
+from tilec.schedule import merged
 from tilec.target import TARGETS, Target
 
 ROOT = Path(tilec.__file__).parent.parent
@@ -53,8 +55,9 @@ def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> 
 
 def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """`function` prepared with the options of the kernel's entry."""
-    entry, _ = specialisation(name, wanted)
-    return prepare(function, target, num_warps=entry.num_warps, min_blocks=entry.min_blocks)
+    entry, constants = specialisation(name, wanted)
+    positive = frozenset(op.operands[1] for op in positive_divisions(function))
+    return prepare(function, target, merged(entry.overrides(constants), target), positive=positive)
 
 
 NAMES = tuple(entries())

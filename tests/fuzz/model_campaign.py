@@ -1,0 +1,119 @@
+"""Runs the judge of forged model folders on a range of seeds, in a process that is ended where a folder holds it up.
+
+Seeds go in, verdicts come out; one whose process died or overran its time has a verdict that says so, and the next seed is
+judged by another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final, cast
+
+JUDGE: Final = Path(__file__).resolve().with_name("model_judge.py")
+
+SECONDS: Final = 90.0
+"""A folder's time at most, by the clock of a machine that others use too."""
+
+FRESH: Final = 250
+"""Folders that a process judges before another takes over, so that peaks of memory are those of a few."""
+
+
+def campaign(first: int, count: int, work: Path, *, seconds: float = SECONDS) -> Iterator[dict[str, Any]]:
+    """Verdicts of the seeds from `first`, one each and in order."""
+    seed, last = first, first + count
+    while seed < last:
+        for verdict in _process(seed, min(last, seed + FRESH), work, seconds):
+            yield verdict
+            seed = verdict["seed"] + 1
+
+
+def _process(first: int, last: int, work: Path, seconds: float) -> Iterator[dict[str, Any]]:
+    """Verdicts until one is of a process that died, which is the last."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
+        "RUST_BACKTRACE": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-P", str(JUDGE), str(work), str(first), str(last)]
+    with (work / "judge.err").open("wb") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=stderr, env=environment)
+    lines = _lines(cast("IO[bytes]", process.stdout), seconds)
+    current, began = first, time.monotonic()
+    try:
+        for line in lines:
+            if line is None:
+                break
+            record = json.loads(line)
+            if "begins" in record:
+                current, began = record["begins"], time.monotonic()
+                continue
+            yield record
+            current = record["seed"] + 1
+        else:
+            if process.wait() == 0:
+                return
+        ended = process.poll()
+        why = f"over {seconds:g} seconds" if ended is None else f"the process ended with {ended}"
+        yield {"seed": current, "forged": "", "status": -1, "said": (work / "judge.err").read_text(errors="replace")[-300:],
+               "seconds": round(time.monotonic() - began, 2), "cpu": 0.0, "peak_mib": 0, "wrong": [why]}  # fmt: skip
+    finally:
+        process.kill()
+        process.wait()
+        cast("IO[bytes]", process.stdout).close()
+
+
+def _lines(stream: IO[bytes], seconds: float) -> Iterator[bytes | None]:
+    """The lines of a stream as they come; None where none came for so long."""
+    kept = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while selector.select(seconds):
+            part = os.read(stream.fileno(), 1 << 16)
+            if not part:
+                return
+            *whole, kept = (kept + part).split(b"\n")
+            yield from whole
+    yield None
+
+
+def summary(verdicts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a table says of verdicts."""
+    slowest = max(verdicts, key=lambda verdict: verdict["seconds"])
+    largest = max(verdicts, key=lambda verdict: verdict["peak_mib"])
+    return {
+        "folders": len(verdicts),
+        "answered": sum(verdict["status"] == 0 for verdict in verdicts),
+        "statuses": dict(sorted(Counter(str(verdict["status"]) for verdict in verdicts).items())),
+        "changes": dict(sorted(Counter(kind(part) for v in verdicts for part in v["forged"].split("; ")).items())),
+        "slowest_seconds": slowest["seconds"], "slowest": slowest["forged"],
+        "most_cpu_seconds": max(verdict["cpu"] for verdict in verdicts),
+        "peak_mib": largest["peak_mib"],
+        "wrong": [verdict for verdict in verdicts if verdict["wrong"]],
+    }  # fmt: skip
+
+
+def kind(forged: str) -> str:
+    """The kind of a change, without its numbers and files."""
+    for name in (
+        "after that",
+        "values",
+        "keys",
+        "depth",
+        "bytes",
+        "another kind",
+        "length",
+        "header",
+        "index",
+        "template",
+        "tensors",
+    ):
+        if name in forged:
+            return name
+    return "absent file" if forged.startswith("no ") else forged

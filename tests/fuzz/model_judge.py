@@ -1,0 +1,189 @@
+"""Judges forged model folders: runs the engine's own command on each, and watches what it does.
+
+    python -P tests/fuzz/model_judge.py WORK FIRST LAST
+
+Folders of the seeds from FIRST to before LAST are forged in WORK, one after the other, and the command answers a prompt with
+each on the interpreter, in this process, standing in the folder. A line of JSON for each goes to stdout: the seed, what was
+forged, the status, the seconds, and what was wrong with how the command took it, which must be nothing. An audit hook sees
+every file that is opened and every process that is started; memory has a limit, and whoever started this has one on the time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from engine import cli, entry  # noqa: E402
+from engine.text import template_worker  # noqa: E402
+from engine.text.template_process import SHARED  # noqa: E402
+from engine.tools.tiny import write_tiny_model  # noqa: E402
+from tests.fuzz.model_folders import CANARY, forge  # noqa: E402
+
+MEMORY_BYTES: Final = 4 << 30
+"""Memory of the process, all that it maps included."""
+
+CPU_SECONDS: Final = 0.5
+"""Processor time of a template, instead of the three seconds that it has elsewhere."""
+
+STATUSES: Final = (0, 2, 3, 5)
+FORBIDDEN: Final = (
+    "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "os.remove", "os.rename", "os.rmdir",
+    "os.mkdir", "os.link", "os.symlink", "os.chmod", "os.chown", "os.truncate", "os.utime", "shutil.rmtree", "shutil.move",
+    "socket.connect", "socket.bind", "socket.getaddrinfo", "pickle.find_class", "ctypes.dlopen", "webbrowser.open",
+    "urllib.Request",
+)  # fmt: skip
+LIBRARIES: Final = tuple(
+    os.path.realpath(place) for place in (sys.prefix, sys.base_prefix, sys.exec_prefix, ROOT, *sys.path) if place
+)
+"""Where what the engine is made of may be opened, to be read."""
+
+SYSTEM: Final = (
+    "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/etc/localtime", "/proc/self/maps", "/proc/cpuinfo",
+    "/proc/meminfo", "/proc/stat", "/sys/",
+)  # fmt: skip
+"""Where its libraries look."""
+
+
+class Watch:
+    """Notes what happens that must not, while `folder` is set."""
+
+    def __init__(self) -> None:
+        self.folder = ""
+        self.seen: list[str] = []
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.folder:
+            return
+        if event == "open":
+            self._opened(*arguments)
+        elif event == "subprocess.Popen":
+            worker = os.path.realpath(template_worker.__file__)
+            if list(arguments[1][:4]) != [sys.executable, "-I", "-S", worker]:
+                self.seen.append(f"started {arguments[1]!r}"[:300])
+        elif event in FORBIDDEN:
+            self.seen.append(f"{event} {arguments!r}"[:300])
+        elif event == "exec" and str(arguments[0].co_filename).startswith((self.folder, "<template")):
+            self.seen.append(f"ran {arguments[0].co_filename}")
+
+    def _opened(self, path: Any, mode: Any, flags: int) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        place = os.path.realpath(os.fsdecode(path))
+        ours = place.startswith(self.folder + os.sep)
+        writes = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)) or (
+            isinstance(mode, str) and any(c in mode for c in "wax+")
+        )
+        if ours and place.endswith((".py", ".pyc", ".so")):
+            self.seen.append(f"imported {place}")
+        elif writes and place != "/dev/null":
+            self.seen.append(f"wrote {place}")
+        elif not ours and not place.startswith((*LIBRARIES, *SYSTEM)):
+            self.seen.append(f"opened {place}")
+
+
+def answer(folder: Path, scratch: Path) -> tuple[int, str, str]:
+    """The status of the command, and what it wrote to stdout and stderr, the library's own words included."""
+    arguments = ["--model", str(folder), "--backend", "interpreter", "--max-seq-len", "48", "--max-new-tokens", "1"]
+    arguments += ["--prompt", "hello <|im_end|>", "--no-stream"]
+    sys.stdout.flush()
+    kept = [os.dup(1), os.dup(2)]
+    names = [scratch / "out", scratch / "err"]
+    try:
+        for number, name in enumerate(names, 1):
+            handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(handle, number)
+            os.close(handle)
+        WATCH.folder = os.path.realpath(folder)
+        try:
+            status = cli.run(arguments)
+        except ModuleNotFoundError as error:
+            status = entry.fail(entry.missing(error))
+        finally:
+            WATCH.folder = ""
+            sys.stdout.flush()
+            sys.stderr.flush()
+    finally:
+        for number, handle in enumerate(kept, 1):
+            os.dup2(handle, number)
+            os.close(handle)
+    return status, *(name.read_text(errors="replace") for name in names)
+
+
+def as_process(folder: Path) -> list[str]:
+    """What is wrong with the command as a process of its own that stands in the folder: its modules must not run. A package of
+    the engine's own name is what `python -m engine` looks for there, so that it is run with `-P` then."""
+    flags = ["-P"] if (folder / "engine.py").exists() else []
+    environment = {"PYTHONPATH": str(ROOT), "PATH": os.environ.get("PATH", "")}
+    ended = subprocess.run(
+        [sys.executable, *flags, "-m", "engine", "--help"], cwd=folder, env=environment, capture_output=True, check=False
+    )
+    return [] if (ended.returncode, ended.stderr) == (0, b"") else [f"as a process: {ended.stderr[-300:]!r}"]
+
+
+def judge(seed: int, good: Path, work: Path) -> dict[str, Any]:
+    """Forge the folder of a seed, run the command, and say what was wrong."""
+    place = work / "case" / "model"
+    shutil.rmtree(place.parent, ignore_errors=True)
+    place.parent.mkdir(parents=True)
+    forged = forge(seed, good, place)
+    os.chdir(place)
+    before = set(os.listdir(place.parent)) | {CANARY}
+    WATCH.seen.clear()
+    began, spent = time.monotonic(), time.process_time()
+    wrong: list[str] = []
+    status, out, err = -1, "", ""
+    try:
+        status, out, err = answer(place, work)
+    except BaseException as error:  # whatever leaves the command is a defect
+        wrong.append(f"{type(error).__name__}: {error}"[:300])
+    seconds = time.monotonic() - began
+    if "modules" in forged:
+        wrong += as_process(place)
+    os.chdir(work)
+    wrong += sorted(set(WATCH.seen))
+    if (place.parent / CANARY).exists():
+        wrong.append("code of the folder ran")
+    if set(os.listdir(place.parent)) - before:
+        wrong.append("a file was written beside the folder")
+    if status not in STATUSES and not wrong:
+        wrong.append(f"status {status}")
+    if status > 0 and not re.fullmatch(r"error: [^\n]{1,2000}\n", err):
+        wrong.append(f"stderr is not one line: {err[:300]!r}")
+    if status == 0 and (err or not out):
+        wrong.append(f"an answer, and stderr {err[:300]!r}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    return {"seed": seed, "forged": forged, "status": status, "said": err[:160], "seconds": round(seconds, 2),
+            "cpu": round(time.process_time() - spent, 2), "peak_mib": peak, "wrong": wrong}  # fmt: skip
+
+
+WATCH: Final = Watch()
+
+
+def main(work: Path, first: int, last: int) -> None:
+    """Judge a range of seeds."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    SHARED.cpu_seconds = CPU_SECONDS
+    good = work / "good"
+    if not good.exists():
+        write_tiny_model(good)
+    for seed in range(first, last):
+        print(json.dumps({"begins": seed}), flush=True)
+        print(json.dumps(judge(seed, good, work)), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,137 @@
+"""A project with the store that an undisturbed build left: what stores are forged from, and judged by.
+
+In: a folder. Out: a `Scene`, the products of a build, and `in_child`, which runs what uses a store in a forked process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.project import project
+from tilec.cache.seal import KEY_FILE
+
+SECONDS = 30.0
+
+
+@dataclass
+class Scene:
+    """A project, the store that an undisturbed build left, its products, and files outside that nothing may touch."""
+
+    root: Path
+    clean: Path
+    products: dict[str, bytes]
+    outside: Path
+    key: Path
+
+    @classmethod
+    def make(cls, folder: Path) -> Scene:
+        """Build once, with a key and without, into one store."""
+        root = project.make(folder / "p")
+        scene = cls(root, folder / "clean", {}, folder / "outside", folder / "key")
+        scene.lay_out()
+        said = in_child(scene.build_both)
+        assert not said["wrong"], said["wrong"]
+        scene.products = products(root)
+        return scene
+
+    def build_both(self) -> dict[str, Any]:
+        """In a child: the undisturbed builds, of one who has no key and of one who has."""
+        inline_workers()
+        for keyed in (False, True):
+            with self.environment(self.clean, keyed):
+                project.build(self.root)
+        return {"wrong": [], "refused": [], "hits": 0}
+
+    def lay_out(self) -> None:
+        """Make the files outside anew: through a hard link a forger can have changed them himself."""
+        shutil.rmtree(self.outside, ignore_errors=True)
+        (self.outside / "deep").mkdir(parents=True)
+        for name in ("a.json", "a.cubin", "deep/b.ptx", "deep/code.py"):
+            (self.outside / name).write_text(f"precious {name}")
+
+    @contextlib.contextmanager
+    def environment(self, store: Path, keyed: bool) -> Iterator[None]:
+        """The variables of a user of `store`, with his key or without."""
+        before = dict(os.environ)
+        os.environ["TILEC_CACHE_DIR"] = str(store)
+        os.environ.pop(KEY_FILE, None)
+        if keyed:
+            os.environ[KEY_FILE] = str(self.key)
+        try:
+            yield
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def untouched(self) -> list[tuple[str, str, int, int]]:
+        """What stands outside, by name, digest, time of modification and mode."""
+        found: list[tuple[str, str, int, int]] = []
+        for path in sorted(self.outside.rglob("*")):
+            status = path.lstat()
+            data = path.read_bytes() if path.is_file() else b""
+            found.append((str(path), hashlib.sha256(data).hexdigest(), status.st_mtime_ns if data else 0, status.st_mode))
+        return found
+
+
+def products(root: Path) -> dict[str, bytes]:
+    """What a build left in `artifacts/build`."""
+    folder = root / "artifacts" / "build"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What `action` returns in a forked process; says so where that does not end or dies."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        try:
+            said = action()
+        except BaseException:
+            said = {"wrong": [f"traceback: {traceback.format_exc()[-1500:]}"], "refused": [], "hits": 0}
+        with os.fdopen(writer, "w") as pipe:
+            json.dump(said, pipe)
+        os._exit(0)
+    os.close(writer)
+    text = b""
+    deadline = time.monotonic() + SECONDS
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
+            part = pipe.read(65536)
+            if not part:
+                break
+            text += part
+        else:
+            os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"wrong": [f"no answer within {SECONDS:.0f} s"], "refused": [], "hits": 0}
+
+
+def inline_workers() -> None:
+    """Run tasks in this process, where the audit hook sees them."""
+    from tilec.project import driver
+    from tilec.workers.scheduler import Finished, Report
+
+    def run(tasks: Any, runner: Any, workers: int, preload: Any = (), say: Any = None) -> Iterator[Any]:
+        for index, task in enumerate(tasks):
+            said: list[Any] = []
+            runner(task, said.append)
+            yield from (Report(index, message) for message in said)
+            yield Finished(index)
+
+    driver.run_tasks = run  # type: ignore[assignment]

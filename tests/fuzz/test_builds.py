@@ -1,0 +1,21 @@
+"""A few builds under faults in every test run; `ci/bench/hostile.py --only builds` runs as many as one likes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from tests.fuzz.builds import campaign, draw
+
+
+def test_starved_and_killed_builds_end_in_order(tmp_path: Path) -> None:
+    record = campaign(tmp_path, 8, seed=5)
+    assert record["wrong"] == []
+    assert record["builds"] == 8
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    rng = random.Random(0)
+    faults = [draw(rng, number, 1.0) for number in range(300)]
+    assert len({fault.kind for fault in faults}) == 7
+    assert sum(fault.real for fault in faults) == 30

@@ -1,0 +1,20 @@
+"""A few hostile kernel files in every test run; `ci/bench/hostile.py --only kernels` judges as many as one likes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.hostile_kernels import CPU_SECONDS, hostile, judge
+
+LONG = {14: ("E0401", "E0306"), 189: ("E0510",)}
+"""Once more than the budget in a single operation of isl: thirty divisions in one cover, numbers of a thousand bits."""
+
+
+@pytest.mark.parametrize("seed", sorted({*range(30), *LONG}))
+def test_it_ends_in_an_answer(seed: int, tmp_path: Path) -> None:
+    verdict = judge(hostile(seed), tmp_path)
+    assert verdict.kind in ("accepted", "refused"), verdict
+    assert verdict.seconds < CPU_SECONDS
+    assert verdict.codes == LONG.get(seed, verdict.codes)
