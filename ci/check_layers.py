@@ -2,20 +2,26 @@
 
 Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
 `engine` sees the runtime and the vocabulary that describes artifacts; its one file that runs kernels from their sources sees
-the frontend and the interpreter too. The runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so
-that a machine without one can run bundles.
+the frontend and the interpreter too. No files import each other in a circle, not even from inside a function, which is where
+one hides; what stands under `if TYPE_CHECKING` names types and is never imported. The runtime, the vocabulary and
+`tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
 
-VOCABULARY: Final = ("diagnostics", "language", "target", "toolchain", "ir", "artifact", "bundle_format")
+VOCABULARY: Final = (
+    "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step", "mlir",
+    "atoms", "artifact", "bundle_format", "strict_json", "cubin_image", "schedule",
+)  # fmt: skip
 STAGES: Final = (
+    "workers",
     "frontend",
     "interpreter",
     "passes",
@@ -27,15 +33,19 @@ STAGES: Final = (
     "runtime",
     "graph",
 )
+PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis",)}
+"""What a folder of `tilec/passes` may use of the others: proofs and schedules know nothing of each other."""
 AUDIT: Final = ("audit",)
 """A second opinion: it sees what describes and runs artifacts, and nothing of what made them."""
-AUDIT_MAY_USE: Final = ("runtime", "emulator", "interpreter", "")
-DRIVERS: Final = ("defects", "pipeline", "build", "bundle", "cli", "__main__", "__init__")
-ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir")
+AUDIT_MAY_USE: Final = ("workers", "runtime", "emulator", "interpreter", "")
+DRIVERS: Final = ("defects", "terminal", "pipeline", "project", "bundle", "cli", "__main__", "__init__")
+ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir", "step")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics")
-COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "diskcache", "grandalf"})
-NO_COMPILER: Final = ("__init__", "diagnostics", "language", "artifact", "bundle_format", "runtime", "target", "ir")
+COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
+NO_COMPILER: Final = (
+    "__init__", *VOCABULARY[:6], "artifact", "bundle_format", "strict_json", "cubin_image", "runtime", "target", "ir", "step",
+)  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
@@ -50,7 +60,52 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def complaint(importer: tuple[str, ...], imported: str) -> str:
+def _runs(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node but those under `if TYPE_CHECKING`."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+def uses(files: Mapping[str, Path]) -> dict[str, set[str]]:
+    """For each of `files`, by dotted name, the others that it imports while it runs."""
+    found: dict[str, set[str]] = {name: set() for name in files}
+    for name, path in files.items():
+        for node in _runs(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for imported in names:
+                while imported and imported not in files:  # a name inside a file, or of another project
+                    imported = imported.rpartition(".")[0]
+                if imported and imported != name:
+                    found[name].add(imported)
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Circles of imports, each as names in the order in which they import each other; none where there is none."""
+    left, found = {name: sorted(used) for name, used in sorted(graph.items())}, list[list[str]]()
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            circle: list[str] = error.args[1][::-1]  # the sorter names what is imported before what imports it
+            found.append(circle)
+            left[circle[0]].remove(circle[1])
+        else:
+            return found
+
+
+def complaint(importer: Sequence[str], imported: str) -> str:
     """Why the file `importer` (path parts without suffix) may not import `imported`, or an empty string."""
     package, here = importer[0], importer[1] if len(importer) > 1 else "__init__"
     top, _, rest = imported.partition(".")
@@ -66,6 +121,12 @@ def complaint(importer: tuple[str, ...], imported: str) -> str:
         return "tilec does not know the engine"
     if here in NO_COMPILER and top in COMPILER_PACKAGES:
         return f"{here} must work where {top} is not installed"
+    if top == "tilec" and here == there == "passes":
+        mine, other = importer[2], rest.split(".")[1] if "." in rest else ""
+        allowed = PASSES.get(mine)
+        if allowed is None:
+            return "" if mine == "__init__" else f"passes.{mine} is in no folder of passes; add it to ci/check_layers.py"
+        return "" if other in (mine, *allowed) else f"passes.{mine} may not import passes.{other}"
     if top != "tilec" or here == there or here in DRIVERS:
         return ""
     known = (*VOCABULARY, *STAGES, *AUDIT, *DRIVERS)
@@ -83,14 +144,17 @@ def complaint(importer: tuple[str, ...], imported: str) -> str:
 def main(root: Path) -> int:
     """Print every violation below `root`; 1 if there is one."""
     found: list[str] = []
+    files: dict[str, Path] = {}
     for package in ("tilec", "engine"):
         for path in sorted((root / package).rglob("*.py")):
             relative = path.relative_to(root)
             parts = relative.with_suffix("").parts
+            files[".".join(parts).removesuffix(".__init__")] = path
             for line, name in imports(path):
                 reason = complaint(parts, name)
                 if reason:
                     found.append(f"{relative}:{line}: imports {name}: {reason}")
+    found += [f"imports in a circle: {' -> '.join(circle)}" for circle in circles(uses(files))]
     print("\n".join(found) or "layers ok")
     return int(bool(found))
 

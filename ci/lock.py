@@ -1,0 +1,47 @@
+"""Write `requirements.lock` anew: every distribution that an install brings, at one version, with the digests of its files.
+
+    python ci/lock.py [--upgrade NAME ...]
+
+In: the ranges of pyproject.toml (the extras `compiler` and `test`, and what builds the package), the package index that pip and
+uv are set up to ask, and the versions that the lock has now, which stay where the ranges still allow them and `--upgrade` does
+not name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows; it names no index. Needs `uv`
+(`pip install uv`) and an index to ask; nothing is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = ("compiler", "test")
+
+
+def main() -> int:
+    """Run the resolver; its exit status, 2 where it is not installed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--upgrade", nargs="+", default=[], metavar="NAME", help="distributions to take the newest version of")
+    arguments = parser.parse_args()
+    uv = shutil.which("uv")
+    if uv is None:
+        print("error: `uv` is not installed; run `pip install uv`", file=sys.stderr)
+        return 2
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lowest = project["project"]["requires-python"].removeprefix(">=")
+    with tempfile.TemporaryDirectory() as folder:
+        builders = Path(folder) / "build.in"
+        builders.write_text("\n".join(project["build-system"]["requires"]) + "\n", encoding="utf-8")
+        command = [uv, "pip", "compile", "pyproject.toml", str(builders), "--universal", "--python-version", lowest]
+        command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+        command += [word for extra in EXTRAS for word in ("--extra", extra)]
+        command += [word for name in arguments.upgrade for word in ("--upgrade-package", name)]
+        return subprocess.run([*command, "--quiet", "--output-file", "requirements.lock"], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
