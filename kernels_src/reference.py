@@ -94,14 +94,14 @@ def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
     return _wide(residual) + _wide(x) @ _wide(w).T
 
 
-def matvec_argmax(x: Array, w: Array, parts: int, rows: int) -> tuple[Wide, NDArray[np.int32]]:
-    """Maximum and its column for each of `parts` parts, part p having every `parts`-th group of `rows` columns of
+def matvec_argmax(x: Array, w: Array, P: int, rows: int) -> tuple[Wide, NDArray[np.int32]]:
+    """Maximum and its column for each of `P` parts, part p having every `P`-th group of `rows` columns of
     `x @ w.T` rounded to the dtype of `x`; -inf at 2^31 - 1 where it has none; (B, K), (V, K) -> (B, P), (B, P)."""
     logits = _wide(matvec(x, w).astype(np.float32).astype(np.asarray(x).dtype))
-    owner = np.asarray(range(logits.shape[1])) // rows % parts
-    maxima = np.full((logits.shape[0], parts), -np.inf)
+    owner = np.asarray(range(logits.shape[1])) // rows % P
+    maxima = np.full((logits.shape[0], P), -np.inf)
     indices = np.full(maxima.shape, np.iinfo(np.int32).max, np.int32)
-    for part in range(min(parts, -(-logits.shape[1] // rows))):
+    for part in range(min(P, -(-logits.shape[1] // rows))):
         mine = np.flatnonzero(owner == part)
         maxima[:, part] = logits[:, mine].max(axis=1)
         indices[:, part] = mine[logits[:, mine].argmax(axis=1)]
@@ -120,18 +120,18 @@ def silu_mul_rows(x: Array) -> Wide:
     return silu_mul(gate, up)
 
 
-def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, count: int) -> tuple[Wide, NDArray[np.int32]]:
+def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, K: int) -> tuple[Wide, NDArray[np.int32]]:
     """The `top_k` largest of each part of `block` columns, descending, the lowest column first among equals, then -inf at
-    column V up to `count`; (B, V), (B,) -> (B, P, K), (B, P, K)."""
+    column V up to `K`; (B, V), (B,) -> (B, P, K), (B, P, K)."""
     wide = _wide(logits)
     rows, width = wide.shape
     parts = -(-width // block)
     padded = np.full((rows, parts * block), -np.inf)
     padded[:, :width] = wide
-    cut = padded.reshape(rows, parts, block)
-    order: NDArray[np.int64] = np.argsort(-cut, axis=2, kind="stable")[:, :, :count]
+    cut = np.pad(padded.reshape(rows, parts, block), ((0, 0), (0, 0), (0, max(K - block, 0))), constant_values=-np.inf)
+    order: NDArray[np.int64] = np.argsort(-cut, axis=2, kind="stable")[:, :, :K]
     best = np.take_along_axis(cut, order, axis=2)
-    best[np.arange(count) >= np.broadcast_to(top_k[:, None, None], best.shape)] = -np.inf
+    best[np.arange(K) >= np.broadcast_to(top_k[:, None, None], best.shape)] = -np.inf
     starts = np.asarray(range(0, parts * block, block), dtype=np.int64)
     columns = (order + starts[None, :, None]).astype(np.int32)
     columns[np.isinf(best)] = width

@@ -14,6 +14,10 @@ Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 
+TOLERANCES = {"decode_attention": 1.6e-2}
+"""Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
+
+
 def _wide(array: Array) -> Wide:
     return np.asarray(array).astype(np.float64)
 
@@ -81,18 +85,18 @@ def _softmax(scores: Wide) -> Wide:
 
 
 def decode_attention(
-    q: Array, k_cache: Array, v_cache: Array, lengths: Array, scale: float, parts: int, tile: int
+    q: Array, k_cache: Array, v_cache: Array, lengths: Array, scale: float, P: int, BN: int
 ) -> tuple[Wide, Wide, Wide]:
-    """What each of `parts` parts finds, every `parts`-th tile of `tile` slots being its own; (B, HKV, G, D), (B, S, HKV, D)
+    """What each of `P` parts finds, every `P`-th tile of `BN` slots being its own; (B, HKV, G, D), (B, S, HKV, D)
     twice, (B,) -> (B, P, HKV, G, D), (B, P, HKV, G) twice."""
     sequences, heads, group, width = q.shape
-    partial = np.zeros((sequences, parts, heads, group, width))
-    maxima = np.full((sequences, parts, heads, group), -np.inf)
-    sums = np.zeros((sequences, parts, heads, group))
+    partial = np.zeros((sequences, P, heads, group, width))
+    maxima = np.full((sequences, P, heads, group), -np.inf)
+    sums = np.zeros((sequences, P, heads, group))
     for b in range(sequences):
         slots = np.arange(int(lengths[b]))
-        for p in range(parts):
-            mine = slots[slots // tile % parts == p]
+        for p in range(P):
+            mine = slots[slots // BN % P == p]
             if mine.size:
                 scores = np.einsum("hgd,shd->hgs", _wide(q[b]), _wide(k_cache[b, mine])) * scale * np.log2(np.e)
                 maxima[b, p] = scores.max(axis=-1)

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.test_commands import root as root
 from tilec import terminal
 from tilec.cli import commands
-from tilec.cli.options import find_project
+from tilec.cli.project import find_project
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic, Label, Span, render
 from tilec.project.report import notes
 

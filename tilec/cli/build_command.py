@@ -27,7 +27,7 @@ from tilec.project.report import diagnostic_json, notes, progress, summary_line,
 
 
 def build_command(
-    project: str, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
+    project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
     whole: bool, dump: tuple[str, str] | None,
 ) -> int:  # fmt: skip
     """Build and print; the exit status."""
@@ -72,7 +72,7 @@ def build_command(
     return status_of(built.diagnostics)
 
 
-def plan_command(project: str, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:
+def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:
     """Print every artifact that a model's step can ask for, and who asks; the exit status, 2 where one is missing."""
     targets = chosen_targets(arch)
     build = open_project(project)

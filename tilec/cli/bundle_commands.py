@@ -30,7 +30,7 @@ def opened(path: str, arch: str | None = None, digest: str | None = None) -> Bun
 
 
 def pack_command(
-    project: str, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
+    project: str | None, models: tuple[str, ...], arch: str | None, output: str | None, jobs: int, *, as_json: bool
 ) -> int:  # fmt: skip
     """Build what the models need, write their bundles and print one line for each; the exit status."""
     from tilec.bundle.describe import summary

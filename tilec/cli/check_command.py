@@ -10,9 +10,8 @@ from typing import Any
 
 from tilec.cache import FileDigests
 from tilec.cli.project import (
-    chosen_entries,
     chosen_targets,
-    open_project,
+    open_kernels,
     open_store,
     print_diagnostics,
     print_line,
@@ -32,11 +31,11 @@ from tilec.workers.verdict import diagnose
 
 
 def check_command(
-    project: str, arch: str | None, kernels: tuple[str, ...], jobs: int, *, proofs: bool, schedule: bool, as_json: bool
+    project: str | None, arch: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], jobs: int, *, proofs: bool,
+    schedule: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Judge and print; the exit status."""
-    build = open_project(project)
-    entries = chosen_entries(build, kernels)
+    build, entries = open_kernels(project, kernels, constants, arch)
     store = open_store()
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, chosen_targets(arch), store, files, toolchain(store, PROVERS))

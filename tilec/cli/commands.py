@@ -10,12 +10,14 @@ from typing import Any
 import click
 
 from tilec import __version__
+from tilec.cli.author_commands import COMMANDS as AUTHOR
 from tilec.cli.bundle_group import BUNDLE as _BUNDLE
 from tilec.cli.bundle_group import DIGEST as _DIGEST
 from tilec.cli.bundle_group import bundle
 from tilec.cli.ending import status_of_end
 from tilec.cli.options import ARCH as _ARCH
 from tilec.cli.options import AUDIT_EPILOG, ENDED, EPILOG, add_colour
+from tilec.cli.options import CONSTANTS as _CONSTANTS
 from tilec.cli.options import JOBS as _JOBS
 from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
@@ -59,7 +61,7 @@ def tilec(cache_dir: str | None) -> None:
 @click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
 @click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
 def build(
-    project: str, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
+    project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
     whole: bool, plan: bool, dump_stage: tuple[str, str] | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml into artifacts/build/.
@@ -88,12 +90,14 @@ def build(
 @click.argument("kernels", nargs=-1)
 @_PROJECT
 @_ARCH
+@_CONSTANTS
 @click.option("--proofs", is_flag=True, help="Per access, the rung of the ladder that discharged it.")
 @click.option("--schedule", is_flag=True, help="Per architecture, how threads run it: warps, stages, instructions.")
 @_JOBS
 @_JSON
 def check(
-    kernels: tuple[str, ...], project: str, arch: str | None, proofs: bool, schedule: bool, jobs: int | None, as_json: bool
+    kernels: tuple[str, ...], project: str | None, arch: str | None, constants: tuple[str, ...], proofs: bool, schedule: bool,
+    jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Prove kernels safe and lower them for each architecture, without building them; this needs no compiler.
 
@@ -101,11 +105,12 @@ def check(
     Examples:
       tilec check
       tilec check matmul --proofs --schedule
+      tilec check softmax.py -c E=bf16 -c N=1024    a file, without a project
     """
     from tilec.cli.check_command import check_command
 
     workers = jobs or _cores()
-    return check_command(project, arch, kernels, workers, proofs=proofs, schedule=schedule, as_json=as_json)
+    return check_command(project, arch, kernels, constants, workers, proofs=proofs, schedule=schedule, as_json=as_json)
 
 
 @tilec.command(epilog=EPILOG)
@@ -127,9 +132,9 @@ def explain(code: str) -> int:
 @click.option("--stage", type=click.Choice(_STAGES), default="tir", show_default=True, help="Which product to print.")
 @_PROJECT
 @_ARCH
-@click.option("--constants", "-c", multiple=True, metavar="NAME=VALUE", help="Which specialisation. Default: the first.")
+@_CONSTANTS
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write here instead of stdout.")
-def dump(kernel: str, stage: str, project: str, arch: str | None, constants: tuple[str, ...], output: str | None) -> int:
+def dump(kernel: str, stage: str, project: str | None, arch: str | None, constants: tuple[str, ...], output: str | None) -> int:
     """Print what a stage makes of a kernel.
 
     \b
@@ -145,9 +150,9 @@ def dump(kernel: str, stage: str, project: str, arch: str | None, constants: tup
 @tilec.command(epilog=EPILOG)
 @click.argument("kernel")
 @_PROJECT
-@click.option("--constants", "-c", multiple=True, metavar="NAME=VALUE", help="Which specialisation. Default: the first.")
+@_CONSTANTS
 @click.option("--output", "-o", type=click.Path(dir_okay=False), required=True, help="The SVG file to write.")
-def graph(kernel: str, project: str, constants: tuple[str, ...], output: str) -> int:
+def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: str) -> int:
     """Draw a kernel's dataflow, its obligations and who owns what, as SVG.
 
     \b
@@ -166,12 +171,12 @@ def graph(kernel: str, project: str, constants: tuple[str, ...], output: str) ->
 @click.argument("kernel")
 @_PROJECT
 @_ARCH
-@click.option("--constants", "-c", multiple=True, metavar="NAME=VALUE", help="Which specialisation. Default: the first.")
+@_CONSTANTS
 @click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
 @click.option("--schedule-seed", default=0, show_default=True, help="0: in lock step; others: a random order of warps.")
 @_JSON
 def emulate(
-    kernel: str, project: str, arch: str | None, constants: tuple[str, ...], dims: str | None, schedule_seed: int,
+    kernel: str, project: str | None, arch: str | None, constants: tuple[str, ...], dims: str | None, schedule_seed: int,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Run a kernel's PTX on the emulator with random inputs, and report what it does wrong.
@@ -187,6 +192,8 @@ def emulate(
 
 
 tilec.add_command(bundle)
+for _command in AUTHOR:
+    tilec.add_command(_command)
 
 
 @tilec.command(epilog=AUDIT_EPILOG)
@@ -235,7 +242,7 @@ def audit(
 @click.option("--golden", metavar="DIR", help="Folder of the golden files. Default: tests/golden of the project.")
 @click.option("--update", is_flag=True, help="Write the golden files anew, on purpose.")
 @_JOBS
-def ratchet(project: str, arch: str | None, golden: str | None, update: bool, jobs: int | None) -> int:
+def ratchet(project: str | None, arch: str | None, golden: str | None, update: bool, jobs: int | None) -> int:
     """Hold proofs and resources to the golden files: a weaker rung, a new launch check or a spill is status 1.
 
     The first specialisation of every entry of build.toml is built and compared.

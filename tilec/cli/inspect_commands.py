@@ -10,9 +10,8 @@ from pathlib import Path
 
 from tilec.cli.project import (
     UsageError,
-    chosen_entries,
     chosen_targets,
-    open_project,
+    open_one,
     open_store,
     print_diagnostics,
     say,
@@ -20,8 +19,7 @@ from tilec.cli.project import (
     toolchain,
 )
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.project.buildfile import BuildFile, Constant, KernelEntry
-from tilec.spelling import or_mean
+from tilec.project.models import Constant
 from tilec.terminal import wants_colour
 
 
@@ -58,32 +56,10 @@ def _near(code: str, known: list[str]) -> str:
     return f"the codes are {', '.join(f'{names[0]} to {names[-1]}' for names in hundreds.values())}"
 
 
-def specialisation(entry: KernelEntry, given: tuple[str, ...]) -> dict[str, Constant]:
-    """The first specialisation of `entry` that agrees with `NAME=VALUE` texts; UsageError where there is none."""
-    wanted: dict[str, str] = {}
-    for item in (part for text in given for part in text.split(",")):
-        name, equals, value = item.partition("=")
-        if not equals or name not in entry.constants:
-            listed = f"`{item}` is not NAME=VALUE for a constant of `{entry.name}` ({', '.join(entry.constants)})"
-            raise UsageError(listed + or_mean(name, entry.constants))
-        wanted[name] = value
-    for values in entry.specialisations():
-        if all(str(values[name]) == value for name, value in wanted.items()):
-            return values
-    raise UsageError(f"`build.toml` has no specialisation of `{entry.name}` with {', '.join(given)}")
-
-
-def _entry(project: str, kernel: str) -> tuple[BuildFile, KernelEntry]:
-    build = open_project(project)
-    return build, chosen_entries(build, [kernel])[0]
-
-
 def dump_command(
-    project: str, kernel: str, stage: str, arch: str | None, constants: tuple[str, ...], output: str | None
+    project: str | None, kernel: str, stage: str, arch: str | None, constants: tuple[str, ...], output: str | None
 ) -> int:  # fmt: skip
     """Print one product of one specialisation; nothing where the kernel is refused before that stage. The exit status."""
-    from dataclasses import replace
-
     from tilec.cache import FileDigests
     from tilec.pipeline import CHECK_STAGES, stage_named
     from tilec.project.driver import crash
@@ -92,12 +68,10 @@ def dump_command(
     from tilec.project.worker import run as run_task
     from tilec.workers.scheduler import Crashed, Report, run
 
-    build, entry = _entry(project, kernel)
-    values = specialisation(entry, constants)
-    one = replace(entry, constants={name: (value,) for name, value in values.items()})
+    build, entry = open_one(project, kernel, constants, arch)
     targets = (chosen_targets(arch) or entry.targets)[:1]
     with contextlib.closing(open_store()) as store:
-        planned, refusals = plan(build, (one,), targets, store, FileDigests(), toolchain(store))
+        planned, refusals = plan(build, (entry,), targets, store, FileDigests(), toolchain(store))
     diagnostics = [item for refusal in refusals for item in refusal.diagnostics]
     data: bytes | None = None
     preload = () if stage_named(stage) in CHECK_STAGES else BUILD_PRELOAD
@@ -125,12 +99,12 @@ def dump_command(
     return 0
 
 
-def graph_command(project: str, kernel: str, constants: tuple[str, ...], output: str) -> int:
+def graph_command(project: str | None, kernel: str, constants: tuple[str, ...], output: str) -> int:
     """Write the drawing of one specialisation; 1 where the kernel is refused."""
     from tilec.workers.call import call
 
-    build, entry = _entry(project, kernel)
-    values = specialisation(entry, constants)
+    build, entry = open_one(project, kernel, constants)
+    (values,) = entry.specialisations()
     what = f"the drawing of kernel `{entry.name}`"
     try:
         path = build.kernels / f"{entry.name}.py"

@@ -1,6 +1,5 @@
 """What commands share: options, what their help says of the exit status, where the project is, and colour.
 
-`--project` left out means the nearest folder with a `build.toml`, the current one or one above it, as cargo finds its manifest.
 `--color` may stand before the command or anywhere behind it.
 """
 
@@ -8,15 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
-from tilec.diagnostics import CompileError, Diagnostic
 from tilec.terminal import CHOICES, choose
 
-BUILD_FILE = "build.toml"
 ENDED = "130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM"
 EPILOG = f"Exit status: 0 done, 1 a kernel was refused or a budget exceeded, 2 wrong usage or environment, {ENDED}."
 BUNDLE_EPILOG = (
@@ -29,6 +25,10 @@ AUDIT_EPILOG = (
     f"is unknown, {ENDED}."
 )
 ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
+CONSTANTS = click.option(
+    "--constants", "-c", multiple=True, metavar="NAME=VALUE",
+    help="Which specialisations; of a file, the values of its constants. A name may be repeated.",
+)  # fmt: skip
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
 
@@ -38,25 +38,9 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def find_project(start: Path) -> str:
-    """The nearest folder with a build file, from `start` upward, as a path relative to it; CompileError E0801 where none is."""
-    here = start.absolute()
-    for folder in (here, *here.parents):
-        if (folder / BUILD_FILE).exists():
-            return os.path.relpath(folder, here)
-    hint = "run in a folder of a project, or name one with `--project`"
-    message = f"no `{BUILD_FILE}` in `{here}`" + (" or any folder above it" if here != here.parent else "")
-    raise CompileError(Diagnostic("E0801", message, hint=hint))
-
-
-def _project(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    return find_project(Path()) if value is None else value
-
-
 PROJECT = click.option(
-    "--project", metavar="PATH", callback=_project,
-    help="Folder with the build.toml, or the file. Default: the nearest one, here or above.",
-)  # fmt: skip
+    "--project", metavar="PATH", help="Folder with the build.toml, or the file. Default: the nearest one, here or above."
+)
 
 
 def _colour(context: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilec.diagnostics import Diagnostic, render_all
+from tilec.diagnostics import CompileError, Diagnostic, render_all
 from tilec.spelling import or_mean
 from tilec.terminal import paint_for
 
@@ -18,15 +20,30 @@ if TYPE_CHECKING:
     from tilec.toolchain import Package
 
 
+BUILD_FILE = "build.toml"
+
+
 class UsageError(Exception):
     """The command was asked for something it cannot do; exit status 2."""
 
 
-def open_project(folder: str) -> BuildFile:
-    """The build file in `folder`, or the file named; CompileError E08 (exit status 2)."""
+def find_project(start: Path) -> str:
+    """The nearest folder with a build file, from `start` upward, as a path relative to it; CompileError E0801 where none is."""
+    here = start.absolute()
+    for folder in (here, *here.parents):
+        if (folder / BUILD_FILE).exists():
+            return os.path.relpath(folder, here)
+    hint = "run in a folder of a project, or name one with `--project`"
+    message = f"no `{BUILD_FILE}` in `{here}`" + (" or any folder above it" if here != here.parent else "")
+    raise CompileError(Diagnostic("E0801", message, hint=hint))
+
+
+def open_project(folder: str | None) -> BuildFile:
+    """The build file in `folder`, or the file named; None: the nearest one, in the current folder or above it, as cargo finds
+    its manifest. CompileError E08 (exit status 2)."""
     from tilec.project.buildfile import read_build_file
 
-    path = Path(folder)
+    path = Path(find_project(Path()) if folder is None else folder)
     return read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
 
 
@@ -39,12 +56,72 @@ def open_store() -> Store:
 
 def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry, ...]:
     """The entries of the kernels named (all, where none is); UsageError for a name the build file does not have."""
-    wanted = [name for text in names for name in text.split(",") if name]
+    wanted = _split(names)
     known = {entry.name for entry in build.entries}
     for name in wanted:
         if name not in known:
             raise UsageError(f"no kernel `{name}` in `{build.path.name}`{or_mean(name, known)}")
     return tuple(entry for entry in build.entries if not wanted or entry.name in wanted)
+
+
+def open_kernels(
+    project: str | None, names: Iterable[str], constants: Iterable[str] = (), arch: str | None = None
+) -> tuple[BuildFile, tuple[KernelEntry, ...]]:  # fmt: skip
+    """The project, and the entries of the kernels named with the specialisations that have `constants`; or a kernel file, where
+    one is named, with `constants` as its values and no project. CompileError; UsageError for what is not there."""
+    from tilec.project.single import single
+
+    wanted = _split(names)
+    files = [name for name in wanted if name.endswith(".py")]
+    if not files:
+        build = open_project(project)
+        return build, narrowed(chosen_entries(build, wanted), constants)
+    if len(wanted) > 1 or project is not None:
+        raise UsageError(f"`{files[0]}` is a file: name it alone, and no project")
+    build = single(Path(files[0]), _split(constants), chosen_targets(arch))
+    return build, build.entries
+
+
+def narrowed(entries: tuple[KernelEntry, ...], constants: Iterable[str]) -> tuple[KernelEntry, ...]:
+    """What of `entries` has the values of texts `NAME=VALUE`; UsageError where nothing has."""
+    from tilec.project.single import constant
+
+    wanted: dict[str, list[str]] = {}
+    known = dict.fromkeys(name for entry in entries for name in entry.constants)
+    shown = " or ".join(dict.fromkeys(f"`{entry.name}`" for entry in entries))
+    for item in _split(constants):
+        name, equals, value = item.partition("=")
+        if not equals or name not in known:
+            raise UsageError(f"`{item}` is not NAME=VALUE for a constant of {shown} ({', '.join(known)}){or_mean(name, known)}")
+        wanted.setdefault(name, []).append(value)
+    found: list[KernelEntry] = []
+    for entry in entries:
+        values = {
+            name: tuple(
+                one
+                for one in given
+                if name not in wanted or any(str(one) == text or repr(one) == repr(constant(text)) for text in wanted[name])
+            )
+            for name, given in entry.constants.items()
+        }
+        if wanted.keys() <= values.keys() and all(values.values()):
+            found.append(replace(entry, constants=values))
+    if not found:
+        raise UsageError(f"`build.toml` has no specialisation of {shown} with {', '.join(constants)}")
+    return tuple(found)
+
+
+def open_one(
+    project: str | None, kernel: str, constants: Iterable[str], arch: str | None = None
+) -> tuple[BuildFile, KernelEntry]:  # fmt: skip
+    """The project and the first specialisation of a kernel that has `constants`, as an entry of its own; see `open_kernels`."""
+    build, entries = open_kernels(project, [kernel], constants, arch)
+    values = entries[0].specialisations()[0]
+    return build, replace(entries[0], constants={name: (value,) for name, value in values.items()})
+
+
+def _split(names: Iterable[str]) -> list[str]:
+    return [name for text in names for name in text.split(",") if name]
 
 
 def chosen_targets(text: str | None) -> tuple[Target, ...] | None:

@@ -14,7 +14,7 @@ from tilec.project.driver import build_project
 from tilec.project.report import progress
 
 
-def ratchet_command(project: str, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:
+def ratchet_command(project: str | None, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:
     """Compare with the golden files, or write them; the exit status."""
     build = open_project(project)
     folder = Path(golden) if golden is not None else build.root / "tests" / "golden"

@@ -71,7 +71,7 @@ def _differs(path: str, found: list[str]) -> Diagnostic:
     return Diagnostic("E0921", f"`{path}` is not what its sources build", notes=tuple(notes), hint=hint)
 
 
-def differences_of(bundle: Bundle, project: str, jobs: int) -> list[str]:
+def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
     """Build every artifact of a bundle again, in a store of its own so that no cache is believed; a line for each product that
     is not the bundle's. CompileError where something cannot be built, UsageError where the project has no such model."""
     from tilec.bundle.pack import bundle_bytes

@@ -1,4 +1,4 @@
-"""One function, run once in a worker under its budget: for commands that need an answer and not a build.
+"""Functions run in workers, each under its budget: for commands that need an answer and not a build.
 
 In: a function that can be imported by name, and arguments that can be pickled. Out: what it returns; CompileError where it
 raises one, and where the worker dies (`verdict`). Functions that run stages of the pipeline have their budgets there, and need
@@ -8,7 +8,7 @@ no `limits` here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,14 @@ from tilec.workers.verdict import diagnose
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
+    """`function(*arguments)` under `limits`. `what`: such as "drawing `k`"; `span`: where it was asked for."""
+
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     what: str
-    limits: Limits | None
+    limits: Limits | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +40,30 @@ def call(
     preload: Sequence[str] = (), say: Callable[[str], None] | None = None,
 ) -> Any:  # fmt: skip
     """`function(*arguments)` in a worker. `what` says what that is, such as "drawing `k`"; `span` is where it was asked for."""
-    with contextlib.closing(run([_Call(function, arguments, what, limits)], _run, 1, preload, say)) as events:
-        for event in events:
-            if isinstance(event, Crashed):
-                raise CompileError(diagnose(event, what, span))
-            if isinstance(event, Report):
-                if isinstance(event.message, _Refused):
-                    raise CompileError(event.message.diagnostics)
-                return event.message
+    one = Call(function, arguments, what, limits, span)
+    for _, answer in calls([one], 1, preload, say):
+        if isinstance(answer, CompileError):
+            raise answer
+        return answer
     raise AssertionError("a task ends with a report or a crash")
 
 
-def _run(task: _Call, emit: Callable[[Any], None]) -> None:
+def calls(
+    wanted: Sequence[Call], jobs: int, preload: Sequence[str] = (), say: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, Any]]:
+    """Many calls on `jobs` workers: the position of each and what it returned, or the CompileError that it ended in, as they
+    come."""
+    with contextlib.closing(run(list(wanted), _run, jobs, preload, say)) as events:
+        for event in events:
+            if isinstance(event, Crashed):
+                one = wanted[event.index]
+                yield event.index, CompileError(diagnose(event, one.what, one.span))
+            elif isinstance(event, Report):
+                message = event.message
+                yield event.index, CompileError(message.diagnostics) if isinstance(message, _Refused) else message
+
+
+def _run(task: Call, emit: Callable[[Any], None]) -> None:
     try:
         with progress.stage(task.what, task.limits) if task.limits is not None else contextlib.nullcontext():
             found = task.function(*task.arguments)

@@ -1,0 +1,75 @@
+"""The commands with which a kernel is written: `new`, `run`, `test`, and their options."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from tilec.cli.options import CONSTANTS, EPILOG, JOBS, JSON, PROJECT
+
+RTOL = click.option(
+    "--rtol", type=click.FloatRange(0), metavar="X", help="Relative tolerance. Default: by dtype, as torch has it."
+)
+ATOL = click.option(
+    "--atol", type=click.FloatRange(0), metavar="X", help="Absolute tolerance. Default: by dtype, as torch has it."
+)
+
+
+@click.command("run", epilog=EPILOG)
+@click.argument("kernel")
+@PROJECT
+@CONSTANTS
+@click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
+@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@click.option(
+    "--reference", metavar="FILE.py[:NAME]", help="What to compare with. Default: the function of that name in a reference*.py."
+)
+@RTOL
+@ATOL
+@JSON
+def run(
+    kernel: str, project: str | None, constants: tuple[str, ...], dims: str | None, seed: int, reference: str | None,
+    rtol: float | None, atol: float | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Run a kernel on the interpreter with random inputs within its contract, and compare with its reference.
+
+    The kernel is proven first. A reference is a function of NumPy arrays, whose parameters are named like the kernel's inputs,
+    scalars, dims or constants, and which returns what the kernel writes. It is executed.
+
+    \b
+    Examples:
+      tilec run rms_norm --dims T=3,eps=1e-6
+      tilec run softmax.py -c E=bf16 -c N=1024 --reference check.py:softmax
+    """
+    from tilec.cli.run_command import run_command
+
+    return run_command(project, kernel, constants, dims, seed, reference, (rtol, atol), as_json=as_json)
+
+
+@click.command("test", epilog=EPILOG)
+@click.argument("kernels", nargs=-1)
+@PROJECT
+@CONSTANTS
+@click.option("--launches", type=click.IntRange(1, 1000), default=3, show_default=True, help="Of each specialisation.")
+@RTOL
+@ATOL
+@JOBS
+@JSON
+def test(
+    kernels: tuple[str, ...], project: str | None, constants: tuple[str, ...], launches: int, rtol: float | None,
+    atol: float | None, jobs: int | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Run kernels at several sizes on the interpreter, and compare each with its reference (see `tilec run`).
+
+    \b
+    Examples:
+      tilec test
+      tilec test rms_norm --launches 10
+    """
+    from tilec.cli.run_command import test_command
+
+    return test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json)
+
+
+COMMANDS: Final = (run, test)

@@ -1,0 +1,183 @@
+"""`tilec run` and `tilec test`: kernels on the interpreter, with random inputs within their contracts, beside references."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilec.cli.options import cores
+from tilec.cli.project import UsageError, open_kernels, open_one, print_diagnostics, say, status_of
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.limits import MAX_SOURCE_BYTES, read_file
+from tilec.project.buildfile import BuildFile, KernelEntry
+from tilec.project.launches import LaunchValuesError, given_values
+from tilec.project.trial import Question, Trial, Written, trial
+from tilec.workers.call import Call, calls
+
+PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial")
+
+
+def run_command(
+    project: str | None, kernel: str, constants: tuple[str, ...], dims: str | None, seed: int, reference: str | None,
+    tolerance: tuple[float | None, float | None], *, as_json: bool,
+) -> int:  # fmt: skip
+    """Run one launch and print what it wrote; 1 where the kernel is refused or differs from its reference."""
+    build, entry = open_one(project, kernel, constants)
+    try:
+        given = given_values(dims)
+    except LaunchValuesError as error:
+        raise UsageError(str(error)) from None
+    where = _named_reference(reference, entry.name) if reference else _own_reference(build, entry.name)
+    (values,) = entry.specialisations()
+    question = Question(build.kernels / f"{entry.name}.py", build.root, values, given, 0, seed, where, tolerance)
+    ((_, answer),) = calls([_call(entry, question)], 1, PRELOAD, say)
+    if isinstance(answer, CompileError):
+        print_diagnostics(answer.diagnostics, build.root)
+        return status_of(answer.diagnostics)
+    found: Trial = answer
+    if not found.values:
+        raise UsageError(found.problem)
+    if as_json:
+        print(json.dumps(_as_json(entry.name, question, found), indent=1))
+    else:
+        print("\n".join(_lines(entry.name, question, found)))
+    return int(not found.right)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """The launches of one specialisation."""
+
+    kernel: str
+    constants: str
+    launches: int = 0
+    error: float = 0.0
+    status: str = "right"
+
+
+def test_command(
+    project: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], launches: int, jobs: int | None,
+    tolerance: tuple[float | None, float | None], *, as_json: bool,
+) -> int:  # fmt: skip
+    """Run several launches of every specialisation that has a reference; 1 where something differs or is refused."""
+    build, entries = open_kernels(project, kernels, constants)
+    work: list[tuple[KernelEntry, Question, _Tally]] = []
+    missing: list[str] = []
+    for entry in entries:
+        where = _own_reference(build, entry.name)
+        if where is None:
+            missing.append(entry.name)
+            continue
+        own: dict[str, _Tally] = {}
+        for question in _questions(build, entry, launches, where, tolerance):
+            shown = " ".join(f"{name}={value}" for name, value in question.constants.items())
+            work.append((entry, question, own.setdefault(shown, _Tally(entry.name, shown))))
+    if not work:
+        hint = f"write `def {missing[0]}(...)` in `{build.kernels.name}/reference.py`" if missing else "name others"
+        raise UsageError(f"no kernel here has a reference; {hint}")
+    problems: list[Diagnostic] = []
+    found: dict[int, Trial] = {}
+    tasks = [_call(entry, question) for entry, question, _ in work]
+    for index, answer in calls(tasks, jobs or cores(), PRELOAD, say):
+        tally = work[index][2]
+        if isinstance(answer, CompileError):
+            tally.status = "refused"
+            problems += [item for item in answer.diagnostics if item not in problems]
+            continue
+        tally.launches += 1
+        tally.error = max([tally.error, *(one.error or 0.0 for one in answer.written)])
+        if not answer.right:
+            tally.status = "not compared" if answer.problem else "wrong"
+        found[index] = answer
+    told = [(work[index][0].name, work[index][1], found[index]) for index in sorted(found)]
+    tallies = list({id(tally): tally for _, _, tally in work}.values())
+    print_diagnostics(problems, build.root)
+    if as_json:
+        print(
+            json.dumps(
+                {"launches": [_as_json(*one) for one in told], "without_reference": list(dict.fromkeys(missing))}, indent=1
+            )
+        )
+    else:
+        wrong = [line for one in told if not one[2].right for line in _lines(*one)]
+        print("\n".join([*wrong, *_table(tallies)]))
+        for name in dict.fromkeys(missing):
+            say(f"note: `{name}` has no reference: write `def {name}(...)` in `{build.kernels.name}/reference.py`")
+    return status_of(problems) or int(any(tally.status != "right" for tally in tallies))
+
+
+def _questions(
+    build: BuildFile, entry: KernelEntry, launches: int, where: tuple[Path, str] | None,
+    tolerance: tuple[float | None, float | None],
+) -> Iterable[Question]:  # fmt: skip
+    path = build.kernels / f"{entry.name}.py"
+    for values in entry.specialisations():
+        for number in range(launches):
+            yield Question(path, build.root, values, {}, number, number, where, tolerance)
+
+
+def _call(entry: KernelEntry, question: Question) -> Call:
+    return Call(trial, (question,), f"a launch of kernel `{entry.name}`", entry.limits, entry.span)
+
+
+def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
+    """`FILE.py` or `FILE.py:NAME`."""
+    file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
+    if not Path(file).is_file():
+        raise UsageError(f"no file `{file}`; write --reference FILE.py:NAME")
+    return Path(file).resolve(), name if colon else kernel
+
+
+def _own_reference(build: BuildFile, kernel: str) -> tuple[Path, str] | None:
+    """The function of the kernel's name in a file `reference*.py` beside the kernels; it is looked for, not executed."""
+    for path in sorted(build.kernels.glob("reference*.py")):
+        try:
+            tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if any(isinstance(node, ast.FunctionDef) and node.name == kernel for node in tree.body):
+            return path.resolve(), kernel
+    return None
+
+
+def _as_json(kernel: str, question: Question, found: Trial) -> dict[str, Any]:
+    return {
+        "kernel": kernel, "constants": dict(question.constants), "values": dict(found.values), "seed": question.seed,
+        "blocks": found.blocks, "right": found.right, "compared": question.reference is not None, "problem": found.problem,
+        "written": [asdict(one) for one in found.written],
+    }  # fmt: skip
+
+
+def _lines(kernel: str, question: Question, found: Trial) -> list[str]:
+    constants = " ".join(f"{name}={value}" for name, value in question.constants.items())
+    values = " ".join(f"{name}={value:g}" for name, value in found.values.items())
+    lines = [f"{kernel}  {constants}  {values}  {found.blocks} blocks, inputs of seed {question.seed}".replace("    ", "  ")]
+    lines += [f"  {line}" for one in found.written for line in _told(one)]
+    if found.problem:
+        lines.append(f"  {found.problem}")
+    elif question.reference is None:
+        lines.append("  nothing to compare with")
+    return lines
+
+
+def _told(one: Written) -> list[str]:
+    shape = ", ".join(map(str, one.shape))
+    lines = [f"{one.name} {one.dtype}[{shape}]: {one.summary}"]
+    if one.error is not None:
+        at = f"`{one.name}[{', '.join(map(str, one.worst))}]`"
+        if one.error <= 1:
+            lines.append(f"  as the reference; the largest difference takes {one.error:.3g} of the tolerance, at {at}")
+        else:
+            lines.append(f"  WRONG: {at} is {one.found:g}, the reference says {one.expected:g}: {one.error:.3g} tolerances off")
+    return lines
+
+
+def _table(found: list[_Tally]) -> list[str]:
+    rows = [("kernel", "constants", "launches", "of the tolerance", "")]
+    rows += [(one.kernel, one.constants, str(one.launches), f"{one.error:.3g}", one.status) for one in found]
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}  {e}".rstrip() for a, b, c, d, e in rows]

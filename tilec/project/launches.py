@@ -1,0 +1,207 @@
+"""Launches of a kernel that nobody wrote by hand: sizes and inputs at random, within its contract.
+
+In: a contract, of a built artifact or of a kernel that was only proven. Out: values of dims, strides and scalars, and storage
+of tensors. Sizes are small, and reach past the edges of tiles where the contract allows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
+from tilec.ir.expr import Expr
+from tilec.ir.types import MAX_DIM, TensorType
+
+if TYPE_CHECKING:
+    from tilec.ir.core import Function
+    from tilec.passes.prover.prove import Proofs
+
+_SIZES: Final = (1, 2, 3, 5, 7, 8, 16, 17, 32, 33, 40, 64, 100, 128, 136, 256)
+_TRIALS: Final = 5000
+_ENOUGH: Final = 300
+_MOST_ELEMENTS: Final = 1 << 18
+_LEAST_TILE: Final = 16
+
+
+class LaunchValuesError(ValueError):
+    """Values that a kernel has not, or for which nothing was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a launch must keep. `names` are the values that decide one: dims, strides and scalars; `threads` is how many work on
+    a block."""
+
+    names: frozenset[str]
+    constants: dict[str, int | float | bool | str]
+    tensors: tuple[TensorSpec, ...]
+    scalars: tuple[ScalarSpec, ...]
+    grid: tuple[Expr, ...]
+    launch_checks: tuple[LaunchCheck, ...]
+    value_checks: tuple[ValueCheck, ...]
+    threads: int
+
+    @staticmethod
+    def of_manifest(manifest: Manifest) -> Contract:
+        """That of a built artifact."""
+        names = {slot.name for slot in manifest.abi if slot.kind != "pointer"} | {
+            name for spec in manifest.tensors for expr in (*spec.dims, *(spec.strides or ())) for name in expr.symbols()
+        }
+        return Contract(
+            frozenset(names), manifest.constants, manifest.tensors, manifest.scalars, manifest.grid, manifest.launch_checks,
+            manifest.value_checks, manifest.block,
+        )  # fmt: skip
+
+    @staticmethod
+    def of_function(function: Function, proofs: Proofs) -> Contract:
+        """That of a proven kernel."""
+        tensors: list[TensorSpec] = []
+        scalars: list[ScalarSpec] = []
+        for one in function.parameters:
+            type_ = one.value.type
+            if isinstance(type_, TensorType):
+                access = one.access.value if one.access is not None else "in"
+                tensors.append(TensorSpec(one.name, access, type_.dtype.name, type_.dims, type_.strides, type_.align))
+            else:
+                scalars.append(ScalarSpec(one.name, one.value.tile.dtype.name))
+        names = frozenset((*function.dims, *function.strides, *(spec.name for spec in scalars)))
+        return Contract(
+            names, dict(function.constants), tuple(tensors), tuple(scalars), function.grid, proofs.launch_checks,
+            proofs.value_checks, 1,
+        )  # fmt: skip
+
+
+def given_values(text: str | None) -> dict[str, float]:
+    """Launch values of a text such as `N=1000,eps=1e-6`. LaunchValuesError for what is none."""
+    values: dict[str, float] = {}
+    for item in (text or "").split(","):
+        name, equals, value = item.partition("=")
+        if not item:
+            continue
+        try:
+            values[name] = float(value) if "." in value or "e" in value else int(value)
+        except ValueError:
+            raise LaunchValuesError(f"`{item}` is not NAME=NUMBER") from None
+        if not equals or not name.isidentifier():
+            raise LaunchValuesError(f"`{item}` is not NAME=NUMBER")
+    return values
+
+
+def launch_values(contract: Contract, given: dict[str, float], number: int = 0) -> dict[str, float]:
+    """Dims, strides and scalars: those given, and small ones that the launch checks allow, the best for a test first: another
+    `number`, another launch, where there is one. LaunchValuesError where none are found."""
+    floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
+    names = contract.names
+    for name in given:
+        if name not in names:
+            raise LaunchValuesError(f"no launch value `{name}`; they are {', '.join(sorted(names))}")
+    tiles = sorted({int(c) for c in contract.constants.values() if isinstance(c, int) and c >= _LEAST_TILE})
+    sizes = (
+        *_SIZES,
+        *(size for tile in tiles for size in (tile - 1, tile, tile + 1, tile + 8, 2 * tile) if size not in _SIZES),
+    )
+    random = np.random.default_rng(0)
+    allowed: dict[tuple[int, ...], dict[str, int]] = {}
+    for _ in range(_TRIALS):
+        env = {name: int(random.choice(sizes)) for name in sorted(names - floats)}
+        env |= {name: int(value) for name, value in given.items() if name not in floats}
+        _contiguous(contract, env, given)
+        _solve(contract, env, given)
+        if _is_allowed(contract, env):
+            allowed[tuple(env.values())] = env
+            if len(allowed) == _ENOUGH:
+                break
+    if not allowed:
+        raise LaunchValuesError("found no small sizes that the launch checks allow; give them with --dims")
+    best = sorted(allowed.values(), key=lambda env: _rank(contract, env, tiles))
+    chosen = best[number % len(best)]
+    return {**chosen, **{name: given.get(name, 0.5) for name in floats}}
+
+
+def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
+    """Whether the launcher would take these values: its checks hold, tensors have values to hold, and no extent and no grid axis
+    is empty or too long."""
+    if not all(check.condition.evaluate(env) for check in contract.launch_checks):
+        return False
+    for check in contract.value_checks:
+        room = check.high.evaluate(env) - check.low.evaluate(env)
+        size = next(span_of(spec, env) for spec in contract.tensors if spec.name == check.tensor)
+        if room < (size if check.distinct else 1):
+            return False
+    extents = [dim.evaluate(env) for spec in contract.tensors for dim in spec.dims]
+    return all(1 <= extent <= MAX_DIM for extent in (*extents, *(axis.evaluate(env) for axis in contract.grid)))
+
+
+def _rank(contract: Contract, env: dict[str, int], tiles: list[int]) -> tuple[bool, bool, int, int]:
+    """How little a launch is worth: too large, of one block only, few sizes just past a tile's edge, and its elements."""
+    elements = sum(span_of(spec, env) for spec in contract.tensors)
+    blocks = 1
+    for axis in contract.grid:
+        blocks *= axis.evaluate(env)
+    past = sum(any(0 < value - tile <= 8 for tile in tiles) and all(value % tile for tile in tiles) for value in env.values())
+    return elements + blocks * contract.threads > _MOST_ELEMENTS, blocks < 2, -past, elements + blocks * contract.threads
+
+
+def _contiguous(contract: Contract, env: dict[str, int], given: dict[str, float]) -> None:
+    for spec in contract.tensors:
+        step = 1
+        for dim, stride in reversed(list(zip(spec.dims, spec.strides or (), strict=False))):
+            if stride.op == "sym" and stride.name not in given:
+                env[stride.name] = step
+            step *= dim.evaluate(env)
+
+
+def _solve(contract: Contract, env: dict[str, int], given: dict[str, float]) -> None:
+    """Gives a symbol that an equation defines its value."""
+    for check in contract.launch_checks:
+        if check.condition.op != "==":
+            continue
+        left, right = check.condition.args
+        for one, other in ((left, right), (right, left)):
+            if one.op == "sym" and one.name not in given:
+                env[one.name] = other.evaluate(env)
+                break
+
+
+def random_tensors(contract: Contract, values: dict[str, float], seed: int) -> dict[str, NDArray[Any]]:
+    """Inputs at random within the value checks, as storage (bf16 and 8-bit floats as unsigned integers)."""
+    env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    random = np.random.default_rng([seed, 1])
+    checks = {check.tensor: check for check in contract.value_checks}
+    found: dict[str, NDArray[Any]] = {}
+    for spec in contract.tensors:
+        check = checks.get(spec.name)
+        bounds = (check.low.evaluate(env), check.high.evaluate(env), check.distinct) if check else (0, 100, False)
+        found[spec.name] = _random(random, spec, span_of(spec, env), bounds)
+    return found
+
+
+def span_of(spec: TensorSpec, env: dict[str, int]) -> int:
+    """Elements from the first to the last of a tensor."""
+    dims = [dim.evaluate(env) for dim in spec.dims]
+    count = 1
+    if spec.strides is None:
+        for dim in dims:
+            count *= dim
+        return count
+    return 1 + sum((dim - 1) * stride.evaluate(env) for dim, stride in zip(dims, spec.strides, strict=True))
+
+
+def _random(random: np.random.Generator, spec: TensorSpec, count: int, bounds: tuple[int, int, bool]) -> NDArray[Any]:
+    if spec.dtype in ("f32", "f16"):
+        return random.normal(size=count).astype(np.float32 if spec.dtype == "f32" else np.float16)
+    if spec.dtype == "bf16":
+        return (random.normal(size=count).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    if spec.dtype.startswith("f8"):
+        return random.integers(0, 0x70, count).astype(np.uint8)
+    dtype = np.uint8 if spec.dtype in ("bool", "i1") else np.dtype(spec.dtype.replace("i", "int").replace("uint", "uint"))
+    if spec.dtype.startswith("u"):
+        dtype = np.dtype("uint" + spec.dtype[1:])
+    low, high, distinct = (0, 2, False) if spec.dtype in ("bool", "i1") else bounds
+    if distinct:
+        return random.permutation(np.arange(low, high))[:count].astype(dtype)
+    return random.integers(low, min(high, low + 127), count).astype(dtype)

@@ -1,0 +1,63 @@
+"""A kernel file without a project: what a build file would say of it, from the command line.
+
+In: the file and its constants as texts. Out: a `BuildFile` of one kernel, whose root is the file's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from tilec.diagnostics import CompileError, Diagnostic, Span
+from tilec.frontend import read_kernel
+from tilec.project.buildfile import WIDE, BuildFile, KernelEntry
+from tilec.project.models import Constant, too_wide
+from tilec.spelling import ask_first
+from tilec.target import TARGETS, Target
+
+
+def single(path: Path, given: Iterable[str], targets: tuple[Target, ...] | None) -> BuildFile:
+    """The project of a kernel file. `given` are texts `NAME=VALUE`; a name that comes again has several values.
+
+    CompileError E01 where the file holds no kernel of its own name, E0804 where a constant is unknown or has no value.
+    """
+    root = path.resolve().parent
+    source = read_kernel(path, root=root)
+    if source.name != path.stem:
+        message = f"`{path.name}` holds the kernel `{source.name}`"
+        raise CompileError(Diagnostic("E0803", message, hint=f"name the file `{source.name}.py`"))
+    values: dict[str, list[Constant]] = {name: [] for name in source.constants}
+    problems: list[Diagnostic] = []
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or name not in values:
+            declared = ", ".join(f"`{one}`" for one in values) or "none"
+            message = f"`{item}` is not NAME=VALUE for a constant of `{source.name}`"
+            problems.append(Diagnostic("E0804", message, hint=ask_first(name, values, f"its constants: {declared}")))
+        elif too_wide(value := constant(text)):
+            problems.append(Diagnostic("E0514", f"`{name}` is out of range", hint=WIDE))
+        elif repr(value) not in map(repr, values[name]):
+            values[name].append(value)
+    missing = [name for name, found in values.items() if not found]
+    if missing and not problems:
+        words = ", ".join(f"`{name}`" for name in missing)
+        examples = " ".join(f"-c {name}={'bf16' if name in source.elements else '1024'}" for name in missing)
+        problems.append(Diagnostic("E0804", f"no value for {words} of kernel `{source.name}`", hint=f"give them: {examples}"))
+    if problems:
+        raise CompileError(problems)
+    span = Span(path.name, 1, 0, 1, 1)
+    chosen = TARGETS if targets is None else targets
+    constants = {name: tuple(found) for name, found in values.items()}
+    entry = KernelEntry(source.name, constants, {}, (), chosen, span, dict.fromkeys(constants, span))
+    return BuildFile(path, root, root, chosen, (entry,))
+
+
+def constant(text: str) -> Constant:
+    """A constant's value as TOML would read it, and a string where it would read none: `1024`, `0.5`, `true`, `bf16`."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text

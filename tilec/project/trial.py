@@ -1,0 +1,210 @@
+"""One launch of a kernel on the interpreter, beside its reference: what `tilec run` and `tilec test` do in a worker.
+
+In: a kernel file at one specialisation, and where its reference is: a function of NumPy arrays named like the kernel, whose
+parameters are named like the kernel's inputs, scalars, dims or constants (in any case), and which returns what it writes,
+in the order of its parameters; its file may have a table `TOLERANCES` of relative tolerances by kernel. Out: a `Trial`, plain
+data. The kernel is proven first. A reference is Python, and is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import TensorSpec
+from tilec.project.launches import Contract, LaunchValuesError, launch_values, random_tensors
+from tilec.project.models import Constant
+
+Array = NDArray[Any]
+
+TOLERANCES: Final[Mapping[str, float]] = {
+    "f32": 1e-5, "bf16": 1.6e-2, "f16": 1e-3, "f8e4m3": 0.13, "f8e5m2": 0.26,
+}  # fmt: skip
+"""What a result may be off, by its dtype: this part of the element, and this part of the root mean square of the tensor, since
+sums that cancel have the error of their terms. Of bf16 and f16 it is the relative tolerance of `torch.testing.assert_close`.
+Integers are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to run. `number` chooses sizes where `dims` leaves them open, `seed` the inputs; `tolerance` (relative, absolute)
+    replaces `TOLERANCES`."""
+
+    path: Path
+    root: Path
+    constants: Mapping[str, Constant]
+    dims: Mapping[str, float]
+    number: int = 0
+    seed: int = 0
+    reference: tuple[Path, str] | None = None
+    tolerance: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor that the kernel wrote: `summary` is for a person. With a reference, `error` is the largest difference in units
+    of what is allowed there (at most 1 is right), at the element `worst`, where `found` and `expected` stand."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    summary: str
+    error: float | None = None
+    worst: tuple[int, ...] = ()
+    found: float = 0.0
+    expected: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of it; `problem` says why there is nothing to compare."""
+
+    values: Mapping[str, float]
+    blocks: int = 0
+    written: tuple[Written, ...] = ()
+    problem: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing was found wrong."""
+        return not self.problem and all(one.error is None or one.error <= 1 for one in self.written)
+
+
+def trial(question: Question) -> Trial:
+    """Prove, launch, compare. CompileError where the kernel is refused."""
+    from tilec.frontend import load_kernel
+    from tilec.interpreter import InterpreterError, run
+    from tilec.passes.prover import prove
+
+    function = load_kernel(question.path, question.constants, root=question.root)
+    contract = Contract.of_function(function, prove(function))
+    try:
+        values = launch_values(contract, dict(question.dims), question.number)
+    except LaunchValuesError as error:
+        return Trial({}, problem=str(error))
+    integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    storage = random_tensors(contract, values, question.seed)
+    arrays = {spec.name: _shaped(spec, storage[spec.name], integers) for spec in contract.tensors}
+    before = {name: array.copy() for name, array in arrays.items()}
+    scalars = {spec.name: values[spec.name] for spec in contract.scalars}
+    given = {name: value for name, value in integers.items() if name in function.dims}
+    try:
+        run(function, arrays, scalars, dims=given)
+    except InterpreterError as error:  # a fault of the prover, or of the sizes chosen
+        return Trial(values, problem=f"the interpreter stopped: {error}")
+    blocks = int(np.prod([axis.evaluate(integers) for axis in contract.grid]))
+    outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
+    if question.reference is None:
+        return Trial(values, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
+    try:
+        expected, relative = _reference(*question.reference, _inputs(contract, before, values), len(outputs))
+    except NoReference as error:
+        return Trial(values, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
+    tolerance = (relative if question.tolerance[0] is None else question.tolerance[0], question.tolerance[1])
+    compared = [_compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
+    problem = next((one for one in compared if isinstance(one, str)), "")
+    return Trial(values, blocks, tuple(one for one in compared if isinstance(one, Written)), problem)
+
+
+def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
+    """Storage as the interpreter takes it."""
+    from tilec.interpreter.dtypes import numpy_dtype
+    from tilec.ir.types import DTYPES
+
+    flat = storage.view(numpy_dtype(DTYPES[spec.dtype]))
+    if spec.access == "out":
+        flat[...] = np.nan if DTYPES[spec.dtype].is_float else 0
+    shape = tuple(dim.evaluate(values) for dim in spec.dims)
+    if spec.strides is None:
+        return flat.reshape(shape)
+    steps = tuple(stride.evaluate(values) * flat.itemsize for stride in spec.strides)
+    return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
+
+class NoReference(Exception):
+    """A reference that cannot be used."""
+
+
+def _inputs(contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> dict[str, Any]:
+    """What a reference may ask for, by name; constants by their names in small letters too."""
+    found: dict[str, Any] = {name.lower(): value for name, value in contract.constants.items()}
+    found |= dict(contract.constants) | dict(values)
+    return found | {spec.name: arrays[spec.name] for spec in contract.tensors if spec.access in ("in", "inout", "atomic")}
+
+
+def _reference(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> tuple[list[Array], float | None]:
+    """What it returns for these inputs, and its own relative tolerance."""
+    shown = f"`{path.name}:{name}`"
+    spec = importlib.util.spec_from_file_location("reference", path)
+    if spec is None or spec.loader is None:
+        raise NoReference(f"{shown} is not Python")
+    module = importlib.util.module_from_spec(spec)
+    with _told(shown, path):
+        spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise NoReference(f"`{path.name}` has no function `{name}`")
+    wanted = inspect.signature(function).parameters
+    for parameter in wanted:
+        if parameter not in inputs:
+            raise NoReference(f"{shown} asks for `{parameter}`; there are {', '.join(f'`{one}`' for one in inputs)}")
+    with _told(shown, path):
+        result: Any = function(**{parameter: inputs[parameter] for parameter in wanted})
+    results: list[Any] = list(result) if isinstance(result, tuple) else [result]  # pyright: ignore[reportUnknownArgumentType]
+    if len(results) != outputs:
+        raise NoReference(f"{shown} returns {len(results)} arrays; the kernel writes {outputs}")
+    own: Any = getattr(module, "TOLERANCES", {})
+    return [np.asarray(one) for one in results], own.get(name) if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+@contextlib.contextmanager
+def _told(shown: str, path: Path) -> Any:
+    try:
+        yield
+    except Exception as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" at line {frames[-1].lineno}" if frames else ""
+        raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
+
+
+def _written(spec: TensorSpec, array: Array) -> Written:
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    words = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
+    lost = wide.size - finite.size
+    return Written(spec.name, spec.dtype, array.shape, words + (f", {lost} not finite" if lost else ""))
+
+
+def _compared(
+    spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
+) -> Written | str:  # fmt: skip
+    """Where the result is farthest from the truth, in units of the tolerance there; or why they cannot be compared."""
+    seen = _written(spec, array)
+    if truth.shape != array.shape:
+        return f"`{spec.name}` has shape {array.shape}, the reference's {truth.shape}"
+    if array.size == 0:
+        return seen
+    found, expected = array.astype(np.float64), truth.astype(np.float64)
+    relative, absolute = tolerance
+    with np.errstate(all="ignore"):
+        relative = TOLERANCES.get(spec.dtype, 0.0) if relative is None else relative
+        absolute = relative * float(np.sqrt(np.nanmean(expected**2))) if absolute is None else absolute
+        allowed = absolute + relative * np.abs(expected)
+        error = np.abs(found - expected) / np.where(allowed > 0, allowed, 1.0)
+        error = np.where(allowed > 0, error, np.where(found == expected, 0.0, np.inf))
+        same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+        error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+    worst = np.unravel_index(int(np.argmax(error)), error.shape)
+    return Written(
+        spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
+        float(expected[worst]),
+    )  # fmt: skip
