@@ -9,12 +9,17 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests.runtime.fake_driver import FakeDriver
+from tilec.cli import commands
 from tilec.diagnostics import CompileError, render_all
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
+from tilec.runtime import Device
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -49,8 +54,10 @@ def test_right_twin_is_proven(tmp_path: Path) -> None:
 
 
 def test_its_python_passes_pyright(tmp_path: Path) -> None:
-    """Every block, in strict mode; the kernel that the prover refuses too, as types are not what is wrong with it."""
+    """Every block, in strict mode; the kernel that the prover refuses too, as types are not what is wrong with it. But for what
+    needs torch, which is not a dependency: `test_its_launch_runs`."""
     blocks = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    blocks.remove(fenced("launch"))
     assert len(blocks) >= 3
     for number, block in enumerate(blocks):
         (tmp_path / f"block_{number}.py").write_text(block, encoding="utf-8")
@@ -59,6 +66,35 @@ def test_its_python_passes_pyright(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--project", str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_its_launch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a driver that records, and arrays of its own where torch has tensors."""
+    (tmp_path / "kernels_src").mkdir()
+    (tmp_path / "kernels_src/add.py").write_text((ROOT / "kernels_src/add.py").read_text())
+    (tmp_path / "build.toml").write_text(
+        '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "add"\nconstants = { E = "bf16", BLOCK = 2048 }\n'
+    )
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    assert commands.run(["build"]) == 0
+    driver = FakeDriver()
+    device = Device(driver)
+    torch = ModuleType("torch")
+    values: dict[str, Any] = {
+        "bfloat16": "bf16",
+        "randn": lambda size, device, dtype: device_of(device).empty((size,), dtype),
+        "empty_like": lambda array: array.device.empty(array.shape, array.dtype),
+        "cuda": SimpleNamespace(current_stream=lambda: 7),
+    }
+    device_of = {"cuda": device}.__getitem__
+    for name, value in values.items():
+        setattr(torch, name, value)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr("tilec.runtime.kernel.Device", lambda: device)
+    exec(compile(fenced("launch"), "README.md", "exec"), {})
+    (launch,) = driver.launches
+    assert (launch.grid, launch.stream) == ((3, 1, 1), 7)
 
 
 def test_commands_are_one_line_each() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 import click
@@ -14,6 +15,21 @@ RTOL = click.option(
 ATOL = click.option(
     "--atol", type=click.FloatRange(0), metavar="X", help="Absolute tolerance. Default: by dtype, as torch has it."
 )
+
+
+@click.command("new", epilog=EPILOG)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--name", metavar="KERNEL", help="Name of the kernel. Default: that of the folder.")
+def new(folder: Path, name: str | None) -> int:
+    """Make a project: a kernel, its reference, a test and a build.toml, which build and pass as they are.
+
+    \b
+    Example:
+      tilec new softmax && cd softmax && tilec test
+    """
+    from tilec.cli.new_command import new_command
+
+    return new_command(folder, name)
 
 
 @click.command("run", epilog=EPILOG)
@@ -72,4 +88,4 @@ def test(
     return test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json)
 
 
-COMMANDS: Final = (run, test)
+COMMANDS: Final = (new, run, test)

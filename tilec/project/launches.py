@@ -123,8 +123,8 @@ def launch_values(contract: Contract, given: dict[str, float], number: int = 0) 
 
 
 def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
-    """Whether the launcher would take these values: its checks hold, tensors have values to hold, and no extent and no grid axis
-    is empty or too long."""
+    """Whether the launcher would take these values: its checks hold, tensors have values to hold, and no extent and no grid
+    axis is empty or too long."""
     if not all(check.condition.evaluate(env) for check in contract.launch_checks):
         return False
     for check in contract.value_checks:

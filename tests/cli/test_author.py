@@ -1,0 +1,170 @@
+"""From `tilec new` to a kernel that is proven, run beside its reference, and built; and what is said where that fails."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shipped import ROOT
+from tilec.cli import commands
+from tilec.project.launches import Contract, launch_values, random_tensors
+from tilec.project.scaffold import FILES, scaffold
+from tilec.project.trial import Question, trial
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    scaffold(tmp_path / "softmax", "softmax")
+    monkeypatch.chdir(tmp_path / "softmax")
+    return tmp_path / "softmax"
+
+
+def question(project: Path, **changes: Any) -> Question:
+    path = project / "kernels_src/softmax.py"
+    made = Question(path, project, {"E": "bf16", "N": 40}, {"T": 3}, reference=(path.with_name("reference.py"), "softmax"))
+    return replace(made, **changes)
+
+
+def test_a_new_project_is_proven_run_tested_and_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    assert commands.run(["new", "softmax"]) == 0
+    assert "next: cd softmax && tilec test" in capsys.readouterr().out
+    monkeypatch.chdir("softmax")
+    assert {str(path.relative_to(Path.cwd())) for path in Path.cwd().rglob("*") if path.is_file()} == {
+        name.replace("NAME", "softmax") for name in FILES
+    }
+    assert commands.run(["check"]) == 0
+    assert commands.run(["test", "--launches", "2"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("right") == 4
+    assert "wrong" not in out
+    assert commands.run(["build", "--arch", "sm_90", "-c", "N=4096"]) == 2  # an option of other commands
+    assert commands.run(["build", "--arch", "sm_90"]) == 0
+    assert len(list(Path("artifacts/build/sm_90a").glob("*.cubin"))) == 4
+    (launched,) = re.findall(r'load\("(.*)"\)', Path("README.md").read_text())
+    assert Path(launched).is_file()
+
+
+@pytest.mark.parametrize("name", ["max", "two words", "class", "1st", "reference"])
+def test_a_name_that_no_kernel_can_have(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["new", str(tmp_path / name)]) == 2
+    assert "write --name with" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "softmax").mkdir()
+    (tmp_path / "softmax/mine").touch()
+    assert commands.run(["new", str(tmp_path / "softmax")]) == 2
+    assert "name a folder that is not there" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["softmax"]
+    assert [path.name for path in (tmp_path / "softmax").iterdir()] == ["mine"]
+
+
+def test_run_tells_what_was_written_and_how_far_it_is_from_the_reference(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run(["run", "softmax", "-c", "E=f16,N=1000", "--dims", "T=3", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["values"], data["blocks"], data["right"], data["compared"]) == ({"T": 3}, 3, True, True)
+    (out,) = data["written"]
+    assert (out["name"], out["shape"]) == ("out", [3, 1000])
+    assert 0 < out["error"] <= 1
+
+
+def test_a_kernel_that_computes_something_else_is_wrong_at_its_worst_element(project: Path) -> None:
+    path = project / "kernels_src/softmax.py"
+    path.write_text(path.read_text().replace("- max(v, axis=1)[:, None]", "* 2"))
+    found = trial(question(project))
+    assert not found.right
+    (out,) = found.written
+    assert out.error is not None and out.error > 1
+    assert abs(out.found - out.expected) > 1.6e-2 * out.expected
+    assert trial(question(project, reference=None)).right  # nothing to compare with
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def softmax(y):\n    return y\n", "asks for `y`; there are"),
+        ("def softmax(x):\n    return x, x\n", "returns 2 arrays; the kernel writes 1"),
+        ("def softmax(x):\n    return x[0]\n", "`out` has shape (3, 40), the reference's (40,)"),
+        ("def softmax(x):\n    return x / nothing\n", "fails at line 2: NameError"),
+        ("import nothing_there\ndef softmax(x):\n    return x\n", "fails at line 1: ModuleNotFoundError"),
+        ("softmax = 3\n", "has no function `softmax`"),
+    ],
+)
+def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: Path) -> None:
+    (project / "kernels_src/reference.py").write_text(text)
+    found = trial(question(project))
+    assert said in found.problem
+    assert not found.right
+
+
+def test_a_reference_chooses_its_tolerance(project: Path) -> None:
+    path = project / "kernels_src/reference.py"
+    path.write_text(path.read_text() + 'TOLERANCES = {"softmax": 1e-9}\n')
+    assert not trial(question(project)).right
+    assert trial(question(project, tolerance=(1e-2, None))).right
+
+
+def test_nothing_to_test_names_what_to_write(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "kernels_src/reference.py").unlink()
+    assert commands.run(["test"]) == 2
+    assert "write `def softmax(...)` in `kernels_src/reference.py`" in capsys.readouterr().err
+
+
+def test_a_file_is_checked_without_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    Path("add.py").write_text((ROOT / "kernels_src/add.py").read_text())
+    assert commands.run(["check", "add.py", "-c", "E=bf16", "-c", "E=f16", "-c", "BLOCK=64", "--arch", "sm_90", "--json"]) == 0
+    kernels = json.loads(capsys.readouterr().out)["kernels"]
+    assert [(one["status"], one["constants"]) for one in kernels] == [
+        ("proven", {"E": "bf16", "BLOCK": 64}), ("proven", {"E": "f16", "BLOCK": 64}),
+    ]  # fmt: skip
+    assert commands.run(["check", "add.py"]) == 2
+    assert "no value for `E`, `BLOCK` of kernel `add`\n\nhint: give them: -c E=bf16 -c BLOCK=1024" in capsys.readouterr().err
+    assert commands.run(["check", "add.py", "-c", "BLOK=64"]) == 2
+    assert "did you mean `BLOCK`?" in capsys.readouterr().err
+    assert commands.run(["check", "add.py", "-c", f"E=bf16,BLOCK={1 << 70}"]) == 1
+    assert "error[E0514]: `BLOCK` is out of range" in capsys.readouterr().err
+    assert commands.run(["check", "add.py", "softmax"]) == 2
+    assert "name it alone" in capsys.readouterr().err
+    Path("add.py").rename("sum2.py")
+    assert commands.run(["check", "sum2.py", "-c", "E=bf16,BLOCK=64"]) == 2
+    assert "error[E0803]: `sum2.py` holds the kernel `add`\n\nhint: name the file `add.py`" in capsys.readouterr().err
+
+
+def test_specialisations_are_chosen_over_all_entries_of_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert commands.run(["dump", "matmul", "-c", "BM=128", "-c", "E=f16"]) == 0
+    assert "BM = 128" in capsys.readouterr().out
+    assert commands.run(["dump", "matmul", "-c", "BM=127"]) == 2
+    assert "no specialisation of `matmul` with BM=127" in capsys.readouterr().err
+
+
+def test_values_of_a_launch_differ_by_number_and_hold_what_must_be_distinct() -> None:
+    from tests import shipped
+    from tilec.passes.prover import prove
+
+    function = shipped.load("kv_update")
+    contract = Contract.of_function(function, prove(function))
+    found = [launch_values(contract, {}, number) for number in range(5)]
+    assert len({tuple(one.items()) for one in found}) == 5
+    for one in found:
+        slots = random_tensors(contract, one, 0)["slots"]
+        assert len(set(slots.tolist())) == one["T"] <= one["S"]

@@ -1,0 +1,122 @@
+"""A new project: one kernel, its reference, a test and a build file, which build and pass as they are.
+
+In: a name. Out: a folder of that name, whole or not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final
+
+FILES: Final[dict[str, str]] = {
+    "build.toml": """[build]
+arch = ["sm_90", "sm_100", "sm_120"]
+
+# One artifact for each combination of the constants. A row has N elements, all of which one block holds.
+[[kernel]]
+name = "NAME"
+constants = { E = ["bf16", "f16"], N = [1000, 4096] }
+budget = { spill_bytes = 0 }
+""",
+    "kernels_src/NAME.py": '''"""Softmax of each row."""
+
+import tilec
+from tilec import Const, Dim, Element, In, Out, astype, bid, exp, f32, grid, load, max, store, sum
+
+
+class E(Element):
+    """bf16 or f16"""
+
+
+class T(Dim):
+    """number of rows"""
+
+
+class N(Dim):
+    """elements of a row"""
+
+
+@tilec.kernel
+def NAME(x: In[E, T, N], out: Out[E, T, N], *, E: Const, N: Const):
+    """`out[t] = exp(x[t] - max(x[t])) / sum(exp(x[t] - max(x[t])))`; one row per block, in f32, rounded once."""
+    grid(T)
+    row = bid(0)
+    v = load(x, (row, 0), shape=(1, N)).astype(f32)
+    weights = exp(v - max(v, axis=1)[:, None])
+    store(out, (row, 0), astype(weights / sum(weights, axis=1)[:, None], E))
+''',
+    "kernels_src/reference.py": '''"""What the kernels compute, in float64: what `tilec run` and `tilec test` compare with.
+
+Parameters are named like the kernel's inputs, scalars, dims or constants; it returns what the kernel writes.
+"""
+
+import numpy as np
+
+
+def NAME(x):
+    wide = x.astype(np.float64)
+    weights = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+''',
+    "tests/test_kernels.py": '''"""Every kernel is proven, and computes what its reference says. Run: pytest"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+
+
+def test_kernels_are_right():
+    subprocess.run([sys.executable, "-P", "-m", "tilec", "test", "--project", str(PROJECT)], check=True)
+''',
+    "README.md": """# NAME
+
+    tilec check --proofs      # prove it safe, for every architecture of build.toml
+    tilec run NAME            # run it at small sizes, beside its reference
+    tilec test                # several sizes of every specialisation
+    tilec build               # CUBINs and launch contracts, in artifacts/build
+
+On a machine with the GPU and no compiler:
+
+    import torch
+    from tilec.runtime import load
+
+    kernel = load("artifacts/build/sm_90a/NAME-E=bf16-N=4096.json")
+    x = torch.randn(8, 4096, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(x)
+    kernel({"x": x, "out": out}, stream=torch.cuda.current_stream())
+""",
+    ".gitignore": "artifacts/\n__pycache__/\n",
+}
+"""`NAME` in names and texts stands for the kernel's name."""
+
+
+def scaffold(folder: Path, name: str) -> list[str]:
+    """Write a project into `folder`, which is not there or empty; the files, in order. OSError where it cannot be written."""
+    parent = folder.absolute().parent
+    staged = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
+    try:
+        written: list[str] = []
+        for place, text in FILES.items():
+            path = staged / place.replace("NAME", name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("NAME", name), encoding="utf-8")
+            written.append(place.replace("NAME", name))
+        staged.chmod(0o777 & ~_umask())
+        os.rename(staged, folder)  # an empty folder is replaced, any other is refused
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(staged)
+        raise
+    return written
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
