@@ -76,7 +76,8 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One problem: `code` is E followed by four digits and has a page in `tilec/explain/`."""
+    """One problem, or a note of what could be better: `code` is E or N followed by four digits and has a page in
+    `tilec/explain/`."""
 
     code: str
     message: str
@@ -85,6 +86,11 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
     counterexample: Counterexample | None = None
     hint: str = ""
+
+    @property
+    def level(self) -> str:
+        """`error` or `note`, which is a role of `tilec.terminal.STYLES` too."""
+        return "note" if self.code.startswith("N") else "error"
 
 
 class CompileError(Exception):
@@ -116,7 +122,7 @@ def _source_lines(file: str, sources: dict[str, str]) -> list[str]:
 def render(diagnostic: Diagnostic, sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:
     """Text of one diagnostic; `sources` maps file names to their text where the disk should not be read, `paint` colours it."""
     sources = {} if sources is None else dict(sources)
-    lines = [paint("error", f"error[{diagnostic.code}]") + paint("message", f": {diagnostic.message}")]
+    lines = [paint(diagnostic.level, f"{diagnostic.level}[{diagnostic.code}]") + paint("message", f": {diagnostic.message}")]
     labels = [*diagnostic.secondary] + ([diagnostic.primary] if diagnostic.primary else [])
     gutter = max((len(str(label.span.line)) for label in labels), default=1)
     margin = " " * gutter

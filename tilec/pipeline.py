@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,8 +230,10 @@ STAGES = (
 )
 CHECK_STAGES = STAGES[:4]
 """The stages that judge a kernel, and need no compiler: front end and prover, then schedule and lowering for each target."""
-CHECK_PRODUCTS = ("proofs", "schedule")
+CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
 """What a check tells."""
+NOTE_CODES = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
+"""Of notes, by the kind that `tilec.passes.schedule.notes` gives them."""
 LINK_PACKAGES = ("__init__.py", "toolchain.py")
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 """What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
@@ -364,22 +366,23 @@ def _link(work: Work) -> None:
         "resources": resources,
         "proofs": rungs,
         "unsafe": len(proofs["unsafe"]),
-        "notes": _notes(work, launch, resources),
+        "notes": note_records(launch, work.products["spans"], resources["spill_bytes"]),
     }
     work.products["summary"] = _json(summary)
 
 
-def _notes(work: Work, launch: dict[str, Any], resources: dict[str, Any]) -> list[dict[str, str]]:
-    """What makes the kernel slow, where in the source, and the fix; spills only where there are some."""
+def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0) -> list[dict[str, Any]]:
+    """What makes a kernel slow, as plain data: code, message, span in the source (None where there is none) and fix. `launch`
+    and `spans` are the products; spills are told where there are `spilled` bytes."""
     from tilec.ir.lines import source_of
 
-    found: list[dict[str, str]] = []
+    found: list[dict[str, Any]] = []
     for note in launch["notes"]:
-        text, spilled = note["text"], resources["spill_bytes"]
+        text = note["text"]
         if note["kind"] == "spill":
             if not spilled:
                 continue
             text = f"{spilled} bytes of registers are kept in memory; the threads' largest share is of {text}"
-        place = source_of(work.products["spans"], note["line"])
-        found.append({"kind": note["kind"], "at": str(place or ""), "text": text, "hint": note["hint"]})
+        place = source_of(spans, note["line"])
+        found.append({"code": NOTE_CODES[note["kind"]], "message": text, "span": place and asdict(place), "hint": note["hint"]})
     return found

@@ -7,8 +7,6 @@ import json
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -17,7 +15,6 @@ from tilec import terminal
 from tilec.cli import commands
 from tilec.cli.project import find_project
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic, Label, Span, render
-from tilec.project.report import notes
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -173,17 +170,3 @@ def test_misspelt_words(root: Path, capsys: pytest.CaptureFixture[str], argument
     err = capsys.readouterr().err
     assert words in err
     assert len(err.splitlines()) == 1
-
-
-def test_a_spill_is_a_note_that_names_the_fix() -> None:
-    def result(kernel: str, block: int, spilled: int, status: str = "built") -> Any:
-        planned = SimpleNamespace(name=f"{kernel}-BLOCK={block}", target="sm_90a", request=SimpleNamespace(kernel=kernel))
-        return SimpleNamespace(status=status, summary={"resources": {"spill_bytes": spilled}}, planned=planned)
-
-    failed = SimpleNamespace(status="failed", summary={}, planned=None)
-    found = [result("copy_b", 128, 0), result("copy_a", 128, 512), result("copy_a", 256, 66048), cast(Any, failed)]
-    assert notes(found) == [
-        "copy_a-BLOCK=256 sm_90a: 66048 bytes of spills, and 1 more of `copy_a` spill; "
-        "use smaller tiles, or raise `warps` or lower `blocks` of its schedule in build.toml"
-    ]
-    assert notes([result("copy_a", 128, 512, "hit")]) == []

@@ -73,7 +73,7 @@ def test_rows_that_may_begin_anywhere(tmp_path: Path) -> None:
     (note,) = found(tmp_path, "unaligned")
     assert note.kind == "narrow_access" and note.line > 0
     assert note.text == "`x` is read 2 bytes at a time: its rows or offsets are known to be multiples of no more"
-    assert note.hint == "make them multiples of 8 elements, or state that they are"
+    assert note.hint == "state `requires(N % 8 == 0)` where it is so"
 
 
 def test_an_extent_that_no_vector_divides(tmp_path: Path) -> None:
@@ -124,9 +124,9 @@ def test_the_build_places_notes_in_the_source_and_tells_of_spills_where_there_ar
         work.products["resources"] = json.dumps(resources).encode()
         pipeline.link(work)
         found = work.data("summary")["notes"]
-        assert sorted(note["kind"] for note in found) == kinds
-        assert all(note["at"].startswith("kernels_src/unaligned.py:") and note["hint"] for note in found)
-    (told,) = (note["text"] for note in found if note["kind"] == "spill")
+        assert sorted(note["code"] for note in found) == [pipeline.NOTE_CODES[kind] for kind in kinds]
+        assert all(note["span"]["file"] == "kernels_src/unaligned.py" and note["hint"] for note in found)
+    (told,) = (note["message"] for note in found if note["code"] == "N0103")
     assert told.startswith(
         "64 bytes of registers are kept in memory; the threads' largest share is of a tile of 1 x 1024 bf16: "
     )

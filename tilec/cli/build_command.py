@@ -23,14 +23,14 @@ from tilec.project.closed_world import as_json as world_json
 from tilec.project.driver import build_project
 from tilec.project.plan import artifact_name
 from tilec.project.report import as_json as to_json
-from tilec.project.report import diagnostic_json, notes, progress, summary_line, table
+from tilec.project.report import diagnostic_json, note_records, notes, progress, summary_line, table
 
 
 def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
-    whole: bool, dump: tuple[str, str] | None,
+    whole: bool, dump: tuple[str, str] | None, deny: str | None = None,
 ) -> int:  # fmt: skip
-    """Build and print; the exit status."""
+    """Build and print; the exit status. Notes are of what was made; of everything, where `deny` makes them fail the build."""
     start = time.perf_counter()
     targets = chosen_targets(arch)
     build = open_project(project)
@@ -60,8 +60,8 @@ def build_command(
         for result in built.results:
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
-    for text in notes(built.results):
-        print_line("note", text)
+    told = notes(note_records(result for result in built.results if deny or result.status == "built"))
+    print_diagnostics(told, build.root)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))
     else:
@@ -69,7 +69,7 @@ def build_command(
         if shown:
             table(shown)
         print(summary_line(built, seconds))
-    return status_of(built.diagnostics)
+    return status_of(built.diagnostics) or int(bool(deny and told))
 
 
 def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:

@@ -19,9 +19,9 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
+from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up, note_records
 from tilec.project.plan import Planned, digests_note, plan
-from tilec.project.report import RUNGS, diagnostic_json
+from tilec.project.report import RUNGS, diagnostic_json, notes
 from tilec.project.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
 from tilec.project.worker import run as run_task
 from tilec.schedule import Schedule
@@ -32,9 +32,9 @@ from tilec.workers.verdict import diagnose
 
 def check_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], constants: tuple[str, ...], jobs: int, *, proofs: bool,
-    schedule: bool, as_json: bool,
+    schedule: bool, as_json: bool, deny: str | None = None,
 ) -> int:  # fmt: skip
-    """Judge and print; the exit status."""
+    """Judge and print; the exit status. With `deny`, notes are refusals."""
     build, entries = open_kernels(project, kernels, constants, arch)
     store = open_store()
     files = FileDigests(store, digests_note(build.root))
@@ -67,13 +67,29 @@ def check_command(
                 seen.add(mark)
                 diagnostics.append(one)
         results.append(record_of(group, outcomes, proofs=proofs, schedule=schedule))
-    print_diagnostics(diagnostics, build.root)
+    told = notes(_note_records(groups, found))
+    print_diagnostics([*diagnostics, *told], build.root)
     if as_json:
-        print(json.dumps({"kernels": results, "errors": [diagnostic_json(item, build.root) for item in diagnostics]}, indent=1))
+        errors, slow = ([diagnostic_json(item, build.root) for item in items] for items in (diagnostics, told))
+        print(json.dumps({"kernels": results, "errors": errors, "notes": slow}, indent=1))
     else:
         _print(results, proofs=proofs)
     sys.stdout.flush()
-    return status_of(diagnostics)
+    return status_of(diagnostics) or int(bool(deny and told))
+
+
+def _note_records(
+    groups: list[list[Planned]], found: dict[tuple[int, int], Outcome]
+) -> list[tuple[str, dict[str, Any]]]:  # fmt: skip
+    """The notes of all that was proven, with whose they are."""
+    return [
+        (f"{item.name} {item.target}", record)
+        for number, group in enumerate(groups)
+        for position, item in enumerate(group)
+        if (number, position) in found and not found[number, position].diagnostics
+        for products in (found[number, position].products,)
+        for record in note_records(json.loads(products["launch"]), products["spans"])
+    ]
 
 
 def record_of(group: list[Planned], outcomes: list[Outcome], *, proofs: bool, schedule: bool = False) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from tilec.cli.ending import status_of_end
 from tilec.cli.options import ARCH as _ARCH
 from tilec.cli.options import AUDIT_EPILOG, ENDED, EPILOG, add_colour
 from tilec.cli.options import CONSTANTS as _CONSTANTS
+from tilec.cli.options import DENY as _DENY
 from tilec.cli.options import JOBS as _JOBS
 from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
@@ -59,10 +60,11 @@ def tilec(cache_dir: str | None) -> None:
 @click.option("--explain", is_flag=True, help="Say why each artifact was rebuilt.")
 @click.option("--table", "whole", is_flag=True, help="List every artifact. Default: those that were not up to date.")
 @click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
+@_DENY
 @click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
 def build(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
-    whole: bool, plan: bool, dump_stage: tuple[str, str] | None,
+    whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml into artifacts/build/.
 
@@ -83,7 +85,9 @@ def build(
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
     workers = jobs or _cores()
-    return build_command(project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage)
+    return build_command(
+        project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny
+    )
 
 
 @tilec.command(epilog=EPILOG)
@@ -92,12 +96,13 @@ def build(
 @_ARCH
 @_CONSTANTS
 @click.option("--proofs", is_flag=True, help="Per access, the rung of the ladder that discharged it.")
+@_DENY
 @click.option("--schedule", is_flag=True, help="Per architecture, how threads run it: warps, stages, instructions.")
 @_JOBS
 @_JSON
 def check(
-    kernels: tuple[str, ...], project: str | None, arch: str | None, constants: tuple[str, ...], proofs: bool, schedule: bool,
-    jobs: int | None, as_json: bool,
+    kernels: tuple[str, ...], project: str | None, arch: str | None, constants: tuple[str, ...], proofs: bool, deny: str | None,
+    schedule: bool, jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Prove kernels safe and lower them for each architecture, without building them; this needs no compiler.
 
@@ -110,7 +115,9 @@ def check(
     from tilec.cli.check_command import check_command
 
     workers = jobs or _cores()
-    return check_command(project, arch, kernels, constants, workers, proofs=proofs, schedule=schedule, as_json=as_json)
+    return check_command(
+        project, arch, kernels, constants, workers, proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
+    )
 
 
 @tilec.command(epilog=EPILOG)

@@ -29,6 +29,7 @@ CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",
     help="Which specialisations; of a file, the values of its constants. A name may be repeated.",
 )  # fmt: skip
+DENY = click.option("--deny", type=click.Choice(["notes"]), help="Exit status 1 where a note is given, of what is slow.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
 

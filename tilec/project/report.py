@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tilec.diagnostics import Diagnostic, render
+from tilec.diagnostics import Diagnostic, Label, Span, render
 from tilec.project.driver import BuildResult, Progress, Result
 from tilec.terminal import wants_colour
 
@@ -88,20 +89,34 @@ def summary_line(built: BuildResult, seconds: float) -> str:
     return f"{', '.join(parts)} in {seconds:.2f} s"
 
 
-def notes(results: list[Result]) -> list[str]:
-    """What was made and is slower than it could be, one line a kernel, with what mends it: registers that spill to memory."""
-    spilling: dict[str, list[Result]] = {}
-    for result in results:
-        if result.status == "built" and result.summary["resources"]["spill_bytes"]:
-            spilling.setdefault(result.planned.request.kernel, []).append(result)
-    lines: list[str] = []
-    for kernel, found in spilling.items():
-        worst = max(found, key=lambda result: result.summary["resources"]["spill_bytes"])
-        size = worst.summary["resources"]["spill_bytes"]
-        more = f", and {len(found) - 1} more of `{kernel}` spill" if len(found) > 1 else ""
-        fix = "use smaller tiles, or raise `warps` or lower `blocks` of its schedule in build.toml"
-        lines.append(f"{worst.planned.name} {worst.planned.target}: {size} bytes of spills{more}; {fix}")
-    return lines
+def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
+    """What is slower than it could be, alike ones once. In: names of artifacts, and of each a record of `note_records`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    first: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for name, record in records:
+        place = (record["code"], str(record["span"]) if record["span"] else record["message"])
+        names = found.setdefault(place, [])
+        first.setdefault(place, record)
+        if name not in names:
+            names.append(name)
+    return [
+        Diagnostic(
+            record["code"], record["message"], Label(Span(**record["span"])) if record["span"] else None,
+            notes=(f"in {found[place][0]}" + (f" and {len(found[place]) - 1} more" if len(found[place]) > 1 else ""),),
+            hint=record["hint"],
+        )
+        for place, record in first.items()
+    ]  # fmt: skip
+
+
+def note_records(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The notes of built artifacts, with whose they are."""
+    return [
+        (f"{result.planned.name} {result.planned.target}", record)
+        for result in results
+        if result.summary
+        for record in result.summary["notes"]
+    ]
 
 
 def source_texts(diagnostics: list[Diagnostic], root: Path | None) -> dict[str, str]:
@@ -135,16 +150,27 @@ def as_json(built: BuildResult, seconds: float, root: Path | None = None) -> dic
             for result in built.results
         ],
         "errors": [diagnostic_json(item, root) for item in built.diagnostics],
+        "notes": [diagnostic_json(item, root) for item in notes(note_records(built.results))],
     }
 
 
 def diagnostic_json(item: Diagnostic, root: Path | None = None) -> dict[str, Any]:
-    """A diagnostic as plain data; `rendered` is what the terminal shows."""
-    span = item.primary.span if item.primary else None
-    place = {"file": span.file, "line": span.line, "column": span.column + 1} if span else None
-    shown = str(item.counterexample) if item.counterexample else None
+    """A diagnostic as plain data, the interface for programs that write kernels. `rendered` is what the terminal shows."""
+    shown = item.counterexample
     return {
-        "code": item.code, "message": item.message, "at": place, "counterexample": shown, "notes": list(item.notes),
-        "hint": item.hint,
+        "level": item.level, "code": item.code, "message": item.message,
+        "at": _place(item.primary) if item.primary else None,
+        "labels": [_place(label) for label in item.secondary],
+        "counterexample": {"text": str(shown), **asdict(shown)} if shown else None,
+        "notes": list(item.notes), "hint": item.hint,
         "rendered": render(item, source_texts([item], root)),
+    }  # fmt: skip
+
+
+def _place(label: Label) -> dict[str, Any]:
+    """Lines and columns from 1; the end is the first column behind."""
+    span = label.span
+    return {
+        "file": span.file, "line": span.line, "column": span.column + 1, "end_line": span.end_line,
+        "end_column": span.end_column + 1, "text": label.text,
     }  # fmt: skip

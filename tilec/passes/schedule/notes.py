@@ -71,11 +71,22 @@ def _access(op: Load | Store, warps: int) -> list[Note]:
     extent = value.tile.shape[-1]
     if width < could:
         text = f"`{tensor.name}` is {done} {width} bytes at a time: its rows or offsets are known to be multiples of no more"
-        return [Note("narrow_access", text_line(op), text, f"make them multiples of {whole} elements, or state that they are")]
+        return [Note("narrow_access", text_line(op), text, _wider(tensor, whole))]
     if could < WIDEST and extent % whole:
         text = f"`{tensor.name}` is {done} {could} bytes at a time: {extent} elements are no multiple of {whole}"
         return [Note("narrow_access", text_line(op), text, f"choose an extent that is a multiple of {whole}")]
     return []
+
+
+def _wider(tensor: Value, whole: int) -> str:
+    """What makes rows begin at multiples of `whole` elements, as far as the tensor's extents and strides say it."""
+    type_ = tensor.tensor
+    steps = type_.strides[:-1] if type_.strides is not None else type_.dims[-1:] if len(type_.dims) > 1 else ()
+    unknown = list(dict.fromkeys(str(step) for step in steps if step.symbols()))
+    if not unknown:
+        return f"make them multiples of {whole} elements, or state that they are"
+    clauses = " and ".join(f"{step if step.isidentifier() else f'({step})'} % {whole} == 0" for step in unknown)
+    return f"state `requires({clauses})` where it is so"
 
 
 def _summed_product(op: Reduce | ReduceTake, put: dict[Value, Value]) -> list[Note]:

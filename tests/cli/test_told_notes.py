@@ -1,0 +1,92 @@
+"""Notes of what is slow: told with code, place and fix, denied where asked, the same in `check`, `build` and JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import tilec
+from tilec.cli import commands
+from tilec.diagnostics import Diagnostic, Label, Span
+from tilec.pipeline import NOTE_CODES
+from tilec.project.report import diagnostic_json, notes
+
+PAGES = Path(tilec.__file__).parent / "explain"
+CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"]}
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("code", CONSTANTS)
+def test_its_page_has_a_slow_kernel_and_a_fast_one(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    slow, fast = re.findall(r"```python\n(.*?)```", (PAGES / f"{code}.md").read_text(), re.DOTALL)
+    name = re.findall(r"@tilec\.kernel\ndef (\w+)", slow)[0]
+    file = Path(f"{name}.py")
+    for text, count in ((slow, 1), (fast, 0)):
+        file.write_text(text)
+        assert commands.run(["check", str(file), *CONSTANTS[code], "--deny", "notes", "--arch", "sm_90"]) == min(count, 1)
+        err = capsys.readouterr().err
+        assert (f"note[{code}]: " in err) == bool(count), err
+        assert "error" not in err
+
+
+def test_every_code_has_a_page() -> None:
+    assert {page.stem for page in PAGES.glob("N*.md")} == set(NOTE_CODES.values())
+    assert commands.run(["explain", "n0103"]) == 0
+
+
+def test_a_build_tells_what_it_made_and_denies_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    slow = re.findall(r"```python\n(.*?)```", (PAGES / "N0101.md").read_text(), re.DOTALL)[0]
+    Path("kernels_src").mkdir()
+    Path("kernels_src/copy.py").write_text(slow)
+    Path("build.toml").write_text(
+        '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "copy"\nconstants = { BLOCK = [4096, 8192] }\n'
+    )
+    assert commands.run(["build"]) == 0
+    err = capsys.readouterr().err
+    assert err.count("note[N0101]: ") == 2  # of the load and of the store, each once
+    assert "in copy-BLOCK=4096 sm_90a and 1 more" in err
+    assert "hint: state `requires(N % 8 == 0)` where it is so" in err
+    assert commands.run(["build"]) == 0
+    assert "note" not in capsys.readouterr().err
+    assert commands.run(["build", "--deny", "notes", "--json"]) == 1
+    out, err = capsys.readouterr()
+    (first, _) = json.loads(out)["notes"]
+    assert (first["level"], first["code"], first["at"]["file"], first["at"]["line"]) == (
+        "note",
+        "N0101",
+        "kernels_src/copy.py",
+        16,
+    )
+    assert first["rendered"] in err
+    assert commands.run(["check", "--json"]) == 0
+    assert [one["at"] for one in json.loads(capsys.readouterr().out)["notes"]] == [
+        one["at"] for one in json.loads(out)["notes"]
+    ]
+
+
+def test_alike_notes_are_told_once() -> None:
+    span = {"file": "k.py", "line": 3, "column": 4, "end_line": 3, "end_column": 9}
+    record = {"code": "N0101", "message": "`x` is read 2 bytes at a time", "span": span, "hint": "widen it"}
+    elsewhere = record | {"span": span | {"line": 4}}
+    found = notes(
+        [("a", record), ("b", record), ("b", record), ("c", record), ("c", elsewhere), ("d", record | {"span": None})]
+    )
+    assert [(one.primary and one.primary.span.line, one.notes) for one in found] == [
+        (3, ("in a and 2 more",)), (4, ("in c",)), (None, ("in d",)),
+    ]  # fmt: skip
+
+
+def test_places_in_json_count_from_one_and_end_behind() -> None:
+    item = Diagnostic("E0302", "m", Label(Span("k.py", 3, 4, 3, 9), "here"), (Label(Span("k.py", 1, 0, 1, 2)),))
+    data = diagnostic_json(item)
+    assert data["at"] == {"file": "k.py", "line": 3, "column": 5, "end_line": 3, "end_column": 10, "text": "here"}
+    assert [one["line"] for one in data["labels"]] == [1]
+    assert (data["level"], data["counterexample"]) == ("error", None)
