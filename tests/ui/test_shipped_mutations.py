@@ -8,7 +8,6 @@ in which every access is padded or masked; those mutants may be accepted.
 from __future__ import annotations
 
 import ast
-import copy
 import itertools
 import tomllib
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.generate import text_with
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.frontend import load_kernel
 from tilec.ir import ops
@@ -117,24 +117,9 @@ def _step(loop: ast.Call) -> str:
 
 
 def _mutant(path: Path, tree: ast.Module, target: ast.expr, change: int, by: str, what: str, must: bool) -> Mutant:
-    changed = copy.deepcopy(tree)
-    for old, new in zip(ast.walk(tree), ast.walk(changed), strict=True):
-        if old is target:
-            assert isinstance(new, ast.expr)
-            op = ast.Add() if change > 0 else ast.Sub()
-            inner = copy.deepcopy(new)
-            _become(changed, new, ast.BinOp(inner, op, ast.parse(by, mode="eval").body))
-            break
+    made = ast.BinOp(target, ast.Add() if change > 0 else ast.Sub(), ast.parse(by, mode="eval").body)
     must = must and (path.stem, what) not in INSIDE
-    return Mutant(path.stem, what, ast.unparse(ast.fix_missing_locations(changed)) + "\n", must)
-
-
-def _become(tree: ast.Module, target: ast.expr, value: ast.expr) -> None:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and any(argument is target for argument in node.args):
-            node.args = [value if argument is target else argument for argument in node.args]
-        elif isinstance(node, ast.Tuple) and any(element is target for element in node.elts):
-            node.elts = [value if element is target else element for element in node.elts]
+    return Mutant(path.stem, what, text_with(tree, target, made), must)
 
 
 def _decorated(node: ast.FunctionDef) -> bool:
