@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _TESTS = itertools.count()
+
+Make = Callable[[Path], object]
+"""Fills an empty folder."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,6 +70,33 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
         for name in ("TILEC_CACHE_DIR", "TILEC_CACHE_KEY_FILE"):
             patch.delenv(name, raising=False)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def made_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Make], Path]:
+    """`made_once(name, make)`: a folder that `make` has filled, in this run once for all workers; a test only reads it."""
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a worker's own lies in the folder of the run
+        base = base.parent
+
+    def made(name: str, make: Make) -> Path:
+        folder = base / f"once-{name}"
+        with (base / f"once-{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                begun = base / f"once-{name}.{os.getpid()}"
+                begun.mkdir()
+                make(begun)
+                begun.rename(folder)
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def shipped_store(made_once: Callable[[str, Make], Path]) -> Path:
+    """A store for tests that build shipped kernels and are not about the store: what one of them built, the next one has."""
+    return made_once("store", lambda _: None)
 
 
 @pytest.fixture(autouse=True)

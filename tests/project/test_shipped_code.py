@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -56,12 +57,12 @@ class Products:
 
 
 @pytest.fixture(scope="module")
-def products(tmp_path_factory: pytest.TempPathFactory) -> Products:
-    """One build by two workers, with a store of its own."""
+def products(tmp_path_factory: pytest.TempPathFactory, shipped_store: Path) -> Products:
+    """One build by two workers."""
     root = tmp_path_factory.mktemp("shipped")
     (root / "kernels_src").symlink_to(shipped.ROOT / "kernels_src")
     (root / "build.toml").write_text(build_file())
-    environment = os.environ | {"TILEC_CACHE_DIR": str(root / "cache")}
+    environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
     command = [sys.executable, "-m", "tilec", "build", "--jobs", "2"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
     loaded = [load_artifact(path) for path in sorted((root / "artifacts/build").rglob("*.cubin"))]

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -116,14 +117,15 @@ def test_another_checkout_runs_no_worker_of_this_one(folder: Path, tmp_path: Pat
     assert '"proven"' in run(other, "-P", "-m", "tilec", "check", "--json", env=store) and not ran.exists()
 
 
-def others() -> list[str]:
+@cache
+def others() -> tuple[str, ...]:
     """This Python, and the others that tilec supports where they are installed."""
     found = [sys.executable]
     for version in ("3.11", "3.12", "3.13"):
         path = shutil.which(f"python{version}")
         if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
             found.append(path)
-    return found
+    return tuple(found)
 
 
 ASK = """
