@@ -6,6 +6,8 @@ import fcntl
 import itertools
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,19 @@ def made_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def shipped_store(made_once: Callable[[str, Make], Path]) -> Path:
     """A store for tests that build shipped kernels and are not about the store: what one of them built, the next one has."""
     return made_once("store", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The bundle of the smallest model for one architecture, packed in a process from this checkout."""
+
+    def pack(folder: Path) -> None:
+        command = [sys.executable, "-m", "tilec", "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]
+        environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
+        subprocess.run([*command, "--arch", "sm_90", "-o", str(folder)], env=environment, check=True, capture_output=True)
+
+    (path,) = made_once("bundle", pack).iterdir()
+    return path
 
 
 @pytest.fixture(autouse=True)
