@@ -43,7 +43,7 @@ Make = Callable[[Path], object]
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tilec")
     group.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/ui and other golden files")
-    group.addoption("--soundness-kernels", type=int, default=500, help="how many random kernels to judge (default 500)")
+    group.addoption("--soundness-kernels", type=int, default=200, help="how many random kernels to judge (default 200)")
     group.addoption("--soundness-seed", type=int, default=0, help="seed of the first random kernel (default 0)")
 
 
