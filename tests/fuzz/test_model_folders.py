@@ -17,11 +17,11 @@ from tests.fuzz.model_folders import CHANGES
 
 @pytest.mark.parametrize("first", [0, 1_000_000])
 def test_forged_folders_end_in_one_line(tmp_path: Path, first: int) -> None:
-    verdicts = list(campaign(first, 30, tmp_path))
-    assert [verdict["seed"] for verdict in verdicts] == list(range(first, first + 30))
+    verdicts = list(campaign(first, 20, tmp_path))
+    assert [verdict["seed"] for verdict in verdicts] == list(range(first, first + 20))
     found = summary(verdicts)
     assert found["wrong"] == []
-    assert 0 < found["answered"] < 30
+    assert 0 < found["answered"] < 20
     assert len(found["changes"]) > len(CHANGES) // 3
 
 

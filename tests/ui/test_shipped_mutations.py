@@ -149,8 +149,7 @@ def _clipped(body: list[ast.stmt], words: tuple[str, ...] = ("load", "store", "g
     return all(any(keyword.arg in ("pad", "mask") for keyword in call.keywords) for call in accesses)
 
 
-def _all() -> list[Mutant]:
-    return [mutant for path in sorted(SHIPPED.glob("*.py")) if "@tilec.kernel" in path.read_text() for mutant in mutants(path)]
+ALL = [mutant for path in sorted(SHIPPED.glob("*.py")) if "@tilec.kernel" in path.read_text() for mutant in mutants(path)]
 
 
 def _refusals(mutant: Mutant, folder: Path) -> tuple[Diagnostic, ...]:
@@ -179,10 +178,10 @@ def _walk(block: Block) -> Iterator[object]:
 
 
 def test_there_are_mutants() -> None:
-    assert len(_all()) >= 20
+    assert len(ALL) >= 20
 
 
-@pytest.mark.parametrize("mutant", _all(), ids=str)
+@pytest.mark.parametrize("mutant", ALL, ids=str)
 def test_off_by_one(mutant: Mutant, tmp_path: Path) -> None:
     refusals = _refusals(mutant, tmp_path)
     if mutant.must:
