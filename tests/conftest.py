@@ -34,10 +34,28 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+LONGEST = (
+    "project/test_shipped_code.py", "programs/test_programs.py", "bundle/test_pack.py", "ui/test_shipped_mutations.py",
+    "emulator/test_every_kernel.py", "engine/test_interpreter_backend.py", "lowering/test_shipped_results.py",
+    "ir/test_text_form.py", "audit/test_proofs.py", "soundness/test_random_kernels.py", "lowering/test_wrapping.py",
+    "mutation/test_mutants.py", "lowering/test_attention_results.py", "project/test_endings.py", "workers/test_paths.py",
+    "lowering/test_positions.py", "cli/test_check.py", "emulator/test_command.py", "frontend/test_fuzz.py",
+    "fuzz/test_builds.py", "fuzz/test_stores.py", "fuzz/test_model_folders.py", "frontend/test_ir.py", "test_collection.py",
+)  # fmt: skip
+"""Files that take longest, which begin first: a worker that gets one at the end leaves the others without work."""
 _TESTS = itertools.count()
 
 Make = Callable[[Path], object]
 """Fills an empty folder."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of `LONGEST` first; by `--no-loadscope-reorder` xdist keeps to that and not to which file has most tests."""
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(LONGEST)}
+    if gone := [path.name for path in places if not path.is_file()]:
+        raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that are not there: {', '.join(gone)}")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
