@@ -29,7 +29,7 @@ from tilec.passes.schedule.staging import stage
 from tilec.passes.schedule.versioning import version
 from tilec.target import SM_90A, SM_120A, Target
 
-SECONDS = 2.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
+SECONDS = 20.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
 
 
 def assert_round_trip(text: str) -> None:

@@ -64,7 +64,7 @@ def products(tmp_path_factory: pytest.TempPathFactory, shipped_store: Path) -> P
     (root / "build.toml").write_text(build_file())
     environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
     command = [sys.executable, "-m", "tilec", "build", "--jobs", "2"]
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1800)
     loaded = [load_artifact(path) for path in sorted((root / "artifacts/build").rglob("*.cubin"))]
     with ThreadPoolExecutor(2) as pool:
         found = [instructions(sass) for sass in pool.map(disassemble, [cubin for _, cubin in loaded])]

@@ -65,7 +65,7 @@ def run(folder: Path, *command: str, env: dict[str, str] | None = None, python: 
     ran.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
     environment |= {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(folder.parent / "store")} | (env or {})
-    done = subprocess.run([python, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([python, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
     assert not ran.exists(), ran.read_text()
     assert done.returncode == 0, done.stderr
     return done.stdout
