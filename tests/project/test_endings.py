@@ -142,8 +142,9 @@ def test_a_build_that_waits_says_for_whom(root: Path) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
         begin = f"waiting for process {process.pid} in `{root}`, which makes ptx of copy_a for sm_90a since "
         command = [sys.executable, "-c", COMMAND]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, cwd=root, env=environment, **pipes) as other:
+        with subprocess.Popen(
+            command, cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as other:
             assert other.stderr is not None
             said: list[str] = []
             for line in other.stderr:
