@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,7 @@ def made_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         with (base / f"once-{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
-                begun = base / f"once-{name}.{os.getpid()}"
-                begun.mkdir()
+                begun = Path(tempfile.mkdtemp(dir=base))
                 make(begun)
                 begun.rename(folder)
         return folder
