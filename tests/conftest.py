@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import signal
-from collections.abc import Generator
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +35,34 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+LONGEST = (
+    "project/test_shipped_code.py", "programs/test_programs.py", "bundle/test_pack.py", "ui/test_shipped_mutations.py",
+    "emulator/test_every_kernel.py", "engine/test_interpreter_backend.py", "lowering/test_shipped_results.py",
+    "ir/test_text_form.py", "audit/test_proofs.py", "soundness/test_random_kernels.py", "lowering/test_wrapping.py",
+    "mutation/test_mutants.py", "lowering/test_attention_results.py", "project/test_endings.py", "workers/test_paths.py",
+    "lowering/test_positions.py", "cli/test_check.py", "emulator/test_command.py", "frontend/test_fuzz.py",
+    "fuzz/test_builds.py", "fuzz/test_stores.py", "fuzz/test_model_folders.py", "frontend/test_ir.py", "test_collection.py",
+)  # fmt: skip
+"""Files that take longest, which begin first: a worker that gets one at the end leaves the others without work."""
 _TESTS = itertools.count()
+
+Make = Callable[[Path], object]
+"""Fills an empty folder."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of `LONGEST` first; by `--no-loadscope-reorder` xdist keeps to that and not to which file has most tests."""
+    folder = Path(__file__).parent
+    places = {folder / name: place for place, name in enumerate(LONGEST)}
+    if gone := [path.name for path in places if not path.is_file()]:
+        raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that are not there: {', '.join(gone)}")
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tilec")
     group.addoption("--bless", action="store_true", help="rewrite the expected texts of tests/ui and other golden files")
-    group.addoption("--soundness-kernels", type=int, default=500, help="how many random kernels to judge (default 500)")
+    group.addoption("--soundness-kernels", type=int, default=200, help="how many random kernels to judge (default 200)")
     group.addoption("--soundness-seed", type=int, default=0, help="seed of the first random kernel (default 0)")
 
 
@@ -66,6 +91,45 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
         for name in ("TILEC_CACHE_DIR", "TILEC_CACHE_KEY_FILE"):
             patch.delenv(name, raising=False)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def made_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Make], Path]:
+    """`made_once(name, make)`: a folder that `make` has filled, in this run once for all workers; a test only reads it."""
+    base = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):  # a worker's own lies in the folder of the run
+        base = base.parent
+
+    def made(name: str, make: Make) -> Path:
+        folder = base / f"once-{name}"
+        with (base / f"once-{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                begun = Path(tempfile.mkdtemp(dir=base))
+                make(begun)
+                begun.rename(folder)
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def shipped_store(made_once: Callable[[str, Make], Path]) -> Path:
+    """A store for tests that build shipped kernels and are not about the store: what one of them built, the next one has."""
+    return made_once("store", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) -> Path:
+    """The bundle of the smallest model for one architecture, packed in a process from this checkout."""
+
+    def pack(folder: Path) -> None:
+        command = [sys.executable, "-m", "tilec", "bundle", "pack", "--project", _ROOT, "--model", "qwen3-0.6b"]
+        environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
+        subprocess.run([*command, "--arch", "sm_90", "-o", str(folder)], env=environment, check=True, capture_output=True)
+
+    (path,) = made_once("bundle", pack).iterdir()
+    return path
 
 
 @pytest.fixture(autouse=True)

@@ -63,3 +63,12 @@ def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[st
 NAMES = tuple(entries())
 CASES = [(name, target) for name in NAMES for target in TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]
+TENSOR_CORES = ("matmul", "flash_attention", "decode_attention")
+"""Kernels whose code differs between architectures in more than its header."""
+AROUND = [
+    (name, target)
+    for turn, name in enumerate(NAMES)
+    for target in (TARGETS if name in TENSOR_CORES else (TARGETS[turn % len(TARGETS)],))
+]
+"""Every kernel, those of tensor cores on all architectures, the others on one each, in turn."""
+AROUND_IDS = [f"{name}-{target}" for name, target in AROUND]

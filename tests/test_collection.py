@@ -57,20 +57,14 @@ def test_a_tree_whose_tests_are_all_collected(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr().out == "2 test files, each collected\n"
 
 
-def test_files_in_folders_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["ci/test_b.py", "tests/.hidden/b_test.py", "tests/build/test_b.py", "tests/dist/test_b.py"]
-    assert check_tests.main(project(tmp_path, "tests/test_a.py", *names)) == 1
+def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of some folders, and one without a test; one whose only test is for a GPU counts."""
+    names = ["ci/test_b.py", "tests/.hidden/b_test.py", "tests/build/test_b.py", "tests/dist/test_b.py", "tests/test_z.py"]
+    root = project(tmp_path, "tests/test_a.py", "tests/test_gpu.py", *names)
+    (root / "tests" / "test_z.py").write_text("def tset_it() -> None: ...\n")
+    (root / "tests" / "test_gpu.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_it() -> None: ...\n")
+    assert check_tests.main(root) == 1
     assert capsys.readouterr().out.splitlines() == [f"{name}: pytest collects no test of it" for name in names]
-
-
-def test_a_file_without_a_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_tests.main(project(tmp_path, "tests/test_a.py", content="def tset_it() -> None: ...\n")) == 1
-    assert capsys.readouterr().out == "tests/test_a.py: pytest collects no test of it\n"
-
-
-def test_tests_for_a_gpu_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = "import pytest\n@pytest.mark.gpu\ndef test_it() -> None: ...\n"
-    assert check_tests.main(project(tmp_path, "tests/test_a.py", content=content)) == 0
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

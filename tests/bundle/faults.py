@@ -229,7 +229,7 @@ def concurrent_builders(root: Path, store: Path, command: list[str], builders: i
     ]
     made: dict[tuple[str, str, str], int] = {}
     for run in runs:
-        out, err = run.communicate(timeout=300)
+        out, err = run.communicate(timeout=1800)
         if run.returncode != 0:
             result.unexplained.append(err.decode()[-500:])
             continue

@@ -100,7 +100,10 @@ def test_golden_files_round_trip_and_read_as_one_fact_per_line(tmp_path: Path) -
     assert caught.value.diagnostics[0].code == "E0708"
 
 
-def test_project_holds_to_its_golden_files_on_one_architecture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_project_holds_to_its_golden_files_on_one_architecture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, shipped_store: Path
+) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(shipped_store))
     project, golden = tmp_path / "p", ROOT / "tests" / "golden"
     shutil.copytree(ROOT / "kernels_src", project / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "engine" / "models", project / "engine" / "models", ignore=shutil.ignore_patterns("*.py*"))

@@ -178,7 +178,7 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
             time.sleep(0.01)
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(120)
+        process.wait(600)
     assert not Store(tmp_path / "store").make(KEY, lambda: {"a": b"1"}).hit  # returns at all, as the lock is free
 
 
@@ -202,7 +202,7 @@ def test_writer_killed_at_any_point_leaves_sound_entries(tmp_path: Path) -> None
         process.stdout.readline()
         time.sleep(0.05 + 0.017 * attempt)
         process.kill()
-        process.wait(120)
+        process.wait(600)
         process.stdout.close()
     store = Store(root)
     keys = [key for key, _ in store.records()]

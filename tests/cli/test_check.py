@@ -141,12 +141,11 @@ def product(a: In[E, M, 64], b: In[E, N, 64], out: Out[f32, M, N], *, E: Const):
 '''
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
-def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixture[str], arch: str) -> None:
+def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A product of f8 is proven, and has no form on the tensor cores: `check` said nothing of it, `build` failed."""
     (root / "kernels_src/product.py").write_text(PRODUCT)
     entry = '\n[[kernel]]\nname = "product"\nconstants = { E = ["bf16", "f8e4m3"] }\n'
-    (root / "build.toml").write_text(BUILD.replace('"sm_90", "sm_100", "sm_120"', f'"{arch}"') + entry)
+    (root / "build.toml").write_text(BUILD + entry)
     assert commands.run(["check", "product"]) == 1
     out, err = capsys.readouterr()
     assert [line.split()[:2] for line in out.splitlines()] == [["product-E=bf16", "proven"], ["product-E=f8e4m3", "refused"]]
@@ -155,7 +154,7 @@ def test_check_refuses_what_build_refuses(root: Path, capsys: pytest.CaptureFixt
     told = err.partition("\n   = ")[0]
     assert commands.run(["build", "-k", "product"]) == 1
     out, err = capsys.readouterr()
-    assert "1 built, 0 up to date, 1 failed" in out
+    assert "3 built, 0 up to date, 3 failed" in out
     assert told.partition("\n\n")[0] in err
     assert commands.run(["check", "product", "--json"]) == 1  # from the store, where it is known
     assert [one["status"] for one in json.loads(capsys.readouterr().out)["kernels"]] == ["proven", "refused"]

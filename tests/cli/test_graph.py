@@ -17,19 +17,26 @@ GALLERY = ROOT / "artifacts" / "gallery"
 def drawn(kernel: str, folder: Path, seed: int) -> bytes:
     """The drawing of a kernel of this project by a process whose strings hash by `seed`."""
     output = folder / f"{kernel}-{seed}.svg"
+    if output.exists():
+        return output.read_bytes()
     command = [sys.executable, "-m", "tilec", "graph", kernel, "--project", str(ROOT), "-o", str(output)]
     environment = os.environ | {"PYTHONHASHSEED": str(seed)}
     subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
     return output.read_bytes()
 
 
+@pytest.fixture(scope="module")
+def drawings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drawings")
+
+
 @pytest.mark.parametrize("kernel", ["matmul", "qk_norm_rope_kv"])
-def test_drawing_is_the_same_in_every_process(kernel: str, tmp_path: Path) -> None:
-    assert len({drawn(kernel, tmp_path, seed) for seed in (0, 1, 2)}) == 1
+def test_drawing_is_the_same_in_every_process(kernel: str, drawings: Path) -> None:
+    assert drawn(kernel, drawings, 0) == drawn(kernel, drawings, 1)
 
 
-def test_the_picture_in_the_gallery_is_what_is_drawn(tmp_path: Path, bless: bool) -> None:
-    found = drawn("matmul", tmp_path, 0)
+def test_the_picture_in_the_gallery_is_what_is_drawn(drawings: Path, bless: bool) -> None:
+    found = drawn("matmul", drawings, 0)
     if bless:
         (GALLERY / "matmul.svg").write_bytes(found)
     assert (GALLERY / "matmul.svg").read_bytes() == found

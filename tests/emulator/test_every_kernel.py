@@ -31,6 +31,7 @@ def test_a_shipped_kernel_emulates_without_fault_and_agrees_with_its_reference(n
     for seed in (0, 1) if arch == "sm_90a" or name not in EVERYWHERE else (0,):
         report = shipped_run.emulate(made, arrays, seed=seed)
         assert report.clean, "\n".join(map(str, report.faults))
+        assert report.statistics["coverage"] > 0.1
         for output, truth in exact.items():
             found = report.tensors[output]
             if found.dtype.kind in "iu":

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_cuda_backend import SMALLEST, FakeDriver, bundle
+from test_cuda_backend import SMALLEST, FakeDriver
 from test_engine_cli import CONFIG
 from test_verify import contract
 
@@ -33,8 +33,6 @@ from engine.tools.dummy_weights import dummy_weights
 from engine.tools.head_read import HeadRead
 from tilec.runtime import Bundle, Device
 from tilec.step.graph import Op
-
-__all__ = ["bundle"]  # a fixture of another module
 
 
 class TimedBackend:

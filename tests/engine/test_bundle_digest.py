@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cuda_backend import bundle
 from test_engine_cli import answer, model
 from test_text import folder
 
@@ -16,7 +15,7 @@ from engine.api import Engine
 from engine.errors import BundleRefused, UsageError
 from tilec.runtime import Bundle
 
-__all__ = ["answer", "bundle", "folder", "model"]  # fixtures of other modules
+__all__ = ["answer", "folder", "model"]  # fixtures of other modules
 
 
 def test_the_command_takes_a_digest(answer: Callable[..., Any], bundle: Bundle) -> None:

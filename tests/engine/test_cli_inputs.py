@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cuda_backend import FakeDriver, bundle
+from test_cuda_backend import FakeDriver
 from test_engine_cli import answer, model
 from test_text import folder
 
 from tilec.runtime import DriverError
 
-__all__ = ["answer", "bundle", "folder", "model"]  # fixtures of other modules
+__all__ = ["answer", "folder", "model"]  # fixtures of other modules
 
 Answer = Callable[..., tuple[int, str, str]]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ from engine.models.config import ModelConfig
 from engine.models.rope import rope_table
 from engine.sampling import SamplingParams, uniforms
 from engine.tools.dummy_weights import dummy_weights
-from tests import shipped
-from tilec.runtime import Bundle, Device, DriverError, LaunchError, open_bundle
+from tilec.runtime import Bundle, Device, DriverError, LaunchError
 from tilec.step.step import CHUNK_TOKENS
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
@@ -36,15 +34,6 @@ SMALLEST = ModelConfig(
     torch_dtype="bfloat16",
 )  # fmt: skip
 """Qwen3 0.6B with two layers and a small vocabulary."""
-
-
-@pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    folder = tmp_path_factory.mktemp("bundles")
-    pack = [sys.executable, "-m", "tilec", "bundle", "pack", "--project", str(shipped.ROOT), "--model", "qwen3-0.6b"]
-    subprocess.run([*pack, "--arch", "sm_90", "-o", str(folder)], check=True, capture_output=True)
-    (path,) = folder.iterdir()
-    return open_bundle(path)
 
 
 @pytest.fixture

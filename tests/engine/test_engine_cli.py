@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cuda_backend import SMALLEST, FakeDriver, bundle
+from test_cuda_backend import SMALLEST, FakeDriver
 from test_text import folder
 
 from engine import api
@@ -19,7 +19,7 @@ from engine.cli import run
 from engine.errors import UsageError
 from tilec.runtime import Bundle, Device
 
-__all__ = ["bundle", "folder"]  # fixtures of other modules
+__all__ = ["folder"]  # fixtures of other modules
 
 CONFIG = {
     "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "hidden_act": "silu", "attention_bias": False,

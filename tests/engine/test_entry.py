@@ -38,7 +38,7 @@ def start(
     command = [sys.executable, *arguments]
     if shell:
         command = ["sh", "-c", f'"$@" {shell}', "sh", *command]
-    return subprocess.run(command, capture_output=True, cwd=folder, env=environment | variables, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, cwd=folder, env=environment | variables, timeout=600, check=False)
 
 
 def test_a_closed_stdout() -> None:

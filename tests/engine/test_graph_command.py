@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from test_cuda_backend import bundle
 from test_engine_cli import CONFIG, model
 from test_text import folder
 
@@ -16,7 +15,7 @@ from engine.graph.plan import lifetimes, plan_memory
 from engine.models.config import ModelConfig
 from engine.models.steps import step
 
-__all__ = ["bundle", "folder", "model"]  # fixtures of other modules
+__all__ = ["folder", "model"]  # fixtures of other modules
 
 
 @pytest.mark.parametrize(("tokens", "past"), [(1, 0), (9, 0), (9, 40)])

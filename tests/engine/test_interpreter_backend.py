@@ -85,15 +85,14 @@ def models(folders: dict[bool, Path]) -> Callable[[bool, str], Model]:
     return model
 
 
-@pytest.mark.parametrize(("tied", "dtype"), CASES)
-@pytest.mark.parametrize("tokens", [1, 5, 17, 70])
+@pytest.mark.parametrize(("tokens", "tied", "dtype"), [(1, *CASES[0]), (17, *CASES[1]), *((70, *case) for case in CASES)])
 def test_logits_of_a_prompt(models: Callable[..., Model], tied: bool, dtype: str, tokens: int) -> None:
     model = models(tied, dtype)
     assert model.far(model.backend.prompt_logits(IDS[:tokens]), tokens - 1) < 1
     assert model.backend.position == tokens
 
 
-@pytest.mark.parametrize(("tied", "dtype"), CASES)
+@pytest.mark.parametrize(("tied", "dtype"), [CASES[0], CASES[3]])
 def test_logits_of_decode_steps_across_the_end_of_a_tile(models: Callable[..., Model], tied: bool, dtype: str) -> None:
     model = models(tied, dtype)
     model.backend.prompt_logits(IDS[: SLOTS - 3])

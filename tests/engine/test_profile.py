@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 from one_sequence import OneSequence
 from rich.console import Console
-from test_cuda_backend import SMALLEST, FakeDriver, backend, bundle
+from test_cuda_backend import SMALLEST, FakeDriver, backend
 
 from engine.backends import cuda
 from engine.tools.profile import OpProfile, StepProfile, profile_decode, table
 
-__all__ = ["backend", "bundle"]
+__all__ = ["backend"]
 
 
 def test_kinds_bytes_and_times(backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:

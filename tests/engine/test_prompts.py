@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from one_sequence import OneSequence
-from test_cuda_backend import SMALLEST, backend, bundle
+from test_cuda_backend import SMALLEST, backend
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.prompts import Prompts
@@ -25,7 +25,7 @@ from tilec.step.step import ALL_PAIRS, HEADS
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver, Recorded, argument_bytes
 
-__all__ = ["backend", "bundle"]  # fixtures of another module
+__all__ = ["backend"]  # fixtures of another module
 
 LENGTHS = [(1, 0), (2, 0), (17, 5), (64, 1024), (65, 3000), (500, 1), (1023, 2000), (1024, 1024)]
 

@@ -89,7 +89,7 @@ def test_seed_is_accepted(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_mutated_tokens(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(60):
+    for _ in range(30):
         text = text_of(rng.choice(SEEDS), before=BEFORE)
         start = text.index("LIMIT =")
         for _ in range(rng.randint(1, 3)):
@@ -116,7 +116,7 @@ class Swap(ast.NodeTransformer):
 def test_mutated_trees(tmp_path: Path, seed: int) -> None:
     rng = random.Random(1000 + seed)
     extra = [ast.parse(token, mode="eval").body for token in TOKENS if _is_expression(token)]
-    for _ in range(60):
+    for _ in range(30):
         tree = ast.parse(text_of(rng.choice(SEEDS), before=BEFORE))
         kernel = tree.body[-1]
         pool = [node for node in ast.walk(kernel) if isinstance(node, ast.expr) and not hasattr(node, "id")] + extra

@@ -24,7 +24,7 @@ from tests.fuzz.limits import STRANGER, limited, small_disk
 from tests.project import project
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-BUDGET: Final = 120.0
+BUDGET: Final = 600.0
 """Seconds for one build, on a busy machine."""
 COMMAND: Final = """
 import sys
@@ -247,7 +247,7 @@ class Campaign:
             wrong.append(f"status {outcome.status} without an error: {said[-300:]!r}")
         if outcome.fault.sent in (0, *SIGNALS[:2]) and "interrupted" in said:
             wrong.append("nobody interrupted it")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while family(session) and time.monotonic() < deadline:
             time.sleep(0.01)
         for pid in family(session):

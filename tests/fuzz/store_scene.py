@@ -22,7 +22,7 @@ from typing import Any
 from tests.project import project
 from tilec.cache.seal import KEY_FILE
 
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 @dataclass

@@ -12,7 +12,7 @@ import pytest
 from tests.fuzz import store_forgeries, store_scene, stores
 from tests.fuzz.store_watch import Watch
 
-COUNT = 40
+COUNT = 28
 
 
 @pytest.fixture(scope="module")

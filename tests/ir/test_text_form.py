@@ -29,7 +29,7 @@ from tilec.passes.schedule.staging import stage
 from tilec.passes.schedule.versioning import version
 from tilec.target import SM_90A, SM_120A, Target
 
-SECONDS = 2.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
+SECONDS = 20.0  # a text of a few thousand characters takes milliseconds; this is no measurement, it catches what never ends
 
 
 def assert_round_trip(text: str) -> None:
@@ -43,7 +43,7 @@ def test_shipped_kernels_come_back(name: str) -> None:
     assert_round_trip(print_function(shipped.load(name)))
 
 
-@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+@pytest.mark.parametrize(("name", "target"), shipped.AROUND, ids=shipped.AROUND_IDS)
 def test_every_point_of_the_pipeline_comes_back(name: str, target: Target) -> None:
     function = shipped.load(name)
     schedule = choose(function, target)
@@ -57,7 +57,7 @@ def test_every_point_of_the_pipeline_comes_back(name: str, target: Target) -> No
     assert_round_trip(print_function(shipped.prepared(name, target)))
 
 
-@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+@pytest.mark.parametrize(("name", "target"), shipped.AROUND, ids=shipped.AROUND_IDS)
 def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
     prepared = shipped.prepared(name, target)
     expected = lower(prepared, target)
@@ -233,9 +233,9 @@ def judge(text: str) -> str:
 
 
 def test_mutated_texts_are_judged() -> None:
-    answers = [judge(mutated(seed)) for seed in range(1200)]
+    answers = [judge(mutated(seed)) for seed in range(700)]
     # All three answers must be common, or the mutations say nothing about one of the two checks.
-    assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > 40
+    assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > 25
 
 
 @settings(max_examples=150, deadline=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +30,9 @@ def mutants(path: Path) -> list[Mutant]:
     kernel = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node))
     names = _sizes(kernel)
     found: dict[str, Mutant] = {}
-    for kind, what, change in _changes(kernel, names):
-        text = _changed(tree, kernel, change)
-        if text is not None:
-            found.setdefault(text, Mutant(path.stem, kind, what, text))
+    for kind, what, (target, make) in _changes(kernel, names):
+        text = text_with(tree, target, make(target))
+        found.setdefault(text, Mutant(path.stem, kind, what, text))
     found.pop(ast.unparse(tree) + "\n", None)
     return list(found.values())
 
@@ -157,19 +155,18 @@ def _without(keyword: str) -> Callable[[ast.AST], ast.AST]:
     return change
 
 
-class _Replace(ast.NodeTransformer):
-    def __init__(self, target: ast.AST, made: ast.AST) -> None:
-        self.target, self.made = target, made
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        return self.made if node is self.target else self.generic_visit(node)
-
-
-def _changed(tree: ast.Module, kernel: ast.FunctionDef, change: Change) -> str | None:
-    target, make = change
-    copied = copy.deepcopy(tree)
-    for old, new in zip(ast.walk(tree), ast.walk(copied), strict=True):
-        if old is target:
-            changed = _Replace(new, make(copy.deepcopy(new))).visit(copied)
-            return ast.unparse(ast.fix_missing_locations(changed)) + "\n"
-    return None
+def text_with(tree: ast.Module, target: ast.AST, made: ast.AST) -> str:
+    """The text of `tree` with `made` in the place of `target`; `tree` is afterwards what it was. `made` may hold `target`."""
+    for parent in ast.walk(tree):
+        for name, value in ast.iter_fields(parent):
+            if value is target:
+                changed: object = made
+            elif isinstance(value, list) and any(item is target for item in value):
+                changed = [made if item is target else item for item in value]
+            else:
+                continue
+            setattr(parent, name, changed)
+            text = ast.unparse(tree) + "\n"
+            setattr(parent, name, value)
+            return text
+    raise LookupError("the tree does not hold what is to be replaced")

@@ -1,14 +1,13 @@
 """Random tile programs: the interpreter, the MLIR block machine and the PTX emulator give the same; nothing races.
 
-Each program runs on one architecture, which goes around with its number. `ci/bench/programs.py` runs thousands on all three.
+Each program runs on one architecture. `ci/bench/programs.py` runs thousands on all three.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
+from tests.programs.chosen import CHOSEN, COUNT, parts
 from tests.programs.generate import odd_program, program
 from tests.programs.machines import load
 from tests.programs.traffic import odd_traffic, traffic
@@ -18,31 +17,29 @@ from tilec.passes.schedule import prepare
 from tilec.schedule import Overrides
 from tilec.target import TARGETS
 
-BATCH = 50
 
-
-def jobs(kind: str, first: int, count: int) -> list[Job]:
-    """Programs in a row, the architecture by number; each tenth is proven too, each fifth runs on the block machine."""
-    return [
-        Job(kind, n, (TARGETS[n % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), n % 10 == 0, n % 5 == 0)
-        for n in range(first, first + count)
-    ]
-
-
-@pytest.mark.parametrize("first", range(0, 200, BATCH))
-@pytest.mark.parametrize("kind", ["program", "traffic"])
-def test_all_machines_agree(kind: str, first: int) -> None:
-    kinds: Counter[str] = Counter()
-    for job, outcome in examine_all(jobs(kind, first, BATCH)):
-        kinds[outcome.kind] += 1
+def all_equal(jobs: list[Job]) -> None:
+    """Every machine gives the same for each of the programs."""
+    done = 0
+    for job, outcome in examine_all(jobs):
         assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
-    assert kinds["equal"] == BATCH
+        done += 1
+    assert done == len(jobs)
 
 
-@pytest.mark.parametrize("first", range(0, 150, BATCH))
-@pytest.mark.parametrize("kind", ["odd program", "odd traffic"])
-def test_all_machines_agree_where_extents_are_no_powers_of_two(kind: str, first: int) -> None:
-    test_all_machines_agree(kind, first)
+@pytest.mark.parametrize("kind", CHOSEN)
+def test_all_machines_agree(kind: str) -> None:
+    """The architecture goes around; each fifth is proven too, each fourth runs on the block machine."""
+    jobs = [
+        Job(kind, n, (TARGETS[turn % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), turn % 5 == 0, turn % 4 == 0)
+        for turn, n in enumerate(CHOSEN[kind])
+    ]
+    all_equal(jobs)
+
+
+def test_the_chosen_programs_have_all_that_the_first_hundreds_have() -> None:
+    had = set[str]().union(*(parts(kind, number) for kind, numbers in CHOSEN.items() for number in numbers))
+    assert len(had) >= COUNT, "the generator makes others than it did: choose anew with `python -m tests.programs.chosen`"
 
 
 def test_odd_programs_have_layouts_that_wrap() -> None:
@@ -68,19 +65,15 @@ def test_odd_programs_have_layouts_that_wrap() -> None:
     } <= met, met
 
 
-@pytest.mark.parametrize("number", [390, 1183, 3276, 4621])
-def test_past_disagreements_stay_settled(number: int) -> None:
+def test_past_disagreements_stay_settled() -> None:
     """1183: `shl` of i64 by amounts from 2^32 on, of which LLVM keeps the low bits. The others were faults of the judges: bits
     of a NaN on the block machine (390), `min.relu` in the emulator (3276), the bound of an atomic minimum (4621)."""
-    ((job, outcome),) = examine_all([Job("program", number, (TARGETS[0].name,), block_machine=True)])
-    assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
+    all_equal([Job("program", n, (TARGETS[0].name,), block_machine=True) for n in (390, 1183, 3276, 4621)])
 
 
-@pytest.mark.parametrize("number", [203, 1936, 2411, 2847])
-def test_halves_that_nobody_defined_are_dropped(number: int) -> None:
+def test_halves_that_nobody_defined_are_dropped() -> None:
     """LLVM packs a value beside an undefined one and takes it out again, which the emulator took for a use of the latter."""
-    ((job, outcome),) = examine_all([Job("traffic", number, (TARGETS[number % 3].name,), (0, number + 1))])
-    assert outcome.kind == "equal", f"{outcome.kind}: {outcome.detail}\n{job.make().text}"
+    all_equal([Job("traffic", n, (TARGETS[n % 3].name,), (0, n + 1)) for n in (203, 1936, 2411, 2847)])
 
 
 def test_programs_cover_the_language() -> None:

@@ -1,7 +1,7 @@
 """Stages that stand in for the compilers: quick, deterministic, and able to fail in every way a real one can.
 
-What a stage does is written in the kernel file: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`,
-`#! full`, `#! raise`, `#! spin`, `#! hang`,
+What a stage does is written in the kernel file: a line `#! refuse`, `#! abort`, `#! abort sm_90a`, `#! sleep 0.5`, `#! wait`
+(for a file `go` in the project), `#! full`, `#! raise`, `#! spin`, `#! hang`,
 `#! eat`, `#! much` or `#! killed`. Comments (`# ...`) are dropped by the first stage, as the front end drops them.
 """
 
@@ -96,6 +96,10 @@ def _ptx(work: pipeline.Work) -> dict[str, bytes]:
         if line.startswith("#! sleep"):
             Path(work.request.root, f"sleeping-{os.getpid()}").touch()
             time.sleep(float(words[2]))
+        if line.startswith("#! wait"):
+            Path(work.request.root, f"sleeping-{os.getpid()}").touch()
+            while not Path(work.request.root, "go").exists():
+                time.sleep(0.01)
     return {"ptx": f"\n.target {work.target}\n.entry {work.request.kernel}\n{text}".encode()}
 
 

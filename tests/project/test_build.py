@@ -216,7 +216,7 @@ def alive(pid: int) -> bool:
 
 
 def wait_until_dead(pids: list[int]) -> None:
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 600
     while any(alive(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -236,7 +236,7 @@ def test_interrupt_kills_workers_and_leaves_nothing_half_written(root: Path) -> 
 def test_killed_builder_does_not_block_the_next(root: Path) -> None:
     process = start_slow(root)
     process.kill()
-    process.wait(120)
+    process.wait(600)
     wait_until_dead(worker_pids(root))
     path = root / "kernels_src/copy_a.py"
     path.write_text(path.read_text().replace("sleep 900", "sleep 0"))

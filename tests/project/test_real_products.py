@@ -47,7 +47,7 @@ def build(root: Path, *options: str, seed: str = "0") -> subprocess.CompletedPro
         (root / "build.toml").write_text(BUILD)
     environment = os.environ | {"TILEC_CACHE_DIR": f"{root}-store", "PYTHONHASHSEED": seed}
     command = [sys.executable, "-m", "tilec", "build", *options]
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1800)
 
 
 def products(root: Path) -> dict[str, bytes]:

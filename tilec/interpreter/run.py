@@ -14,7 +14,7 @@ from tilec.interpreter.errors import InterpreterError
 from tilec.interpreter.launch import Launch, bind
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
-from tilec.ir.ops import BlockId, DimValue, For, If, NumBlocks, Yield
+from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Yield
 
 
 def run(
@@ -35,15 +35,24 @@ def run(
     """
     launch = bind(function, arrays, scalars or {}, dims or {})
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
+    fixed: dict[int, Array] = {}
     with np.errstate(all="ignore"):
         for place in order:
-            _BlockRun(function, launch, tuple(place), accesses).execute(function.body)
+            _BlockRun(function, launch, tuple(place), accesses, fixed).execute(function.body)
 
 
 class _BlockRun:
-    """One block: the values it has computed so far."""
+    """One block: the values it has computed so far. `fixed` has results that are the same in every block, by operation."""
 
-    def __init__(self, function: Function, launch: Launch, block: tuple[int, ...], accesses: Accesses | None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        launch: Launch,
+        block: tuple[int, ...],
+        accesses: Accesses | None,
+        fixed: dict[int, Array] | None = None,
+    ) -> None:
+        self.fixed = {} if fixed is None else fixed
         self.function, self.launch, self.block, self.accesses = function, launch, block, accesses
         if len(block) != len(launch.grid) or not all(0 <= i < n for i, n in zip(block, launch.grid, strict=False)):
             raise InterpreterError(f"there is no block {block} in the grid {launch.grid}", kernel=function.name)
@@ -78,6 +87,8 @@ class _BlockRun:
         if type(op) in ACCESSES:
             found = ACCESSES[type(op)](self, op)
             return [] if found is None else [found]
+        if type(op) in (Constant, Iota):
+            return [self.constant(op)]
         if type(op) in PURE:
             return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if isinstance(op, For):
@@ -92,6 +103,14 @@ class _BlockRun:
         if isinstance(op, DimValue):
             return [np.array(self.launch.env[op.symbol], numpy_dtype(op.result.tile.dtype))]
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
+
+    def constant(self, op: Op) -> Array:
+        """The result of an operation that depends on nothing."""
+        found = self.fixed.get(id(op))
+        if found is None:
+            found = self.fixed[id(op)] = np.asarray(PURE[type(op)](op))
+            found.flags.writeable = False
+        return found
 
     def loop(self, op: For) -> list[Array]:
         """The carried values after the last iteration."""

@@ -145,7 +145,7 @@ class Solver:
         if len(names.order) > RATIONAL:
             raise Undecided
         self.work.charge_numbers((*case.inequalities, *case.equalities), len(names.order))
-        return self._set_is_empty(text)
+        return self._set_is_empty(case_set(self.context, case, names, rational=True), text)
 
     def _learn_equalities(self, case: Case) -> bool:
         """Add the equalities that all integer solutions of a case satisfy; they turn products into equal products."""
@@ -155,7 +155,7 @@ class Solver:
             return False
         self.work.charge_numbers((*case.inequalities, *case.equalities), len(names.order))
         self.queries += 1
-        points = self._read(text)
+        points = case_set(self.context, case, names)
         try:
             hull = self.work.limited(self.context, points.affine_hull)
         except islpy.Error:
@@ -170,9 +170,8 @@ class Solver:
         substitute_equalities(case)
         return bool(fresh)
 
-    def _set_is_empty(self, text: str) -> bool:
+    def _set_is_empty(self, points: islpy.Set, text: str) -> bool:
         self.queries += 1
-        points = self._read(text)
         try:
             empty = self.work.limited(self.context, points.is_empty)
         except islpy.Error as error:
@@ -231,19 +230,36 @@ def _small(whole: Formula) -> bool:
 
 
 def conjunction_set(context: islpy.Context, literals: list[Formula], order: list[Atom]) -> islpy.BasicSet:
-    """The integer points of linear constraints over `order`. Built constraint by constraint: isl's reader of text simplifies
-    after each, which took most of the time of a query."""
-    column = {atom: place for place, atom in enumerate(order)}
-    space = islpy.Space.set_alloc(context, 0, len(order))
-    local = islpy.LocalSpace.from_space(space)
-    points = islpy.BasicSet.universe(space)
-    for literal in literals:
-        make = islpy.Constraint.equality_alloc if literal.op == "eq" else islpy.Constraint.inequality_alloc
-        constraint = make(local).set_constant_val(_isl_value(context, literal.poly.offset))
-        for monomial, coefficient in literal.poly.terms.items():
+    """The integer points of linear constraints over `order`."""
+    column: dict[Monomial, int] = {(atom,): place for place, atom in enumerate(order)}
+    points = islpy.BasicSet.universe(islpy.Space.set_alloc(context, 0, len(order)))
+    return _constrained(context, points, column, [(literal.op, literal.poly) for literal in literals])
+
+
+def case_set(context: islpy.Context, case: Case, names: Names, *, rational: bool = False) -> islpy.Set:
+    """The points of a case over the monomials of `names`, of integers or of rationals: the set that `case_text` writes."""
+    # Only isl's reader of text makes a set rational.
+    head = f"{{ {'rat: ' if rational else ''}[{', '.join(map(names.of, names.order))}] }}"
+    column = {monomial: place for place, monomial in enumerate(names.order)}
+    constraints = [("ge", poly) for poly in case.inequalities] + [("eq", poly) for poly in case.equalities]
+    return islpy.Set.from_basic_set(_constrained(context, islpy.BasicSet.read_from_str(context, head), column, constraints))
+
+
+def _constrained(
+    context: islpy.Context, points: islpy.BasicSet, column: Mapping[Monomial, int], constraints: Iterable[tuple[str, Poly]]
+) -> islpy.BasicSet:
+    """`points` cut down constraint by constraint: isl's reader of text simplifies after each, which took most of the time of a
+    query."""
+    local = islpy.LocalSpace.from_space(points.get_space())
+    for op, poly in constraints:
+        make = islpy.Constraint.equality_alloc if op == "eq" else islpy.Constraint.inequality_alloc
+        constraint = make(local)
+        for monomial, coefficient in poly.terms.items():
+            value = _isl_value(context, coefficient)
             if monomial:
-                value = _isl_value(context, coefficient)
-                constraint = constraint.set_coefficient_val(islpy.dim_type.set, column[monomial[0]], value)
+                constraint = constraint.set_coefficient_val(islpy.dim_type.set, column[monomial], value)
+            else:
+                constraint = constraint.set_constant_val(value)
         points = points.add_constraint(constraint)
     return points
 

@@ -1,0 +1,59 @@
+"""Which random programs the tests run: the fewest found that together have all that the first hundreds have.
+
+What counts is each operation with each dtype, the larger things that kernels do, and the parts that the generator is made of.
+`python -m tests.programs.chosen` prints a new choice, after a change of the generator.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.programs.machines import load
+from tests.programs.workers import MAKE
+from tests.soundness.features import features, operations
+
+FIRST: Final = {"program": 200, "traffic": 200, "odd program": 150, "odd traffic": 150}
+"""How many programs of each kind are chosen from."""
+CHOSEN: Final = {
+    "program": [
+        7, 8, 10, 11, 12, 13, 14, 15, 21, 39, 44, 50, 53, 58, 60, 72, 76, 79, 81, 83, 85, 98, 101, 103, 104, 106, 108, 109,
+        111, 112, 116, 123, 124, 126, 128, 139, 147, 149, 164, 165, 167, 172, 175, 193, 195, 199,
+    ],
+    "traffic": [
+        0, 10, 16, 22, 27, 32, 35, 37, 40, 42, 48, 60, 66, 83, 92, 104, 107, 130, 138, 140, 175, 179, 182, 184, 197, 198,
+    ],
+    "odd program": [
+        8, 11, 12, 13, 15, 20, 22, 27, 28, 37, 39, 45, 47, 53, 54, 57, 61, 66, 67, 70, 71, 75, 81, 88, 98, 100, 108, 114, 115,
+        121, 122, 132, 138,
+    ],
+    "odd traffic": [
+        0, 7, 11, 20, 26, 29, 40, 43, 44, 54, 60, 75, 80, 86, 88, 95, 102, 112, 118, 131, 142,
+    ],
+}  # fmt: skip
+"""Numbers by kind."""
+COUNT: Final = 861
+"""Different things that they have together, which are all that the first hundreds have."""
+
+
+def parts(kind: str, number: int) -> set[str]:
+    """All that counts of a program."""
+    made = MAKE[kind](number)
+    function = load(made)
+    words = {" ".join(pair) for pair in operations(function)} | {f"part {part}" for part in made.parts}
+    return words | features(function) | {f"{made.warps} warps"}
+
+
+def choose() -> dict[str, list[int]]:
+    """Numbers by kind: again and again the program that adds most."""
+    had = {(kind, number): parts(kind, number) for kind, count in FIRST.items() for number in range(count)}
+    left = set[str]().union(*had.values())
+    found: dict[str, list[int]] = {kind: [] for kind in FIRST}
+    while left:
+        kind, number = max(had, key=lambda key: len(had[key] & left))
+        found[kind].append(number)
+        left -= had[kind, number]
+    return {kind: sorted(numbers) for kind, numbers in found.items()}
+
+
+if __name__ == "__main__":
+    print(choose())
