@@ -75,12 +75,22 @@ class Bundle:
         """Let go of the copy of the file; what it says of kernels stays."""
         self._data = None
 
-    def _bytes(self, offset: int, size: int) -> bytes:
-        """Bytes from the first blob on; ValueError where the bundle is closed."""
+    def _open(self) -> bytes:
         if self._data is None:
             raise ValueError(f"the bundle `{self.path}` is closed")
+        return self._data
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        """Bytes from the first blob on; ValueError where the bundle is closed."""
         start = self._offset + offset
-        return self._data[start : start + size]
+        return self._open()[start : start + size]
+
+    @property
+    def manifest(self) -> bytes:
+        """The text of the bundle's manifest; ValueError where the bundle is closed."""
+        data = self._open()
+        header = _header(data)
+        return data[header.manifest_offset : header.manifest_offset + header.manifest_size]
 
     def kernel(self, name: str) -> BundledKernel:
         """The kernel of an artifact's name, such as `rms_norm-E=bf16-H=1024`; BundleError E0707."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tilec.runtime.errors import BundleError, shown
-from tilec.runtime.regular_file import read_regular
+from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
 
 if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey
@@ -108,7 +108,7 @@ def _of_the_user() -> Path | None:
 
 def trust_keys(paths: Sequence[str]) -> Trust:
     """The policy that each of these public keys has signed; BundleError E0715 where one is none, or there twice."""
-    keys = [TrustedKey(_key_of(path, _read(Path(path), own=False)), Path(path).name) for path in paths]
+    keys = [TrustedKey(_key_of(path, _read(Path(path))), Path(path).name) for path in paths]
     return _policy("--key", keys, len(keys), {})
 
 
@@ -117,7 +117,7 @@ def read_trust(path: Path) -> Trust:
     import tomllib
 
     try:
-        data = tomllib.loads(_read(path, own=True).decode("utf-8"))
+        data = tomllib.loads(_read(path, forbidden_mode=WRITTEN_BY_OTHERS).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         said = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         raise _refused(path, f"is no TOML: {shown(said)}") from None
@@ -147,7 +147,11 @@ def _trusted(item: Any, folder: Path) -> TrustedKey:
     if not isinstance(given, str) or not given:
         raise ValueError("has an entry of `keys` without `key`, a file or a PEM text")
     inline = given.lstrip().startswith("-----BEGIN")
-    key = _key_of("an inline key", given.encode()) if inline else _key_of(given, _read(folder / given, own=True))
+    key = (
+        _key_of("an inline key", given.encode())
+        if inline
+        else _key_of(given, _read(folder / given, forbidden_mode=WRITTEN_BY_OTHERS))
+    )
     name = _text(rules.get("name", "inline" if inline else Path(given).name), "name")
     return TrustedKey(
         key, name, _patterns(rules.get("models", ["*"]), "models"), _patterns(rules.get("builders", ["*"]), "builders")
@@ -173,9 +177,9 @@ def signing_keys() -> Any:
     return signing_keys
 
 
-def _read(path: Path, *, own: bool) -> bytes:
+def _read(path: Path, *, forbidden_mode: int = 0) -> bytes:
     try:
-        return read_regular(path, MAX_POLICY, own=own)
+        return read_regular(path, MAX_POLICY, forbidden_mode=forbidden_mode)
     except OSError as error:
         raise _refused(path, f"cannot be read: {error.strerror or error}") from None
     except ValueError as error:
