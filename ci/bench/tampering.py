@@ -1,10 +1,10 @@
 """Tampers with signed bundles, signatures and policies, and counts what was refused.
 
-`python -P ci/bench/tampering.py` tries 2,700 changes, 100 of each family of `tests/signing/families.py`, from a seed, and writes
-`ci/bench/results/tampering.md` and `.json`. Each change is made to a bundle of three kernels that two keys have signed and that
-opens; it must be refused by one clear error, whatever was changed, or, where a file changes while it is read, give the sound bundle
-or nothing. `--bundle FILE` also measures, on a real bundle, what verifying costs and how a private copy is had for the least.
-Status 1 where anything was used that must not be, or a refusal took more than it may.
+`python -P ci/bench/tampering.py` tries 2,700 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
+writes `ci/bench/results/tampering.md` and `.json`. Each change is made to a bundle of three kernels that two keys have signed
+and that opens; it must be refused by one clear error, whatever was changed, or, where a file changes while it is read, give
+the sound bundle or nothing. `--bundle FILE` also measures, on a real bundle, what verifying costs and how a private copy is
+had for the least. Status 1 where anything was used that must not be, or a refusal took more than it may.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def sealed_mapping(path: Path) -> None:
             done = 0
             while done < size:
                 done += os.sendfile(handle, file.fileno(), done, size - done)
-            fcntl.fcntl(handle, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            fcntl.fcntl(
+                handle, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            )
             with mmap.mmap(handle, size, prot=mmap.PROT_READ) as data:
                 hashlib.sha256(data).digest()
         finally:
@@ -103,10 +105,19 @@ def costs(source: Path) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """The result for people."""
     rows: dict[str, Any] = result["families"]
-    lines = ["# Tampering", "", "`python -P ci/bench/tampering.py`. Every change must be refused; where files change while they are read,"]
-    lines += ["or after, the sound bundle may come out too (used). Used for what it is not must be 0. Memory is what Python held"]
+    lines = [
+        "# Tampering",
+        "",
+        "`python -P ci/bench/tampering.py`. Every change must be refused; where files change while they are read,",
+    ]
+    lines += [
+        "or after, the sound bundle may come out too (used). Used for what it is not must be 0. Memory is what Python held"
+    ]
     lines += ["more during a refusal than before.", ""]
-    lines += ["| what is changed | tried | refused | used, sound | used wrongly | worst, s | worst, MiB |", "|---|--:|--:|--:|--:|--:|--:|"]
+    lines += [
+        "| what is changed | tried | refused | used, sound | used wrongly | worst, s | worst, MiB |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for name, row in rows.items():
         refused = sum(row["refused"].values())
         lines.append(
@@ -118,7 +129,12 @@ def table(result: dict[str, Any]) -> str:
     worst = [max(row[key] for row in rows.values()) for key in ("worst_seconds", "worst_mib")]
     lines.append(f"| all | {total[0]} | {refused} | {total[1]} | {wrong} | {worst[0]:.3f} | {worst[1]:.1f} |")
     if cost := result.get("costs"):
-        lines += ["", f"`{cost['bundle']}`, {cost['bytes']} bytes, with {cost['bytes of signatures']} bytes of signatures, ms, least of 30:", ""]
+        lines += [
+            "",
+            f"Milliseconds, the least of 30, on `{cost['bundle']}`: {cost['bytes']} bytes, and "
+            f"{cost['bytes of signatures']} of signatures.",
+            "",
+        ]
         lines += [f"- {name}: {value}" for name, value in cost.items() if isinstance(value, float)]
     bad = [text for row in rows.values() for text in row["wrong"]]
     return "\n".join([*lines, *(["", "## Went wrong", ""] if bad else []), *(f"- `{text[:300]}`" for text in bad)]) + "\n"

@@ -1,9 +1,10 @@
 """Tries families of changes on something that must then be refused, and says what each family came to.
 
-A `Subject` is whatever is verified before it is used: files below a folder, how to put them right, and how to use them. A `Family`
-changes a subject that is right, by a seed; the subject must refuse to be used, with an error of the codes that it documents, soon
-and in little memory. The one thing that must not happen is that it was used. A family that may be harmless (a file is changed
-while it is read: before or after, or in the middle) may also end in a use, of the sound content, which the subject asserts.
+A `Subject` is whatever is verified before it is used: files below a folder, how to put them right, and how to use them. A
+`Family` changes a subject that is right, by a seed; the subject must refuse to be used, with an error of the codes that it
+documents, soon and in little memory. The one thing that must not happen is that it was used. A family that may be harmless (a
+file is changed while it is read: before or after, or in the middle) may also end in a use, of the sound content, which the
+subject asserts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that change while they are read, and after: the moment is one call of the reader to the operating system, chosen by seed.
+"""Files that change while they are read, and after: the moment is one call of the reader to the system, chosen by seed.
 
 The reader's calls are counted (`os` as `tilec.runtime.regular_file` sees it is another object meanwhile), so that every moment
 between two of them can be met, and the same one again. What comes out must be a refusal or the sound bundle.

@@ -1,7 +1,7 @@
 """A signed bundle, its policy, and what an attacker may have beside them: other bundles, other keys, older signatures.
 
-The policy asks for two keys, one of each kind, lets them sign for models `tiny-*` of one builder, and takes release 7 and later.
-So each part of the sidecar counts: whatever is taken from it or changed in it is missing.
+The policy asks for two keys, one of each kind, lets them sign for models `tiny-*` of one builder, and takes release 7 and
+later. So each part of the sidecar counts: whatever is taken from it or changed in it is missing.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ def unpoliced(change: Callable[[Scene, random.Random], object]) -> Family:
 
 
 def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_scene: Scene) -> None:
-    weak = {name: unpoliced(family.change) for name, family in FAMILIES.items() if name.startswith(("sidecar", "signed", "pair"))}
+    weak = {
+        name: unpoliced(family.change) for name, family in FAMILIES.items() if name.startswith(("sidecar", "signed", "pair"))
+    }
     found = run(signed_scene, weak, len(weak), seed=1, memory=False)
     assert all(len(one.wrong) == 1 and "it was used" in one.wrong[0] for one in found.values())
 

@@ -108,7 +108,7 @@ def _of_the_user() -> Path | None:
 
 def trust_keys(paths: Sequence[str]) -> Trust:
     """The policy that each of these public keys has signed; BundleError E0715 where one is none, or there twice."""
-    keys = [TrustedKey(_key_of(path, _read(Path(path))), Path(path).name) for path in paths]
+    keys = [TrustedKey(_key_of(path, _read(Path(path), "key")), Path(path).name) for path in paths]
     return _policy("--key", keys, len(keys), {})
 
 
@@ -117,7 +117,7 @@ def read_trust(path: Path) -> Trust:
     import tomllib
 
     try:
-        data = tomllib.loads(_read(path, forbidden_mode=WRITTEN_BY_OTHERS).decode("utf-8"))
+        data = tomllib.loads(_read(path, "trust policy", WRITTEN_BY_OTHERS).decode("utf-8"))
     except (ValueError, RecursionError) as error:
         said = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         raise _refused(path, f"is no TOML: {shown(said)}") from None
@@ -148,9 +148,7 @@ def _trusted(item: Any, folder: Path) -> TrustedKey:
         raise ValueError("has an entry of `keys` without `key`, a file or a PEM text")
     inline = given.lstrip().startswith("-----BEGIN")
     key = (
-        _key_of("an inline key", given.encode())
-        if inline
-        else _key_of(given, _read(folder / given, forbidden_mode=WRITTEN_BY_OTHERS))
+        _key_of("an inline key", given.encode()) if inline else _key_of(given, _read(folder / given, "key", WRITTEN_BY_OTHERS))
     )
     name = _text(rules.get("name", "inline" if inline else Path(given).name), "name")
     return TrustedKey(
@@ -177,13 +175,13 @@ def signing_keys() -> Any:
     return signing_keys
 
 
-def _read(path: Path, *, forbidden_mode: int = 0) -> bytes:
+def _read(path: Path, what: str, forbidden_mode: int = 0) -> bytes:
     try:
         return read_regular(path, MAX_POLICY, forbidden_mode=forbidden_mode)
     except OSError as error:
-        raise _refused(path, f"cannot be read: {error.strerror or error}") from None
+        raise _refused(path, f"cannot be read: {error.strerror or error}", what) from None
     except ValueError as error:
-        raise _refused(path, str(error)) from None
+        raise _refused(path, str(error), what) from None
 
 
 def _refused(path: str | Path, why: str, what: str = "trust policy") -> BundleError:
