@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from os import PathLike
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,10 @@ from engine.sampling import TOP_K_LIMIT, SamplingParams
 from engine.text.tokenizer import Detokenizer, StopStrings, Text
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.profile import StepProfile, profile_decode
-from tilec.runtime import Bundle, Device, TrustSource
+from tilec.runtime import Bundle, Device
+
+if TYPE_CHECKING:
+    from tilec.runtime.trust import TrustSource
 
 DEFAULT_SEQUENCE: Final = 4096
 """Tokens that a cache has room for unless another number is given."""

@@ -33,6 +33,7 @@ from tests.signing.families import FAMILIES  # noqa: E402
 from tilec.bundle.sign import signed_envelopes, statements  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 from tilec.runtime.regular_file import read_regular  # noqa: E402
+from tilec.runtime.signatures import authenticate  # noqa: E402
 from tilec.runtime.trust import Trust, TrustedKey  # noqa: E402
 from tilec.signature_format import encode_sidecar, sidecar_path  # noqa: E402
 from tilec.signing_keys import KINDS, generate  # noqa: E402
@@ -98,6 +99,8 @@ def costs(source: Path) -> dict[str, Any]:
                 data = encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer))
             sidecar_path(path).write_bytes(data)
             found["bytes of signatures"] = len(data)
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[f"signatures read and verified, {kind}"] = milliseconds(lambda d=digest, t=trust: authenticate(path, d, t))
             found[f"opened under a policy, {kind}"] = milliseconds(lambda trust=trust: open_bundle(path, trust=trust).close())
         return found
 

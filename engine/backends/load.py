@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
-from tilec.runtime import BundleError, Device, LaunchError, TrustSource, open_bundle
+from tilec.runtime import BundleError, Device, LaunchError, open_bundle
+
+if TYPE_CHECKING:
+    from tilec.runtime.trust import TrustSource
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tilec.project.closed_world import Use, World
 from tilec.project.driver import BuildResult
 from tilec.project.models import Family, Model
 from tilec.runtime import Bundle, BundleError, open_bundle
-from tilec.runtime.trust import NO_POLICY
+from tilec.runtime.trust_place import NO_POLICY
 from tilec.target import Target
 
 

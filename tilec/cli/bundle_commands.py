@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.runtime import Bundle, BundleError, TrustSource, open_bundle
+from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.spelling import or_mean
 
 if TYPE_CHECKING:
     from tilec.project.buildfile import BuildFile, KernelEntry
     from tilec.project.closed_world import World
+    from tilec.runtime.trust import TrustSource
 
 
 def opened(path: str, arch: str | None = None, digest: str | None = None, trust: TrustSource = None) -> Bundle:

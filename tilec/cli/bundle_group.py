@@ -8,7 +8,6 @@ from typing import Final
 import click
 
 from tilec.cli.options import ARCH, BUNDLE_EPILOG, JOBS, JSON, PROJECT, cores, find_project
-from tilec.signature_format import LOCAL_BUILDER, MAX_RELEASE
 
 
 @click.group(epilog=BUNDLE_EPILOG)
@@ -24,10 +23,10 @@ TRUST: Final = click.option(
     "--trust", metavar="FILE", help="Policy that says who must have signed, or `none`. Default: TILEC_TRUST, or the user's.",
 )  # fmt: skip
 _RELEASE: Final = click.option(
-    "--release", type=click.IntRange(0, MAX_RELEASE), default=0, show_default=True,
+    "--release", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
     help="Number of this release; a policy can refuse older ones.",
 )  # fmt: skip
-_BUILDER: Final = click.option("--builder", default=LOCAL_BUILDER, show_default=True, metavar="URI", help="Who built it.")
+_BUILDER: Final = click.option("--builder", metavar="URI", help="Who built it. Default: urn:tilec:builder:local.")
 _FROM: Final = click.option(
     "--project", metavar="PATH", help="Folder with the build.toml it was packed from: its files are compared, and named too."
 )
@@ -160,7 +159,7 @@ def bundle_keygen(output: str, kind: str, encrypt: bool, as_json: bool) -> int:
 @_FROM
 @JSON
 def bundle_sign(
-    files: tuple[str, ...], key: str, release: int, builder: str, project: str | None, as_json: bool
+    files: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, as_json: bool
 ) -> int:  # fmt: skip
     """Sign how bundles were made (SLSA provenance) and what is in them (CycloneDX), into FILE.intoto.jsonl beside each.
 
@@ -181,7 +180,7 @@ def bundle_sign(
 @_BUILDER
 @_FROM
 @click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write statements and signed bytes to.")
-def bundle_attest(file: str, release: int, builder: str, project: str | None, output: str | None) -> int:
+def bundle_attest(file: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
     """Print what `sign` would sign of a bundle, unsigned: the statements, and the sha256 of the bytes under each signature."""
     from tilec.cli.signing_commands import attest_command
 

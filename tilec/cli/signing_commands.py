@@ -15,9 +15,10 @@ from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, open_project
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
-from tilec.runtime.trust import NO_POLICY, Trust, TrustedKey
+from tilec.runtime.trust import Trust, TrustedKey
 from tilec.runtime.trust import signing_keys as keys_module
-from tilec.signature_format import BUILDER, PREDICATES, decode_sidecar, encode_sidecar, pae, sidecar_path
+from tilec.runtime.trust_place import NO_POLICY
+from tilec.signature_format import BUILDER, LOCAL_BUILDER, PREDICATES, decode_sidecar, encode_sidecar, pae, sidecar_path
 
 if TYPE_CHECKING:
     from tilec.signature_format import Envelope
@@ -56,7 +57,7 @@ def keygen_command(output: str, kind: str, *, encrypt: bool, as_json: bool) -> i
 
 
 def sign_command(
-    paths: tuple[str, ...], key: str, release: int, builder: str, project: str | None, *, as_json: bool
+    paths: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, *, as_json: bool
 ) -> int:  # fmt: skip
     """Sign provenance and bill of materials of bundles, and write them beside each; nothing is written where one is refused."""
     from tilec.bundle.sign import signed_envelopes, statements
@@ -81,7 +82,7 @@ def sign_command(
             raise _unwritable(place, error.strerror or str(error)) from None
         _check(bundle, signer)
         rows.append({"file": str(bundle.path), "signatures": str(place), "sha256": bundle.digest, "release": release})
-        rows[-1] |= {"builder": builder, "keyid": signer.public_key.id}
+        rows[-1] |= {"builder": _builder(builder), "keyid": signer.public_key.id}
         if not as_json:
             print(f"{place}: {' and '.join(PREDICATES)} of release {release} signed by key {signer.public_key.id}")
     if as_json:
@@ -89,7 +90,7 @@ def sign_command(
     return 0
 
 
-def attest_command(path: str, release: int, builder: str, project: str | None, output: str | None) -> int:
+def attest_command(path: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
     """Print the statements that `sign` would sign, or write them, and the bytes that each signature is over, into a folder."""
     from tilec.bundle.sign import statements
     from tilec.cache import write_atomically
@@ -128,7 +129,9 @@ def sbom_command(path: str, trust: str | None) -> int:
     return 0
 
 
-def _builder(text: str) -> str:
+def _builder(text: str | None) -> str:
+    if text is None:
+        return LOCAL_BUILDER
     if not BUILDER.fullmatch(text):
         raise UsageError(f"`{text:.80}` is no URI; name a builder as `urn:example:builder` or by its address")
     return text

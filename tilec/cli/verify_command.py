@@ -11,8 +11,9 @@ from typing import Any
 from tilec.cli.bundle_commands import needed_entries, opened
 from tilec.cli.project import UsageError, open_project, print_diagnostics, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.runtime import Bundle, BundleError, TrustSource
-from tilec.runtime.trust import NO_POLICY, trust_keys
+from tilec.runtime import Bundle, BundleError
+from tilec.runtime.trust import TrustSource, trust_keys
+from tilec.runtime.trust_place import NO_POLICY
 
 MAX_DIFFERENCES = 20
 """Lines of what differs that are printed for a bundle; `--json` has all."""

@@ -16,7 +16,6 @@ from tilec.runtime.driver import CudaDriver, Driver, DriverError
 from tilec.runtime.errors import BundleError, LaunchError
 from tilec.runtime.kernel import Kernel, Plan, load, load_artifact
 from tilec.runtime.tensors import TensorView, view_tensor
-from tilec.runtime.trust import Trust, TrustSource, find_trust
 from tilec.runtime.values import TRUSTED, ValueBounds
 
 __all__ = [
@@ -34,11 +33,8 @@ __all__ = [
     "LaunchError",
     "Plan",
     "TensorView",
-    "Trust",
-    "TrustSource",
     "ValueBounds",
     "check_launch",
-    "find_trust",
     "load",
     "load_artifact",
     "open_bundle",

@@ -27,10 +27,11 @@ from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
 from tilec.runtime.regular_file import read_regular
-from tilec.runtime.trust import Trust, TrustSource, find_trust
+from tilec.runtime.trust_place import policy_place
 
 if TYPE_CHECKING:
     from tilec.runtime.signatures import Signed, Vouchers
+    from tilec.runtime.trust import Trust, TrustSource
 
 TEXTS: Final = ("tir", "ptx")
 """The digests of a manifest whose texts a bundle carries."""
@@ -150,7 +151,7 @@ def open_bundle(
     architecture, E0714 not signed as the policy asks, E0715 no policy, E0717 no package that checks signatures.
     """
     place = Path(path)
-    policy = find_trust(trust)
+    policy = _policy(trust)
     data = _read(place)
     try:
         whole = hashlib.sha256(memoryview(data)[:-TRAILER])
@@ -180,10 +181,18 @@ class _Refused(BundleError):
     """A refusal whose message lacks the name of the file."""
 
 
+def _policy(given: TrustSource) -> Trust | None:
+    if policy_place(given) is None:
+        return None
+    from tilec.runtime.trust import find_trust  # here, as most bundles are opened without a policy
+
+    return find_trust(given)
+
+
 def _authenticate(path: Path, digest: str, policy: Trust | None) -> Vouchers | None:
     if policy is None:
         return None
-    from tilec.runtime.signatures import authenticate  # here, as most bundles are opened without a policy
+    from tilec.runtime.signatures import authenticate
 
     return authenticate(path, digest, policy)
 

@@ -27,14 +27,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tilec.limits import LONG_KEY, MAX_KEY_PARTS
 from tilec.runtime.errors import BundleError, shown
 from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
+from tilec.runtime.trust_place import policy_place
 
 if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey
 
-VARIABLE: Final = "TILEC_TRUST"
-NO_POLICY: Final = "none"
 MAX_POLICY: Final = 1 << 16
 """Bytes of a policy."""
 MAX_KEYS: Final = 64
@@ -87,23 +87,8 @@ TrustSource = Trust | str | os.PathLike[str] | None
 
 def find_trust(given: TrustSource = None) -> Trust | None:
     """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing."""
-    if isinstance(given, Trust):
-        return given
-    named = os.fspath(given) if given is not None else os.environ.get(VARIABLE, "")
-    if given is not None and not named:
-        raise _refused("", "is not named: the name is empty")
-    if named:
-        return None if named == NO_POLICY else read_trust(Path(named))
-    path = _of_the_user()
-    return read_trust(path) if path is not None and os.path.lexists(path) else None
-
-
-def _of_the_user() -> Path | None:
-    """The policy of the configuration folder (XDG Base Directory Specification: a relative one is ignored)."""
-    folder = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(folder):
-        folder = os.path.expanduser("~/.config")
-    return Path(folder, "tilec", "trust.toml") if os.path.isabs(folder) else None
+    place = policy_place(given)
+    return read_trust(place) if isinstance(place, Path) else place
 
 
 def trust_keys(paths: Sequence[str]) -> Trust:
@@ -117,7 +102,10 @@ def read_trust(path: Path) -> Trust:
     import tomllib
 
     try:
-        data = tomllib.loads(_read(path, "trust policy", WRITTEN_BY_OTHERS).decode("utf-8"))
+        text = _read(path, "trust policy", WRITTEN_BY_OTHERS).decode("utf-8")
+        if LONG_KEY.search(text):
+            raise ValueError(f"a key in it has more than {MAX_KEY_PARTS} parts")
+        data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         said = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
         raise _refused(path, f"is no TOML: {shown(said)}") from None
