@@ -23,9 +23,9 @@ and whose `runDetails.builder` has the `id` that its signer gave and the version
 1.6). Nothing in them tells of the machine or the time, so the same bundle, release and Ed25519 key give the same sidecar.
 
 One content has one encoding here too: a line is the canonical JSON of `bundle_format`, base64 is the standard alphabet with its
-padding and no other spelling of the same bytes. That is stricter than DSSE and in-toto, which let readers take more; every
-reader of those reads what is written here. The order of lines means nothing. Envelopes of other payload types, keys, predicates
-or subjects are ignored, as in-toto asks: who adds one changes nothing.
+padding and no other spelling of the same bytes. DSSE and in-toto ask readers to take more; here a line of any other form refuses
+the sidecar, and every reader of theirs reads what is written here. The order of lines means nothing. Envelopes of other payload
+types, keys, predicates or subjects are ignored, as in-toto asks: who adds one changes nothing.
 
 In: bytes of a sidecar, or what is to be signed. Out: envelopes and statements, or ValueError as the end of a sentence. Nothing
 here computes or checks a signature.
@@ -58,7 +58,7 @@ LOCAL_BUILDER: Final = "urn:tilec:builder:local"
 MANIFEST_SUBJECT: Final = "#manifest"
 
 MAX_SIDECAR: Final = 16 << 20
-"""Bytes. The sidecar of a 4B model has 76 KB; a bill of materials has some 300 bytes a kernel."""
+"""Bytes. That of a 4B model and one key has 37 KB; a bill of materials has some 300 bytes a kernel."""
 MAX_LINES: Final = 64
 MAX_SIGNATURES: Final = 16
 """Signatures of one envelope, each of another key."""

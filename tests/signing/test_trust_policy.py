@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.signing.scene import NAME, POLICY, RELEASE, SIDECAR, Scene, signed
+from tests.signing.scene import NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
+from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
-from tilec.runtime.trust import Trust, TrustedKey, find_trust, trust_keys
+from tilec.runtime.trust import Trust, TrustedKey, find_trust, read_trust, trust_keys
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def refusal(scene: Scene, trust: Trust | Path | str | None = None) -> BundleError:
@@ -186,3 +191,32 @@ def test_without_a_policy_nothing_is_loaded_for_signatures(signed_scene: Scene) 
 
 def test_the_scene_has_what_it_says(signed_scene: Scene) -> None:
     assert {path.name for path in signed_scene.folder.iterdir()} == {NAME, SIDECAR, "trust.toml", "first.pub", "second.pub"}
+
+
+def toml_blocks(name: str) -> list[str]:
+    """The policies that a page shows."""
+    return re.findall(r"```toml\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_policies_that_are_shown_are_right(tmp_path: Path) -> None:
+    for number, name in enumerate(("alice.pub", "release.pub", "release.key.pub")):
+        (tmp_path / name).write_bytes(keys()[number].public_key.pem())
+    wrong, *right = toml_blocks("tilec/explain/E0715.md")
+    path = tmp_path / "trust.toml"
+    path.write_text(wrong)
+    with pytest.raises(BundleError, match="'treshold'"):
+        read_trust(path)
+    for text in (*right, *toml_blocks("SIGNING.md")):
+        path.write_text(text)
+        assert read_trust(path).threshold in (1, 2)
+    assert len(right) == 2 and len(toml_blocks("SIGNING.md")) == 1
+
+
+def test_commands_that_are_shown_work(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "SIGNING.md").read_text(encoding="utf-8")
+    (signed_scene.folder / "qwen3-4b-sm_90a.bundle").write_bytes(signed_scene.sound[NAME])
+    monkeypatch.chdir(signed_scene.folder)
+    lines = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0].splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    assert [line[2] for line in words] == ["keygen", "sign", "verify"]
+    assert [commands.run(line[1:]) for line in words] == [0, 0, 0]

@@ -34,7 +34,7 @@ def statements(bundle: Bundle, release: int, builder: str, files: Mapping[str, s
         "provenance": provenance(bundle, release, builder, files),
         "sbom": bill_of_materials(bundle, name),
     }
-    manifest = hashlib.sha256(bundle.manifest).hexdigest()
+    manifest = hashlib.sha256(bundle.manifest_text).hexdigest()
     return {
         kind: encode_statement(name, bundle.digest, manifest, PREDICATES[kind], predicate)
         for kind, predicate in predicates.items()

@@ -87,7 +87,7 @@ class Bundle:
         return self._open()[start : start + size]
 
     @property
-    def manifest(self) -> bytes:
+    def manifest_text(self) -> bytes:
         """The text of the bundle's manifest; ValueError where the bundle is closed."""
         data = self._open()
         header = _header(data)
