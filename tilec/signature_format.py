@@ -22,10 +22,10 @@ A bundle that is signed has two statements: SLSA provenance v1, whose `buildDefi
 and whose `runDetails.builder` has the `id` that its signer gave and the version of tilec; and a bill of materials (CycloneDX
 1.6). Nothing in them tells of the machine or the time, so the same bundle, release and Ed25519 key give the same sidecar.
 
-One content has one encoding here too: a line is the canonical JSON of `bundle_format`, base64 is the standard alphabet with its
-padding and no other spelling of the same bytes. DSSE and in-toto ask readers to take more; here a line of any other form refuses
-the sidecar, and every reader of theirs reads what is written here. The order of lines means nothing. Envelopes of other payload
-types, keys, predicates or subjects are ignored, as in-toto asks: who adds one changes nothing.
+One content has one encoding here too: a line is the canonical JSON of `bundle_format`, base64 the standard alphabet with its
+padding and no other spelling of the same bytes. DSSE and in-toto ask readers to take more; here a line of any other form
+refuses the sidecar, and every reader of theirs reads what is written here. The order of lines means nothing. Envelopes of other
+payload types, keys, predicates or subjects are ignored, as in-toto asks: who adds one changes nothing.
 
 In: bytes of a sidecar, or what is to be signed. Out: envelopes and statements, or ValueError as the end of a sentence. Nothing
 here computes or checks a signature.

@@ -30,8 +30,8 @@ def toolchain_of(bundle: Bundle) -> list[tuple[str, str, str]]:
 
 
 def package_url(name: str, version: str) -> str:
-    """The purl of a distribution of PyPI."""
-    return f"pkg:pypi/{name.lower().replace('_', '-')}@{version.replace('+', '%2B')}"
+    """The purl of a distribution of PyPI, or of this project, which is built from its checkout."""
+    return f"pkg:{'generic' if name == 'tilec' else 'pypi'}/{name.lower().replace('_', '-')}@{version.replace('+', '%2B')}"
 
 
 def bill_of_materials(bundle: Bundle, name: str) -> dict[str, Any]:

@@ -61,9 +61,10 @@ def signed_envelopes(
 
 
 def _is_about(envelope: Envelope, digest: str) -> bool:
-    """Whether an envelope says something of the bundle, as far as anyone can tell who does not know its keys."""
+    """Whether an envelope says something of the bundle, as far as anyone can tell who does not know its keys. What is no
+    statement of in-toto is its maker's business."""
     if envelope.payload_type != PAYLOAD_TYPE:
-        return False
+        return True
     try:
         return digest in decode_statement(envelope.payload).subjects.values()
     except ValueError:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import click
 
-from tilec.cli.options import ARCH, BUNDLE_EPILOG, JOBS, JSON, PROJECT, cores, find_project
+from tilec.cli.options import ARCH, BUNDLE_EPILOG, JOBS, JSON, PROJECT, cores
 
 
 @click.group(epilog=BUNDLE_EPILOG)
@@ -72,7 +71,7 @@ def bundle_list(file: str, digest: str | None, trust: str | None, as_json: bool)
 @TRUST
 @click.option("--key", "keys", multiple=True, metavar="PUB", help="Public key that must have signed; may be repeated.")
 @click.option("--rebuild", is_flag=True, help="Build again from the sources of the project, and compare every product.")
-@click.option("--project", metavar="PATH", help="With --rebuild: folder with the build.toml. Default: the nearest one.")
+@PROJECT
 @JOBS
 @JSON
 def bundle_verify(
@@ -96,7 +95,7 @@ def bundle_verify(
     """
     from tilec.cli.verify_command import policy_of, verify_command
 
-    where = (project or find_project(Path()), jobs or cores()) if rebuild else None
+    where = (project, jobs or cores()) if rebuild else None
     return verify_command(files, arch, digest, policy_of(trust, keys), where, as_json=as_json)
 
 

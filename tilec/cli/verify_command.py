@@ -32,7 +32,7 @@ def policy_of(trust: str | None, keys: tuple[str, ...]) -> TrustSource:
 
 
 def verify_command(
-    paths: tuple[str, ...], arch: str | None, digest: str | None, trust: TrustSource, rebuild: tuple[str, int] | None, *,
+    paths: tuple[str, ...], arch: str | None, digest: str | None, trust: TrustSource, rebuild: tuple[str | None, int] | None, *,
     as_json: bool,
 ) -> int:  # fmt: skip
     """Verify bundles and print one line for each that is intact, and signed as `trust` asks; 1 where one is refused. `rebuild`

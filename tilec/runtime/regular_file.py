@@ -22,10 +22,9 @@ def read_regular(
     path: str | Path, largest: int, check: Callable[[int, bytes], None] | None = None, *, forbidden_mode: int = 0
 ) -> bytes:  # fmt: skip
     """The bytes of a regular file of at most `largest` bytes. `check` gets its size and first 64 bytes, and may raise, before
-    room is made for the rest. Where `forbidden_mode` has permissions (`WRITTEN_BY_OTHERS`, `USED_BY_OTHERS`)
-    the file is the user's own word: it may be reached by a link, must belong to the user or to root, and has none of these.
-    OSError where it cannot be read; ValueError, as the end of a sentence,
-    where it is not such a file, or changes its size meanwhile."""
+    room is made for the rest. Where `forbidden_mode` names permissions (`WRITTEN_BY_OTHERS`, `USED_BY_OTHERS`), the file is the
+    user's own word: it may be reached by a link, must belong to the user or to root, and has none of these. OSError where it
+    cannot be read; ValueError, as the end of a sentence, where it is not such a file, or changes its size meanwhile."""
     if "\0" in str(path):
         raise ValueError("has a name with a NUL")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a pipe must not make us wait
