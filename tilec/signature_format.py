@@ -100,6 +100,10 @@ class Statement:
     predicate_type: str
     predicate: dict[str, Any]
 
+    def is_about(self, digest: str) -> bool:
+        """Whether a file of this sha256 is a subject; a manifest is part of one."""
+        return any(one == digest and not name.endswith(MANIFEST_SUBJECT) for name, one in self.subjects.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Provenance:

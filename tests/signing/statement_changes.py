@@ -35,11 +35,11 @@ def signed_subject(scene: Scene, rng: random.Random) -> None:
         None,
     )
     subject = rng.choice(digests)
+    as_manifest = {"name": f"{NAME}#manifest", "digest": {"sha256": right}}
+    others = ([{"name": NAME, "digest": subject}], [], [subject], [{"name": right}], {"sha256": right}, None, [as_manifest])
 
     def change(data: dict[str, Any]) -> None:
-        data["subject"] = rng.choice(
-            ([{"name": NAME, "digest": subject}], [], [subject], [{"name": right}], {"sha256": right}, None)
-        )
+        data["subject"] = rng.choice(others)
 
     _resigned(scene, rng, change)
 

@@ -66,6 +66,6 @@ def _is_about(envelope: Envelope, digest: str) -> bool:
     if envelope.payload_type != PAYLOAD_TYPE:
         return True
     try:
-        return digest in decode_statement(envelope.payload).subjects.values()
+        return decode_statement(envelope.payload).is_about(digest)
     except ValueError:
         return False

@@ -120,7 +120,7 @@ def _vouchers(path: Path, envelope: Envelope, digest: str, trust: Trust, others:
             raise BundleError("E0714", why, hint="get the bundle's signatures anew from who made them")
     try:
         statement = decode_statement(envelope.payload)
-        about = digest in statement.subjects.values()
+        about = statement.is_about(digest)
         provenance = read_provenance(statement) if about and statement.predicate_type == PROVENANCE else None
     except ValueError as error:
         why = f"`{path}`: what the key {known[0][0]} signed cannot be read: {error}"
