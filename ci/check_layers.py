@@ -18,7 +18,7 @@ from typing import Final
 
 VOCABULARY: Final = (
     "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step", "mlir",
-    "atoms", "artifact", "bundle_format", "strict_json", "cubin_image", "schedule",
+    "atoms", "artifact", "bundle_format", "strict_json", "signature_format", "signing_keys", "cubin_image", "schedule",
 )  # fmt: skip
 STAGES: Final = (
     "workers",
@@ -44,7 +44,8 @@ RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
 NO_COMPILER: Final = (
-    "__init__", *VOCABULARY[:6], "artifact", "bundle_format", "strict_json", "cubin_image", "runtime", "target", "ir", "step",
+    "__init__", *VOCABULARY[:6], "artifact", "bundle_format", "strict_json", "signature_format", "signing_keys", "cubin_image",
+    "runtime", "target", "ir", "step",
 )  # fmt: skip
 
 

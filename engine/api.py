@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from os import PathLike
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from engine.text.tokenizer import Detokenizer, StopStrings, Text
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.profile import StepProfile, profile_decode
 from tilec.runtime import Bundle, Device
+
+if TYPE_CHECKING:
+    from tilec.runtime.trust import TrustSource
 
 DEFAULT_SEQUENCE: Final = 4096
 """Tokens that a cache has room for unless another number is given."""
@@ -60,9 +63,11 @@ class Engine:
         progress: Callable[[int, int], None] | None = None,
         device: Device | None = None,
         bundle_digest: str | None = None,
+        trust: TrustSource = None,
     ) -> Engine:
         """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`, which only the interpreter does
-        without; `bundle_digest` is the hex sha256 that the file of the bundle must have.
+        without; `bundle_digest` is the hex sha256 that the file of the bundle must have, `trust` the policy that says who must
+        have signed it: a file, `none`, or what the environment and the user's configuration say (`tilec.runtime.trust`).
 
         `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes
         random weights of that seed instead of the files'; `progress` is called with the bytes of weights loaded so far and in
@@ -70,7 +75,7 @@ class Engine:
         """
         if backend == "cuda" and bundle is None:
             raise UsageError("a bundle is needed to run on a GPU", fix="give one, or take the backend `interpreter`")
-        if backend == "interpreter" and not (bundle is None and device is None and bundle_digest is None):
+        if backend == "interpreter" and any(one is not None for one in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
         config = ModelConfig.read(path)
         generation = GenerationConfig.read(path, config)
@@ -87,7 +92,7 @@ class Engine:
             interpreter.load(config, weights, max_seq_len, dtype, progress)
             return cls(interpreter, config, generation, text)
         loaded = load_on_gpu(
-            bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest
+            bundle, config, weights, max_seq_len, dtype, progress=progress, device=device, digest=bundle_digest, trust=trust
         )
         return cls(loaded, config, generation, text, loaded.bundle)
 

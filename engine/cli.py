@@ -38,6 +38,9 @@ damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU
 @click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`; always with cuda.")
 @click.option("--bundle-digest", metavar="HEX", help="Refuse a bundle whose file has another sha256 than this one.")
 @click.option(
+    "--trust", metavar="FILE", help="Policy that says who must have signed the bundle. Default: TILEC_TRUST, or yours."
+)
+@click.option(
     "--backend", type=click.Choice(["cuda", "interpreter"]), default="cuda", show_default=True,
     help="A GPU, or NumPy on the kernels' sources: no GPU, no bundle, and tiny models only.",
 )  # fmt: skip
@@ -66,18 +69,18 @@ def command(
     model: str, bundle: str | None, backend: BackendName, prompt: str, raw_prompt: bool, allow_control_tokens: bool,
     thinking: bool, max_new_tokens: int, max_seq_len: int, sample: bool, temperature: float | None, top_k: int | None,
     top_p: float | None, device_argmax: bool, profile: bool, stream: bool | None, dummy_weights: bool, seed: int, as_json: bool,
-    bundle_digest: str | None,
+    bundle_digest: str | None, trust: str | None,
 ) -> None:  # fmt: skip
     """Answer a prompt with a Qwen3 model, on nothing but the prebuilt CUBINs of a bundle, or without a GPU on the kernels'
     sources."""
-    _check_backend(backend, bundle, profile, bundle_digest)
+    _check_backend(backend, bundle, profile, bundle_digest, trust)
     values = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     chosen = {name: value for name, value in values.items() if value is not None}
     _check_sampling(sample, device_argmax, chosen, seed)
     text = _read_stdin() if prompt == "-" else argument_text(prompt)
     given: Prompt = text if raw_prompt else [{"role": "user", "content": text}]
     began = time.perf_counter()
-    with _load(model, bundle, backend, max_seq_len, seed if dummy_weights else None, bundle_digest) as engine:
+    with _load(model, bundle, backend, max_seq_len, seed if dummy_weights else None, bundle_digest, trust) as engine:
         loaded = time.perf_counter()
         ids = engine.tokens(given, thinking=thinking, allow_control_tokens=allow_control_tokens)
         sampling = engine.sampling(seed=seed, **chosen) if sample else None
@@ -119,12 +122,15 @@ def _only_ascii() -> bool:
     return codecs.lookup(sys.stdout.encoding or "ascii").name not in ("utf-8", "utf-16", "utf-32")
 
 
-def _check_backend(backend: BackendName, bundle: str | None, profile: bool, digest: str | None) -> None:
+def _check_backend(
+    backend: BackendName, bundle: str | None, profile: bool, digest: str | None, trust: str | None
+) -> None:  # fmt: skip
     """Refuse options that do not go with the backend."""
     if backend == "cuda" and bundle is None:
         raise UsageError("--bundle is missing", fix="give the model's bundle, or --backend interpreter to run without a GPU")
-    if backend == "interpreter" and (bundle is not None or digest is not None):
-        option = "--bundle" if bundle is not None else "--bundle-digest"
+    given = {"--bundle": bundle, "--bundle-digest": digest, "--trust": trust}
+    option = next((name for name, value in given.items() if value is not None), None)
+    if backend == "interpreter" and option is not None:
         raise UsageError(f"{option} changes nothing with --backend interpreter", fix="leave it out")
     if backend == "interpreter" and profile:
         raise UsageError("--profile times kernels on a GPU, and --backend interpreter has none", fix="leave it out")
@@ -155,7 +161,8 @@ def _read_stdin() -> str:
 
 
 def _load(
-    model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, digest: str | None
+    model: str, bundle: str | None, backend: BackendName, max_seq_len: int, dummy: int | None, digest: str | None,
+    trust: str | None,
 ) -> Engine:  # fmt: skip
     """Load with a bar at a terminal."""
     console = Console(stderr=True)
@@ -168,7 +175,7 @@ def _load(
 
         return Engine.from_pretrained(
             Path(model), bundle=bundle, backend=backend, max_seq_len=max_seq_len, dummy=dummy, progress=progress,
-            bundle_digest=digest,
+            bundle_digest=digest, trust=trust,
         )  # fmt: skip
 
 

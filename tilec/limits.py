@@ -7,6 +7,7 @@ where they were measured) and far below what takes minutes or exhausts a machine
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -55,6 +56,9 @@ MAX_BUILD_BYTES: Final = 1 << 20
 """Bytes of `build.toml`."""
 MAX_KEY_PARTS: Final = 40
 """Parts of a dotted key."""
+_PART: Final = r"""(?:[\w\-]+|"[^"\n]*"|'[^'\n]*')"""
+LONG_KEY: Final = re.compile(rf"(?<![\w\-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_KEY_PARTS}}}")
+"""Where a text of TOML has a key of more parts: `tomllib` takes time and memory with their square."""
 MAX_TABLES: Final = 1_000
 """Tables of one kind in it."""
 MAX_SPECIALISATIONS: Final = 10_000

@@ -16,7 +16,7 @@ from tilec.bundle_format import canonical as canonical_text
 
 MAX_VALUES: Final = 1 << 20
 MAX_TEXT: Final = 1 << 16
-"""Characters of one string."""
+"""Characters of one string, where the reader says no other number."""
 MAX_DEPTH: Final = 200
 MAX_DIGITS: Final = 20
 """Of an integer, its sign included: what 64 bits need."""
@@ -24,11 +24,12 @@ MAX_FLOAT: Final = 400
 """Characters of a number with a fraction or an exponent."""
 
 
-def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool = True) -> Any:
+def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool = True, longest: int = MAX_TEXT) -> Any:
     """The data of a JSON text of at most `limit` bytes; ValueError, naming what is wrong, for any other.
 
     `canonical` demands the one text that `bundle_format.canonical` writes; else the text is UTF-8 in any layout. `printable`
-    refuses texts with characters that a terminal would obey, lone surrogates among them. Integers have 64 bits with a sign.
+    refuses texts with characters that a terminal would obey, lone surrogates among them. `longest` bounds the characters of one
+    text. Integers have 64 bits with a sign.
     """
     if len(text) > limit:
         raise ValueError(f"it has {len(text)} bytes, more than the {limit} it may have")
@@ -45,7 +46,7 @@ def parse(text: bytes, *, limit: int, canonical: bool = False, printable: bool =
         raise ValueError(f"it is not {'ASCII' if canonical else 'UTF-8'}") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    _check(data, printable)
+    _check(data, printable, longest)
     if canonical and canonical_text(data) != text:
         raise ValueError("it is not in canonical form")
     return data
@@ -76,14 +77,14 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _check(data: Any, printable: bool) -> None:
+def _check(data: Any, printable: bool, longest: int) -> None:
     """Depth and texts, level by level, so that no recursion can end the check."""
     level: list[Any] = [data]
     for _ in range(MAX_DEPTH):
         below: list[Any] = []
         for value in level:
             if isinstance(value, str):
-                if len(value) > MAX_TEXT or (printable and not value.isprintable()):
+                if len(value) > longest or (printable and not value.isprintable()):
                     raise ValueError("a text in it is too long or has control characters")
             elif isinstance(value, list):
                 below.extend(value)  # pyright: ignore[reportUnknownArgumentType]

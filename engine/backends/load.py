@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from tilec.runtime import BundleError, Device, LaunchError, open_bundle
+
+if TYPE_CHECKING:
+    from tilec.runtime.trust import TrustSource
 
 
 @contextmanager
@@ -32,13 +35,15 @@ def load_on_gpu(
     progress: Progress | None = None,
     device: Device | None = None,
     digest: str | None = None,
+    trust: TrustSource = None,
 ) -> CudaBackend:
-    """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`) and whose sha256
-    must be `digest` where that is given. BundleRefused or DeviceError where that cannot be."""
+    """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`), whose sha256 must
+    be `digest` where that is given, and which is signed as the policy `trust` asks. BundleRefused or DeviceError where that
+    cannot be."""
     try:
-        opened = open_bundle(fspath(bundle), digest=digest)
+        opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
     except BundleError as error:
-        raise BundleRefused(error.message, fix="pack one with `tilec bundle pack`") from None
+        raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
     try:
         with device_errors():
             backend = CudaBackend(opened, device)

@@ -231,3 +231,27 @@ def test_rebuild_of_another_project(small: tuple[Path, Path], tmp_path: Path, ca
     step.write_text("# a comment changes nothing\n" + step.read_text().replace("norm = ", "normed = "))
     assert commands.run([*command, str(root), str(small[1])]) == 1
     assert "the step differs" in capsys.readouterr().err
+
+
+def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file of the project by its sha256, once it is what the bundle was made from; and the packages of the manifests."""
+    assert commands.run(["bundle", "attest", str(bundle), "--project", str(ROOT)]) == 0
+    statement = json.loads(capsys.readouterr().out)["unsigned"][0]["statement"]
+    found = {one["name"]: one for one in statement["predicate"]["buildDefinition"]["resolvedDependencies"]}
+    for name in ("build.toml", "engine/models/qwen3.step", "kernels_src/rms_norm.py"):
+        assert found[name]["digest"] == {"sha256": hashlib.sha256((ROOT / name).read_bytes()).hexdigest()}
+    assert {"sources of rms_norm", "step", "tuning"} <= found.keys()
+    with open_bundle(bundle) as opened:
+        toolchain = opened.kernels[0].manifest.toolchain
+    assert found["torch-mlir"]["uri"] == f"pkg:pypi/torch-mlir@{toolchain['torch-mlir'].split()[0]}"
+    assert found["tilec"]["annotations"]["sha256OfItsFiles"] in toolchain["tilec"]
+    project = tmp_path / "p"
+    shutil.copytree(ROOT / "kernels_src", project / "kernels_src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("build.toml", "engine/models/qwen3.step"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, project / name)
+    kernel = project / "kernels_src" / "rms_norm.py"
+    kernel.write_text(kernel.read_text(encoding="utf-8") + "# another line\n", encoding="utf-8")
+    assert commands.run(["bundle", "attest", str(bundle), "--project", str(project)]) == 1
+    err = capsys.readouterr().err
+    assert "error[E0921]" in err and "the sources of `rms_norm` are others" in err

@@ -78,7 +78,7 @@ def test_files_that_are_none(place: Path, suffix: str) -> None:
     assert "is not a file" in refusal(place).message
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert "is not a file" in refusal(place).message
+    assert "is a link" in refusal(place).message
     path.unlink()
     path.mkdir()
     assert "is not a file" in refusal(place).message

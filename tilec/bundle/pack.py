@@ -13,6 +13,7 @@ from tilec.project.closed_world import Use, World
 from tilec.project.driver import BuildResult
 from tilec.project.models import Family, Model
 from tilec.runtime import Bundle, BundleError, open_bundle
+from tilec.runtime.trust_place import NO_POLICY
 from tilec.target import Target
 
 
@@ -60,6 +61,6 @@ def pack(
         hint = "free space or permissions there, or choose another folder with `-o`"
         raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
     try:
-        return open_bundle(path, arch=target.name)
+        return open_bundle(path, arch=target.name, trust=NO_POLICY)  # it is new, and nobody has signed it yet
     except BundleError as error:
         raise CompileError(Diagnostic(error.code, error.message)) from None

@@ -18,8 +18,8 @@ from tilec.target import TARGETS, Target
 
 
 def audit_command(
-    path: str, *, digest: str | None, json_file: str | None, time_limit: float, jobs: int, kernels: tuple[str, ...],
-    launches: int, seeds: int, rebuild: bool,
+    path: str, *, digest: str | None, trust: str | None, json_file: str | None, time_limit: float, jobs: int,
+    kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool,
 ) -> int:  # fmt: skip
     """Audit a bundle, print the table, write the report; the exit status."""
     try:
@@ -30,7 +30,7 @@ def audit_command(
             raise
         hint = "run `pip install 'tilec[audit]'`"
         raise CompileError(Diagnostic("E0601", "`z3-solver` is not installed", hint=hint)) from None
-    with opened(path, digest=digest) as bundle:
+    with opened(path, digest=digest, trust=trust) as bundle:
         known = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
             if name not in known:

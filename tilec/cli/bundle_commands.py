@@ -16,17 +16,18 @@ from tilec.spelling import or_mean
 if TYPE_CHECKING:
     from tilec.project.buildfile import BuildFile, KernelEntry
     from tilec.project.closed_world import World
+    from tilec.runtime.trust import TrustSource
 
 
-def opened(path: str, arch: str | None = None, digest: str | None = None) -> Bundle:
-    """A verified bundle; CompileError with the code of the refusal."""
+def opened(path: str, arch: str | None = None, digest: str | None = None, trust: TrustSource = None) -> Bundle:
+    """A verified bundle, under the policy `trust`; CompileError with the code of the refusal."""
     targets = chosen_targets(arch)
     if targets is not None and len(targets) != 1:
         raise UsageError("a bundle is for one architecture; name one with `--arch`")
     try:
-        return open_bundle(path, arch=targets[0].name if targets else None, digest=digest)
+        return open_bundle(path, arch=targets[0].name if targets else None, digest=digest, trust=trust)
     except BundleError as error:
-        raise CompileError(Diagnostic(error.code, error.message)) from None
+        raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
 
 
 def pack_command(
@@ -87,11 +88,11 @@ def needed_entries(world: World) -> tuple[KernelEntry, ...]:
     return tuple(found[name] for name in sorted(found))
 
 
-def list_command(path: str, digest: str | None, *, as_json: bool) -> int:
+def list_command(path: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
     """Print the kernels of a bundle."""
     from tilec.bundle.describe import summary
 
-    with opened(path, digest=digest) as bundle:
+    with opened(path, digest=digest, trust=trust) as bundle:
         data = summary(bundle)
     if as_json:
         print(json.dumps(data, indent=1))
@@ -119,11 +120,11 @@ def list_command(path: str, digest: str | None, *, as_json: bool) -> int:
     return 0
 
 
-def show_command(path: str, kernel: str, digest: str | None, *, as_json: bool) -> int:
+def show_command(path: str, kernel: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
     """Print the contract, resources and proofs of one kernel of a bundle."""
     from tilec.bundle.describe import kernel_json, kernel_lines
 
-    with opened(path, digest=digest) as bundle:
+    with opened(path, digest=digest, trust=trust) as bundle:
         names = [one.name for one in bundle.kernels if kernel in (one.name, one.manifest.kernel)]
         if len(names) != 1:
             reason = f"has several kernels `{kernel}`: {', '.join(names)}" if names else f"has no kernel `{kernel}`"
@@ -133,12 +134,17 @@ def show_command(path: str, kernel: str, digest: str | None, *, as_json: bool) -
     return 0
 
 
-def diff_command(old_file: tuple[str, str | None], new_file: tuple[str, str | None], *, as_json: bool) -> int:
+def diff_command(
+    old_file: tuple[str, str | None], new_file: tuple[str, str | None], trust: str | None, *, as_json: bool
+) -> int:  # fmt: skip
     """Print what two bundles (path, and the digest it must have) differ in; 1 where they do."""
     from tilec.bundle.compare import as_json as to_json
     from tilec.bundle.compare import bundle_changes
 
-    with opened(old_file[0], digest=old_file[1]) as old, opened(new_file[0], digest=new_file[1]) as new:
+    with (
+        opened(old_file[0], digest=old_file[1], trust=trust) as old,
+        opened(new_file[0], digest=new_file[1], trust=trust) as new,
+    ):
         changes = bundle_changes(old, new)
         same = old.digest == new.digest
         if as_json:

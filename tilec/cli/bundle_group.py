@@ -18,6 +18,17 @@ BUNDLE: Final = click.argument("file", type=click.Path())
 DIGEST: Final = click.option(
     "--digest", "--sha256", "digest", metavar="HEX", help="Refuse a file of another sha256 (of the whole file) than this one."
 )  # fmt: skip
+TRUST: Final = click.option(
+    "--trust", metavar="FILE", help="Policy that says who must have signed, or `none`. Default: TILEC_TRUST, or the user's.",
+)  # fmt: skip
+_RELEASE: Final = click.option(
+    "--release", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True,
+    help="Number of this release; a policy can refuse older ones.",
+)  # fmt: skip
+_BUILDER: Final = click.option("--builder", metavar="URI", help="Who built it. Default: urn:tilec:builder:local.")
+_FROM: Final = click.option(
+    "--project", metavar="PATH", help="Folder with the build.toml it was packed from: its files are compared, and named too."
+)
 
 
 @bundle.command("pack", epilog=BUNDLE_EPILOG)
@@ -44,48 +55,57 @@ def bundle_pack(
 @bundle.command("list", epilog=BUNDLE_EPILOG)
 @BUNDLE
 @DIGEST
+@TRUST
 @JSON
-def bundle_list(file: str, digest: str | None, as_json: bool) -> int:
+def bundle_list(file: str, digest: str | None, trust: str | None, as_json: bool) -> int:
     """Print the kernels of a bundle: resources, proofs by rung, the operations that use each; and its digest."""
     from tilec.cli.bundle_commands import list_command
 
-    return list_command(file, digest, as_json=as_json)
+    return list_command(file, digest, trust, as_json=as_json)
 
 
 @bundle.command("verify", epilog=BUNDLE_EPILOG)
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option("--arch", metavar="ARCH", help="Refuse a bundle for another architecture.")
 @DIGEST
+@TRUST
+@click.option("--key", "keys", multiple=True, metavar="PUB", help="Public key that must have signed; may be repeated.")
 @click.option("--rebuild", is_flag=True, help="Build again from the sources of the project, and compare every product.")
 @PROJECT
 @JOBS
 @JSON
 def bundle_verify(
-    files: tuple[str, ...], arch: str | None, digest: str | None, rebuild: bool, project: str, jobs: int | None, as_json: bool
+    files: tuple[str, ...], arch: str | None, digest: str | None, trust: str | None, keys: tuple[str, ...], rebuild: bool,
+    project: str | None, jobs: int | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Check that bundles are intact: format, bounds, digests, manifests, architecture and entries of the machine code.
+    """Check that bundles are intact: format, bounds, digests, manifests, architecture and entries of the machine code; and that
+    they are signed, where a policy or `--key` asks for it.
 
-    Intact is what a damaged file is not. Who made a bundle is shown by its digest, where that came another way (`--digest`);
-    that it is what its sources build is shown by `--rebuild`, which builds every artifact again, without the cache and without
-    a GPU, and compares manifests, tile IR, PTX and CUBINs bit for bit (status 1, and what differs, where they are not equal).
+    Intact is what a damaged file is not. Who made a bundle is shown by its signatures (the file .intoto.jsonl beside it, held
+    against keys that you trust), or by its digest, where that came another way (`--digest`); that it is what its sources build
+    is shown by `--rebuild`, which builds every artifact again, without the cache and without a GPU, and compares manifests,
+    tile IR, PTX and CUBINs bit for bit (status 1, and what differs, where they are not equal).
 
     \b
     Examples:
+      tilec bundle verify qwen3-4b-sm_90a.bundle --key release.pub
+      tilec bundle verify qwen3-4b-sm_90a.bundle --trust trust.toml
       tilec bundle verify qwen3-4b-sm_90a.bundle --digest 91c0...
       tilec bundle verify qwen3-4b-sm_90a.bundle --rebuild --project .
     """
-    from tilec.cli.verify_command import verify_command
+    from tilec.cli.verify_command import policy_of, verify_command
 
     where = (project, jobs or cores()) if rebuild else None
-    return verify_command(files, arch, digest, where, as_json=as_json)
+    return verify_command(files, arch, digest, policy_of(trust, keys), where, as_json=as_json)
 
 
 @bundle.command("show", epilog=BUNDLE_EPILOG)
 @BUNDLE
 @click.argument("kernel")
 @DIGEST
+@TRUST
 @JSON
-def bundle_show(file: str, kernel: str, digest: str | None, as_json: bool) -> int:
+def bundle_show(file: str, kernel: str, digest: str | None, trust: str | None, as_json: bool) -> int:
     """Print one kernel's launch contract, resources, proofs and digests, and the digest of the bundle.
 
     \b
@@ -94,7 +114,7 @@ def bundle_show(file: str, kernel: str, digest: str | None, as_json: bool) -> in
     """
     from tilec.cli.bundle_commands import show_command
 
-    return show_command(file, kernel, digest, as_json=as_json)
+    return show_command(file, kernel, digest, trust, as_json=as_json)
 
 
 @bundle.command("diff", epilog=BUNDLE_EPILOG)
@@ -102,9 +122,75 @@ def bundle_show(file: str, kernel: str, digest: str | None, as_json: bool) -> in
 @click.argument("new", type=click.Path())
 @click.option("--old-digest", metavar="HEX", help="Refuse an OLD of another sha256 than this one.")
 @click.option("--new-digest", metavar="HEX", help="Refuse a NEW of another sha256 than this one.")
+@TRUST
 @JSON
-def bundle_diff(old: str, new: str, old_digest: str | None, new_digest: str | None, as_json: bool) -> int:
+def bundle_diff(
+    old: str, new: str, old_digest: str | None, new_digest: str | None, trust: str | None, as_json: bool
+) -> int:  # fmt: skip
     """Print what changed from OLD to NEW: kernels, resources, proofs between rungs, contracts, sizes (status 1 if anything)."""
     from tilec.cli.bundle_commands import diff_command
 
-    return diff_command((old, old_digest), (new, new_digest), as_json=as_json)
+    return diff_command((old, old_digest), (new, new_digest), trust, as_json=as_json)
+
+
+@bundle.command("keygen", epilog=BUNDLE_EPILOG)
+@click.argument("output", type=click.Path())
+@click.option("--kind", type=click.Choice(["ed25519", "ecdsa-p256"]), default="ed25519", show_default=True, help="Algorithm.")
+@click.option("--encrypt", is_flag=True, help="Under a passphrase: that of TILEC_KEY_PASSPHRASE, or asked for.")
+@JSON
+def bundle_keygen(output: str, kind: str, encrypt: bool, as_json: bool) -> int:
+    """Make a key pair: OUTPUT signs and is for you alone, OUTPUT.pub verifies and is for everybody. Nothing is overwritten.
+
+    \b
+    Example:
+      tilec bundle keygen release.key
+    """
+    from tilec.cli.signing_commands import keygen_command
+
+    return keygen_command(output, kind, encrypt=encrypt, as_json=as_json)
+
+
+@bundle.command("sign", epilog=BUNDLE_EPILOG)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option("--key", required=True, metavar="FILE", help="Private key, as `tilec bundle keygen` or openssl makes it.")
+@_RELEASE
+@_BUILDER
+@_FROM
+@JSON
+def bundle_sign(
+    files: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, as_json: bool
+) -> int:  # fmt: skip
+    """Sign how bundles were made (SLSA provenance) and what is in them (CycloneDX), into FILE.intoto.jsonl beside each.
+
+    The bundles stay as they are. Signatures of other keys stay too; what this key signed of a bundle before is replaced.
+
+    \b
+    Example:
+      tilec bundle sign qwen3-4b-sm_90a.bundle --key release.key --release 7
+    """
+    from tilec.cli.signing_commands import sign_command
+
+    return sign_command(files, key, release, builder, project, as_json=as_json)
+
+
+@bundle.command("attest", epilog=BUNDLE_EPILOG)
+@BUNDLE
+@_RELEASE
+@_BUILDER
+@_FROM
+@click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write statements and signed bytes to.")
+def bundle_attest(file: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
+    """Print what `sign` would sign of a bundle, unsigned: the statements, and the sha256 of the bytes under each signature."""
+    from tilec.cli.signing_commands import attest_command
+
+    return attest_command(file, release, builder, project, output)
+
+
+@bundle.command("sbom", epilog=BUNDLE_EPILOG)
+@BUNDLE
+@TRUST
+def bundle_sbom(file: str, trust: str | None) -> int:
+    """Print a bundle's bill of materials (CycloneDX 1.6, JSON): packages that made it, and every CUBIN with its sha256."""
+    from tilec.cli.signing_commands import sbom_command
+
+    return sbom_command(file, trust)

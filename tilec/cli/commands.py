@@ -13,6 +13,7 @@ from tilec import __version__
 from tilec.cli.author_commands import COMMANDS as AUTHOR
 from tilec.cli.bundle_group import BUNDLE as _BUNDLE
 from tilec.cli.bundle_group import DIGEST as _DIGEST
+from tilec.cli.bundle_group import TRUST as _TRUST
 from tilec.cli.bundle_group import bundle
 from tilec.cli.ending import status_of_end
 from tilec.cli.options import ARCH as _ARCH
@@ -206,6 +207,7 @@ for _command in AUTHOR:
 @tilec.command(epilog=AUDIT_EPILOG)
 @_BUNDLE
 @_DIGEST
+@_TRUST
 @click.option(
     "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed."
 )
@@ -220,8 +222,8 @@ for _command in AUTHOR:
 @click.option("--seeds", type=click.IntRange(0, 100), default=2, show_default=True, help="Schedules per launch.")
 @click.option("--rebuild", is_flag=True, help="Assemble the PTX again and compare the CUBINs; needs the compiler.")
 def audit(
-    file: str, digest: str | None, json_file: str | None, time_limit: float, jobs: int | None, kernels: tuple[str, ...],
-    launches: int, seeds: int, rebuild: bool,
+    file: str, digest: str | None, trust: str | None, json_file: str | None, time_limit: float, jobs: int | None,
+    kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool,
 ) -> int:  # fmt: skip
     """Give a second opinion on a bundle: proofs and machine code judged without the compiler.
 
@@ -238,8 +240,8 @@ def audit(
 
     workers = jobs or _cores()
     return audit_command(
-        file, digest=digest, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels, launches=launches,
-        seeds=seeds, rebuild=rebuild,
+        file, digest=digest, trust=trust, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels,
+        launches=launches, seeds=seeds, rebuild=rebuild,
     )  # fmt: skip
 
 

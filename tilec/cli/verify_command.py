@@ -12,16 +12,31 @@ from tilec.cli.bundle_commands import needed_entries, opened
 from tilec.cli.project import UsageError, open_project, print_diagnostics, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.runtime import Bundle, BundleError
+from tilec.runtime.trust import TrustSource, trust_keys
+from tilec.runtime.trust_place import NO_POLICY
 
 MAX_DIFFERENCES = 20
 """Lines of what differs that are printed for a bundle; `--json` has all."""
 
 
+def policy_of(trust: str | None, keys: tuple[str, ...]) -> TrustSource:
+    """The policy that the options ask for: all of the public keys of some files, or `trust`."""
+    if not keys:
+        return trust
+    if trust is not None:
+        raise UsageError("`--key` and `--trust` both say who must have signed; give one of them")
+    try:
+        return trust_keys(keys)
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
+
+
 def verify_command(
-    paths: tuple[str, ...], arch: str | None, digest: str | None, rebuild: tuple[str, int] | None, *, as_json: bool
+    paths: tuple[str, ...], arch: str | None, digest: str | None, trust: TrustSource, rebuild: tuple[str | None, int] | None, *,
+    as_json: bool,
 ) -> int:  # fmt: skip
-    """Verify bundles and print one line for each that is intact; 1 where one is refused. `rebuild` is the project to build
-    again from, and the number of workers."""
+    """Verify bundles and print one line for each that is intact, and signed as `trust` asks; 1 where one is refused. `rebuild`
+    is the project to build again from, and the number of workers."""
     from tilec.project.report import diagnostic_json
 
     if digest is not None and len(paths) != 1:
@@ -32,13 +47,14 @@ def verify_command(
         row: dict[str, Any] = {"file": path, "intact": False}
         results.append(row)
         try:
-            with opened(path, arch, digest) as bundle:
+            with opened(path, arch, digest, trust) as bundle:
                 _check_texts(bundle)
                 row |= {"intact": True, "model": bundle.model, "arch": bundle.arch}
                 row |= {"sha256": bundle.digest, "bytes": bundle.size}
                 line = f"{path}: intact, {bundle.model} for {bundle.arch}, {len(bundle.kernels)} kernels, {bundle.size} bytes"
                 if not as_json:
                     print(f"{line}, sha256 {bundle.digest}", flush=True)
+                _show_signed(row, bundle, as_json=as_json)
                 if rebuild is not None:
                     found = differences_of(bundle, *rebuild)
                     row |= {"rebuilt": not found, "differences": found}
@@ -53,6 +69,18 @@ def verify_command(
     if as_json:
         print(json.dumps({"bundles": results}, indent=1))
     return status_of(problems)
+
+
+def _show_signed(row: dict[str, Any], bundle: Bundle, *, as_json: bool) -> None:
+    signed = bundle.signed
+    row["signed"] = signed and {
+        "keys": [{"keyid": key, "name": name} for key, name in signed.keys],
+        "release": signed.release,
+        "builder": signed.builder,
+    }
+    if signed is not None and not as_json:
+        keys = ", ".join(f"{key} ({name})" for key, name in signed.keys)
+        print(f"{bundle.path}: signed by {keys}, release {signed.release}, built by {signed.builder}", flush=True)
 
 
 def _check_texts(bundle: Bundle) -> None:
@@ -109,5 +137,5 @@ def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
             data = bundle_bytes(model, build.families[model.family], target, world.artifacts(model.name, target), built, store)
         path = folder / "again.bundle"
         path.write_bytes(data)
-        with open_bundle(path) as again:
+        with open_bundle(path, trust=NO_POLICY) as again:
             return differences(bundle, again)

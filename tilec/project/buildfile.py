@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
-from tilec.limits import MAX_BUILD_BYTES, MAX_KEY_PARTS, MAX_REQUESTS, MAX_SPECIALISATIONS, MAX_TABLES, read_file
+from tilec.limits import LONG_KEY, MAX_BUILD_BYTES, MAX_KEY_PARTS, MAX_REQUESTS, MAX_SPECIALISATIONS, MAX_TABLES, read_file
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, too_wide
 from tilec.project.schedules import Rule, read_schedule
@@ -40,9 +40,6 @@ _KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMIT
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 """What keys of a kernel were called before schedules had a table."""
 TABLES: Final = ("kernel", "model", "tuning")
-_PART: Final = r"""(?:[\w\-]+|"[^"\n]*"|'[^'\n]*')"""
-_DOTTED: Final = re.compile(rf"(?<![\w\-])(?:{_PART}[ \t]*\.[ \t]*){{{MAX_KEY_PARTS}}}")
-"""`tomllib` takes time with the square of the parts of a key."""
 WIDE: Final = f"integers have 64 bits, strings {MAX_TEXT} characters"
 TOO_LARGE: Final = "split the project in several, each with its own build file"
 
@@ -97,7 +94,7 @@ def read_build_file(path: Path) -> BuildFile:
         raise CompileError(Diagnostic("E0801", f"cannot read `{path}`: {error.strerror}", hint=hint)) from None
     except UnicodeDecodeError as error:
         raise CompileError(Diagnostic("E0801", f"`{path}` is not UTF-8 at byte {error.start}")) from None
-    if dotted := _DOTTED.search(text):
+    if dotted := LONG_KEY.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         message = f"a dotted key has more than {MAX_KEY_PARTS} parts"
         raise CompileError(Diagnostic("E0514", message, Label(Span(shown, line, 0, line, 1)), hint="keys here have one part"))

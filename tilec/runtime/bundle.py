@@ -8,7 +8,8 @@ many kernels name it.
 
 The digest of a bundle is the sha256 of the whole file, which `sha256sum FILE` prints too. It shows that a bundle is whole, not
 who made it: get it from who packed the bundle, by another way than the file, and pass it to `open_bundle`, which compares it
-before it looks at anything else.
+before it looks at anything else. Or have a policy (`tilec.runtime.trust`) that names the keys of who packs your bundles: then
+the signatures beside the file are verified, over that digest, before anything else is looked at (`tilec.runtime.signatures`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header, expand
 from tilec.cubin_image import Image, check_image, read_image
@@ -26,6 +27,11 @@ from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
 from tilec.runtime.regular_file import read_regular
+from tilec.runtime.trust_place import policy_place
+
+if TYPE_CHECKING:
+    from tilec.runtime.signatures import Signed, Vouchers
+    from tilec.runtime.trust import Trust, TrustSource
 
 TEXTS: Final = ("tir", "ptx")
 """The digests of a manifest whose texts a bundle carries."""
@@ -38,8 +44,12 @@ class Bundle:
     closed world was enumerated from. It holds a copy of the file; close it, or use it in a `with`, to let go of that. Kernels
     that were loaded stay loaded."""
 
-    def __init__(self, path: Path, data: bytes, contents: Contents, offset: int, digest: str) -> None:
+    def __init__(
+        self, path: Path, data: bytes, contents: Contents, offset: int, digest: str, signed: Signed | None
+    ) -> None:  # fmt: skip
         self.path = path
+        self.signed = signed
+        """Who vouches for it; None where no policy asked."""
         self.model = contents.model
         self.arch = contents.arch
         self.config: Mapping[str, int | float | bool | str] = contents.config
@@ -66,12 +76,22 @@ class Bundle:
         """Let go of the copy of the file; what it says of kernels stays."""
         self._data = None
 
-    def _bytes(self, offset: int, size: int) -> bytes:
-        """Bytes from the first blob on; ValueError where the bundle is closed."""
+    def _open(self) -> bytes:
         if self._data is None:
             raise ValueError(f"the bundle `{self.path}` is closed")
+        return self._data
+
+    def _bytes(self, offset: int, size: int) -> bytes:
+        """Bytes from the first blob on; ValueError where the bundle is closed."""
         start = self._offset + offset
-        return self._data[start : start + size]
+        return self._open()[start : start + size]
+
+    @property
+    def manifest_text(self) -> bytes:
+        """The text of the bundle's manifest; ValueError where the bundle is closed."""
+        data = self._open()
+        header = _header(data)
+        return data[header.manifest_offset : header.manifest_offset + header.manifest_size]
 
     def kernel(self, name: str) -> BundledKernel:
         """The kernel of an artifact's name, such as `rms_norm-E=bf16-H=1024`; BundleError E0707."""
@@ -120,14 +140,18 @@ class Bundle:
         return Kernel(one.manifest, self.cubin(one), device)
 
 
-def open_bundle(path: str | Path, *, arch: str | None = None, digest: str | None = None) -> Bundle:
+def open_bundle(
+    path: str | Path, *, arch: str | None = None, digest: str | None = None, trust: TrustSource = None
+) -> Bundle:  # fmt: skip
     """Read and verify a bundle. `arch` is the exact architecture it must be for, `digest` the hex sha256 that the whole file
-    must have.
+    must have, `trust` the policy that says who must have signed it: a `Trust`, the file of one, `none`, or what the environment
+    and the user's configuration say (`find_trust`).
 
     BundleError: E0703 cannot be read, E0704 no bundle or another format, E0705 damaged or of another digest, E0706 another
-    architecture.
+    architecture, E0714 not signed as the policy asks, E0715 no policy, E0717 no package that checks signatures.
     """
     place = Path(path)
+    policy = _policy(trust)
     data = _read(place)
     try:
         whole = hashlib.sha256(memoryview(data)[:-TRAILER])
@@ -135,6 +159,7 @@ def open_bundle(path: str | Path, *, arch: str | None = None, digest: str | None
         whole.update(data[-TRAILER:])
         if digest is not None:
             _check_digest(whole.hexdigest(), digest)
+        vouchers = _authenticate(place, whole.hexdigest(), policy)
         header = _header(data)
         if not sealed:
             raise ValueError("its digest is not that of its bytes")
@@ -142,20 +167,41 @@ def open_bundle(path: str | Path, *, arch: str | None = None, digest: str | None
         _check_blobs(memoryview(data)[header.blobs_offset :], contents)
         if not _gaps_are_zero(data, header, contents):
             raise ValueError("there are bytes between its blobs")
-    except BundleError as error:
+    except _Refused as error:
         raise BundleError(error.code, f"`{path}` {error.message}") from None
     except ValueError as error:
         raise BundleError("E0705", f"`{path}` is damaged: {error}"[:500]) from None
     if arch is not None and contents.arch != arch:
         raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, not for `{arch:.20}`")
-    return Bundle(place, data, contents, header.blobs_offset, whole.hexdigest())
+    signed = None if vouchers is None else vouchers.admit(contents.model, contents.arch)
+    return Bundle(place, data, contents, header.blobs_offset, whole.hexdigest(), signed)
+
+
+class _Refused(BundleError):
+    """A refusal whose message lacks the name of the file."""
+
+
+def _policy(given: TrustSource) -> Trust | None:
+    if policy_place(given) is None:
+        return None
+    from tilec.runtime.trust import find_trust  # here, as most bundles are opened without a policy
+
+    return find_trust(given)
+
+
+def _authenticate(path: Path, digest: str, policy: Trust | None) -> Vouchers | None:
+    if policy is None:
+        return None
+    from tilec.runtime.signatures import authenticate
+
+    return authenticate(path, digest, policy)
 
 
 def _check_digest(found: str, wanted: str) -> None:
     if not DIGEST.fullmatch(wanted):
-        raise BundleError("E0705", f"has sha256 {found}; the digest asked for is no sha256 of 64 hex digits: {wanted!r:.80}")
+        raise _Refused("E0705", f"has sha256 {found}; the digest asked for is no sha256 of 64 hex digits: {wanted!r:.80}")
     if found != wanted.lower():
-        raise BundleError("E0705", f"is not the bundle asked for: its sha256 is {found}, not {wanted.lower()}")
+        raise _Refused("E0705", f"is not the bundle asked for: its sha256 is {found}, not {wanted.lower()}")
 
 
 def _read(path: Path) -> bytes:
@@ -178,10 +224,10 @@ def _read(path: Path) -> bytes:
 def _header(data: bytes) -> Header:
     magic, *fields = HEADER.unpack(data[: HEADER.size])
     if magic != MAGIC:
-        raise BundleError("E0704", "is not a bundle")
+        raise _Refused("E0704", "is not a bundle")
     header = Header(*fields)
     if header.format != FORMAT:
-        raise BundleError("E0704", f"has format {header.format}; this tilec reads format {FORMAT}")
+        raise _Refused("E0704", f"has format {header.format}; this tilec reads format {FORMAT}")
     if header.file_size != len(data):
         raise ValueError(f"{len(data)} bytes where its header says {header.file_size}")
     if header.manifest_size > min(MAX_MANIFEST, len(data) - HEADER.size - TRAILER) or header.blobs > MAX_BLOBS:

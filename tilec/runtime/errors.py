@@ -52,9 +52,11 @@ class LaunchError(Exception):
 
 
 class BundleError(Exception):
-    """A bundle that is refused. `code` is E07 followed by two digits and has a page in `tilec/explain/`."""
+    """A bundle that is refused. `code` is E07 followed by two digits and has a page in `tilec/explain/`; `hint` is what to do
+    about it, empty where the page alone says that."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, hint: str = "") -> None:
         self.code = code
         self.message = message
-        super().__init__(f"error[{code}]: {message}")
+        self.hint = hint
+        super().__init__(f"error[{code}]: {message}; {hint}" if hint else f"error[{code}]: {message}")

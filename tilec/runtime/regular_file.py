@@ -1,28 +1,45 @@
 """Reads a file that someone else may have made: a path and a bound go in, the bytes come out, once and as one copy.
 
-What is checked afterwards is the copy, so that whoever writes the file meanwhile changes nothing of what was checked. Pipes,
-devices and folders are refused without waiting for them.
+What is checked afterwards is the copy, in memory of this process alone, so that whoever writes, cuts or replaces the file
+meanwhile changes nothing of what was checked, and no access can fault as one to a mapping of the file could. Pipes, devices,
+folders and links are refused without waiting for them.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
+
+WRITTEN_BY_OTHERS: Final = 0o022
+USED_BY_OTHERS: Final = 0o077
 
 
-def read_regular(path: str | Path, largest: int, check: Callable[[int, bytes], None] | None = None) -> bytes:
+def read_regular(
+    path: str | Path, largest: int, check: Callable[[int, bytes], None] | None = None, *, forbidden_mode: int = 0
+) -> bytes:  # fmt: skip
     """The bytes of a regular file of at most `largest` bytes. `check` gets its size and first 64 bytes, and may raise, before
-    room is made for the rest. OSError where it cannot be read; ValueError, as the end of a sentence, where it is not such a
-    file, or changes its size meanwhile."""
+    room is made for the rest. Where `forbidden_mode` names permissions (`WRITTEN_BY_OTHERS`, `USED_BY_OTHERS`), the file is the
+    user's own word: it may be reached by a link, must belong to the user or to root, and has none of these. OSError where it
+    cannot be read; ValueError, as the end of a sentence, where it is not such a file, or changes its size meanwhile."""
     if "\0" in str(path):
         raise ValueError("has a name with a NUL")
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)  # a pipe must not make us wait
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # a pipe must not make us wait
+    try:
+        handle = os.open(path, flags if forbidden_mode else flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not forbidden_mode and os.path.islink(path):
+            raise ValueError("is a link; name the file that it leads to") from None
+        raise
     try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("is not a file")
+        if forbidden_mode:
+            _check_own(status, forbidden_mode)
         size = status.st_size
         if check is not None:
             check(size, os.pread(handle, 64, 0))
@@ -38,3 +55,12 @@ def read_regular(path: str | Path, largest: int, check: Callable[[int, bytes], N
     if left != 1:
         raise ValueError("changed while it was read")
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _check_own(status: os.stat_result, forbidden: int) -> None:
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in (0, os.geteuid()):
+        raise ValueError(f"belongs to the user {status.st_uid}")
+    if mode & forbidden:
+        what, change = ("written", "go-w") if forbidden == WRITTEN_BY_OTHERS else ("read or written", "600")
+        raise ValueError(f"may be {what} by others (mode {mode:04o}); run `chmod {change}` on it")

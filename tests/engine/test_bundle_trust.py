@@ -1,4 +1,5 @@
-"""A bundle of another digest than the one asked for runs nothing: the engine says both digests and ends with status 4."""
+"""A bundle of another digest than the one asked for, or not signed as a policy asks, runs nothing: the engine says why and ends
+with status 4."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from test_text import folder
 
 from engine.api import Engine
 from engine.errors import BundleRefused, UsageError
+from tilec.bundle.sign import signed_envelopes, statements
 from tilec.runtime import Bundle
+from tilec.signature_format import encode_sidecar, sidecar_path
+from tilec.signing_keys import generate
 
 __all__ = ["answer", "folder", "model"]  # fixtures of other modules
 
@@ -38,3 +42,24 @@ def test_the_api_takes_a_digest(model: Path, bundle: Bundle) -> None:
         Engine.from_pretrained(model, bundle=bundle.path, dummy=0, bundle_digest="1" * 64)
     with pytest.raises(UsageError):
         Engine.from_pretrained(model, backend="interpreter", dummy=0, bundle_digest="1" * 64)
+
+
+def test_a_policy_asks_who_signed(
+    answer: Callable[..., Any], model: Path, bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = generate("ed25519")
+    (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
+    policy = tmp_path / "trust.toml"
+    policy.write_text('[trust]\nkeys = ["key.pub"]\n')
+    policy.chmod(0o600)
+    status, out, err = answer("--dummy-weights", "--trust", str(policy))
+    assert (status, out, err.count("\n")) == (4, "", 1)
+    assert f"`{bundle.path}` is not signed" in err and signer.public_key.id in err and "tilec bundle sign" in err
+    monkeypatch.setenv("TILEC_TRUST", str(policy))
+    with pytest.raises(BundleRefused, match="is not signed"):
+        Engine.from_pretrained(model, bundle=bundle.path, dummy=0)
+    payloads = statements(bundle, 0, "urn:example:builder", {})
+    sidecar_path(bundle.path).write_bytes(encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer)))
+    assert answer("--dummy-weights", "--max-new-tokens", "2") == (0, "!!\n", "")
+    status, out, err = answer("--backend", "interpreter", "--trust", str(policy), **{"--bundle": None})
+    assert (status, out) == (2, "") and "--trust changes nothing" in err

@@ -1,0 +1,17 @@
+"""A signed bundle for each test that asks for one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.signing import scene
+
+
+@pytest.fixture
+def signed_scene(tmp_path: Path) -> scene.Scene:
+    """A bundle that two keys have signed, and a policy that asks for both."""
+    folder = tmp_path / "scene"
+    folder.mkdir()
+    return scene.make(folder.resolve())

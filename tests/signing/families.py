@@ -1,0 +1,183 @@
+"""Ways to tamper with a signed bundle, its signatures and its policy; every one must be refused.
+
+The attacker has everything but the two private keys: bundles and signatures that these made of other models and older
+releases, keys of their own, and the right to write any byte of bundle and sidecar at any moment. Families named `signed: ...`
+go further: there the right keys signed something that says too little, or another thing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import struct
+from collections.abc import Callable
+from hashlib import sha256
+
+from tests.bundle import mutants, samples
+from tests.signing import sidecar_changes, statement_changes
+from tests.signing.campaign import Family
+from tests.signing.loading import changed_after_loading, changed_while_loading
+from tests.signing.scene import NAME, POLICY, Scene
+from tilec.runtime import BundleError
+
+CODES = ("E0703", "E0704", "E0705", "E0714", "E0715")
+Change = Callable[[Scene, random.Random], None]
+
+
+def bundle_bytes(scene: Scene, rng: random.Random) -> None:
+    """Damage of the bundle, or a lie in its header, under a digest inside that may fit again."""
+    kinds = [kind for name, kind in mutants.KINDS.items() if name != "truncation"]
+    scene.bundle.write_bytes(rng.choice(kinds)(scene.sound[NAME], rng))
+
+
+def bundle_cut(scene: Scene, rng: random.Random) -> None:
+    """Less of the bundle, or bytes behind it."""
+    data = scene.sound[NAME]
+    scene.bundle.write_bytes(
+        data[: rng.randrange(len(data))] if rng.random() < 0.5 else data + rng.randbytes(rng.randrange(1, 999))
+    )
+
+
+def bundle_repacked(scene: Scene, rng: random.Random) -> None:
+    """A sound bundle that is not the one that was signed: a contract or a resource by a little, other code."""
+    if rng.random() < 0.5:
+        scene.bundle.write_bytes(samples.bundle(salts=(rng.randrange(10, 99), 2, 1)))
+    else:
+        field, value = rng.choice((("block", 256), ("grid", [1, 1]), ("launch_checks", []), ("no_alias", [])))
+        scene.bundle.write_bytes(samples.bundle(**{field: value}))
+
+
+def blobs_of_another(scene: Scene, rng: random.Random) -> None:
+    """The machine code of a kernel exchanged for that of another bundle, all digests made anew."""
+    description, blobs = samples.parts()
+    other = samples.cubin("scale", rng.randrange(100, 10_000))
+    kernel = rng.choice(description["kernels"])
+    digest = sha256(other).hexdigest()
+    kernel["blob"] = kernel["manifest"]["digests"]["cubin"] = digest
+    blobs[digest] = other
+    used = {one["blob"] for one in description["kernels"]}
+    scene.bundle.write_bytes(samples.encode(description, {name: code for name, code in blobs.items() if name in used}))
+
+
+def another_pair(scene: Scene, rng: random.Random) -> None:
+    """Bundle and sidecar of something else, each sound: another model by the right keys, an older release, strangers' work."""
+    data, sidecar = scene.others[rng.choice(("another model", "older", "strangers", "another of the model"))]
+    scene.bundle.write_bytes(data)
+    scene.sidecar.write_bytes(sidecar)
+
+
+def another_sidecar(scene: Scene, rng: random.Random) -> None:
+    """The sidecar of another bundle beside this one, or of this one beside another."""
+    data, sidecar = rng.choice(list(scene.others.values()))
+    if data != scene.sound[NAME] and rng.random() < 0.5:
+        scene.bundle.write_bytes(data)
+    else:
+        scene.sidecar.write_bytes(sidecar)
+
+
+def places(scene: Scene, rng: random.Random) -> None:
+    """Links, pipes, folders, devices and holes where bundle, sidecar or policy should be."""
+    path = rng.choice((scene.bundle, scene.sidecar))
+    real = scene.folder / f"{path.name}.real"
+    path.rename(real)
+    kind = rng.randrange(6)
+    if kind == 0:
+        path.symlink_to(real)
+    elif kind == 1:
+        os.mkfifo(path)
+    elif kind == 2:
+        path.mkdir()
+    elif kind == 3:
+        path.symlink_to(rng.choice(("/dev/zero", "/dev/full", "absent", path.name)))
+    elif kind == 4:
+        with path.open("wb") as file:
+            file.write(real.read_bytes()[:64])
+            file.truncate(1 << 38)
+
+
+MINIMUM = '{ "tiny-1b" = 7 }'
+EDITS = (
+    ("threshold", "treshold"), ("minimum", "minimun"), ("models", "model"), ("builders", "builder"), ("[trust]", "[Trust]"),
+    ("= 2", "= 0"), ("= 2", "= 3"), ("= 2", "= -2"), ("= 2", "= true"), ("= 2", '= "1"'), ("= 2", "= 1e0"),
+    ("= 2", "= " + "1" * 5000),
+    (MINIMUM, "8"), (MINIMUM, '{ "tiny-1b" = "0" }'), (MINIMUM, "[]"), (MINIMUM, "-1"), (MINIMUM, "true"),
+    ("second.pub", "first.pub"), ("second.pub", "absent.pub"), ("second.pub", ""), ("second.pub", "."), ('"second.pub"', "2"),
+    ("tiny-*", "tiny"), ("urn:example:*", "urn:example"), ('["tiny-*"]', "[]"), ('["tiny-*"]', '"tiny-1b"'),
+    ("name = ", 'name = "\\u001b[2J" #'), ("the second", ""),
+)  # fmt: skip
+"""What is changed in the text of the policy, and to what."""
+TEXTS = (
+    "", "[trust]\n", "[trust]\nkeys = []\n", 'trust = "first.pub"\n', "\0" + POLICY, POLICY + "[other]\n", POLICY + "[trust]\n",
+    "a = " + "[" * 50_000, "a." * 20_000 + "b = 1\n", POLICY + "#" * (1 << 17),
+)  # fmt: skip
+
+
+def policies(scene: Scene, rng: random.Random) -> None:
+    """A policy that says too little, or what is not understood: it must not come to mean less than it did."""
+    key_as_text = ('"second.pub"', json.dumps(scene.signers[0].public_key.pem().decode()))  # the first key once more
+    texts = [POLICY.replace(old, new, 1) for old, new in (*EDITS, key_as_text)] + list(TEXTS)
+    kind = rng.randrange(len(texts) + 6)
+    if kind < len(texts):
+        scene.policy.write_bytes(texts[kind].encode())
+    elif kind == len(texts):
+        scene.policy.chmod(rng.choice((0o666, 0o664, 0o646)))
+    elif kind == len(texts) + 1:
+        (scene.folder / rng.choice(("first.pub", "second.pub"))).chmod(0o666)
+    elif kind == len(texts) + 2:
+        scene.policy.unlink()
+    elif kind == len(texts) + 3:
+        scene.policy.unlink()
+        os.mkfifo(scene.policy)
+    elif kind == len(texts) + 4:
+        scene.policy.write_bytes(b"\xff\xfe" + rng.randbytes(100))
+    else:
+        _public_key(scene, rng)
+
+
+def _public_key(scene: Scene, rng: random.Random) -> None:
+    """The bytes of a trusted key changed, or another file in its place."""
+    path = scene.folder / rng.choice(("first.pub", "second.pub"))
+    body = bytearray(base64.b64decode(b"".join(path.read_bytes().splitlines()[1:-1])))
+    body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+    pem = b"-----BEGIN PUBLIC KEY-----\n" + base64.encodebytes(bytes(body)) + b"-----END PUBLIC KEY-----\n"
+    private = scene.signers[0].pem()
+    path.write_bytes(rng.choice((pem, pem, pem, b"", b"x" * (1 << 17), private, struct.pack("<Q", 5), path.read_bytes()[:40])))
+
+
+def _families() -> dict[str, Family]:
+    changes: dict[str, Change] = {
+        "bundle: bytes and structure": bundle_bytes,
+        "bundle: cut or longer": bundle_cut,
+        "bundle: packed anew": bundle_repacked,
+        "bundle: code of another": blobs_of_another,
+        "pair: another model, older, strangers": another_pair,
+        "sidecar: of another bundle": another_sidecar,
+        "sidecar: bits": sidecar_changes.sidecar_bits,
+        "sidecar: cut, longer, missing": sidecar_changes.sidecar_cut,
+        "sidecar: JSON members": sidecar_changes.json_members,
+        "sidecar: base64": sidecar_changes.base64_spellings,
+        "sidecar: payload type": sidecar_changes.other_payload_type,
+        "sidecar: payload": sidecar_changes.payload_changed,
+        "sidecar: signatures missing or twice": sidecar_changes.signatures_missing,
+        "sidecar: key ids": sidecar_changes.lying_key_ids,
+        "sidecar: forms of ECDSA": sidecar_changes.ecdsa_forms,
+        "sidecar: algorithm confusion": sidecar_changes.algorithm_confusion,
+        "sidecar: strangers": sidecar_changes.sidecar_of_strangers,
+        "sidecar: bombs": sidecar_changes.bombs,
+        "signed: another subject": statement_changes.signed_subject,
+        "signed: another kind": statement_changes.signed_kind,
+        "signed: another provenance": statement_changes.signed_provenance,
+        "signed: in parts": statement_changes.signed_by_parts,
+        "signed: bombs": statement_changes.signed_bombs,
+        "places: links, pipes, holes": places,
+        "policy": policies,
+    }
+    found = {name: Family(change, BundleError, CODES) for name, change in changes.items()}
+    found["changed while loading"] = Family(changed_while_loading, BundleError, CODES, harmless=True)
+    found["changed after loading"] = Family(changed_after_loading, BundleError, CODES, harmless=True)
+    return found
+
+
+FAMILIES = _families()

@@ -1,0 +1,245 @@
+"""Changes of a sidecar by somebody who has no trusted key: form, spelling, signatures, key ids, and what asks for too much."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+
+from tests.bundle import mutants
+from tests.signing.scene import SIDECAR, Scene, signed
+from tilec.bundle_format import canonical
+from tilec.signature_format import MAX_SIDECAR, PAYLOAD_TYPE, Envelope, Signature
+from tilec.signing_keys import P256_ORDER
+
+
+def sidecar_bits(scene: Scene, rng: random.Random) -> None:
+    """One to three bits of the sidecar, anywhere."""
+    data = scene.sound[SIDECAR]
+    made = data
+    while made == data:
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            made = mutants.bit_flip(made, rng)
+    scene.sidecar.write_bytes(made)
+
+
+def sidecar_cut(scene: Scene, rng: random.Random) -> None:
+    """Less of the sidecar, none of it, or bytes behind it."""
+    data = scene.sound[SIDECAR]
+    lines = data.splitlines(keepends=True)
+    kind = rng.randrange(7)
+    if kind == 0:
+        scene.sidecar.unlink()
+    else:
+        made = (
+            data[: rng.randrange(len(data))], b"", data + rng.choice((b"\n", b"\0", b"{}\n", b"x", lines[0])),
+            rng.choice(lines), lines[0] + b"\n" + lines[1], b"\xef\xbb\xbf" + data,
+        )  # fmt: skip
+        scene.sidecar.write_bytes(made[kind - 1])
+
+
+def _with_line(scene: Scene, rng: random.Random, text: Callable[[dict[str, Any]], bytes]) -> None:
+    """One line of the sidecar written by `text`, the other as it is."""
+    lines = scene.lines()
+    at = rng.randrange(len(lines))
+    made = [canonical(one) for one in lines]
+    before, made[at] = made[at], text(lines[at])
+    assert made[at] != before
+    scene.sidecar.write_bytes(b"".join(line + b"\n" for line in made))
+
+
+def json_members(scene: Scene, rng: random.Random) -> None:
+    """Members of an envelope in another order, twice, missing, too many, of another type."""
+
+    def text(line: dict[str, Any]) -> bytes:
+        whole = canonical(line)
+        kind = rng.randrange(8)
+        if kind == 0:
+            return json.dumps(dict(reversed(line.items())), separators=(",", ":")).encode()
+        if kind == 1:
+            name = rng.choice(list(line))
+            return b"{" + canonical({name: line[name]})[1:-1] + b"," + whole[1:]
+        if kind == 2:
+            return json.dumps(line, sort_keys=True).encode()
+        target = rng.choice((line, line["signatures"][rng.randrange(2)]))
+        name = rng.choice(list(target))
+        if kind == 3:
+            del target[name]
+        elif kind == 4:
+            target[rng.choice(("", "extra", "alg", "payload_type", "__class__"))] = rng.choice((1, None, "x"))
+        elif kind == 5:
+            target[name] = rng.choice((None, 1, True, [], {}, [target[name]], 1.5))
+        elif kind == 6:
+            target[name.upper()] = target.pop(name)
+        else:
+            line["signatures"] = rng.choice(([], None, line["signatures"][0], [line["signatures"]], [None, None]))
+        return json.dumps(line, sort_keys=True, separators=(",", ":")).encode()
+
+    _with_line(scene, rng, text)
+
+
+def base64_spellings(scene: Scene, rng: random.Random) -> None:
+    """The same payload or signature in other letters: URL-safe, without padding, with spaces, with other unused bits."""
+
+    def text(line: dict[str, Any]) -> bytes:
+        target, name = rng.choice(((line, "payload"), (line["signatures"][0], "sig"), (line["signatures"][1], "sig")))
+        old = target[name]
+        data = base64.b64decode(old)
+        spellings = (
+            old.replace("+", "-").replace("/", "_"), old.rstrip("="), old + "=", old + "====", f" {old}", f"{old}\n",
+            old[:8] + "\n" + old[8:],
+            base64.b64encode(data + b"\0").decode(), base64.b64encode(data[:-1]).decode(), data.hex(),
+            base64.b16encode(data).decode(),
+            old.swapcase(), base64.b64encode(old.encode()).decode(), old + "QQ==", f"data:,{old}",
+        )  # fmt: skip
+        different = [one for one in spellings if one != old]
+        if old.endswith("="):
+            letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+            at = len(old.rstrip("=")) - 1
+            different.append(old[:at] + letters[letters.index(old[at]) ^ 1] + old[at + 1 :])  # decodes to the same bytes
+        target[name] = rng.choice(different)
+        return canonical(line)
+
+    _with_line(scene, rng, text)
+
+
+def other_payload_type(scene: Scene, rng: random.Random) -> None:
+    """Another payload type, with the signatures of the right one, or signed as that: not what a statement is signed as."""
+    envelopes = scene.envelopes()
+    at = rng.randrange(len(envelopes))
+    kind = rng.choice(
+        ("", "application/json", PAYLOAD_TYPE + " ", PAYLOAD_TYPE.upper(), "application/vnd.in-toto+dsse", "x" * 500)
+    )
+    bare = Envelope(envelopes[at].payload, kind, envelopes[at].signatures)
+    if rng.random() < 0.5:
+        marks = tuple(Signature(one.public_key.id, one.sign(bare.signed_bytes())) for one in scene.signers)
+        bare = replace(bare, signatures=marks)
+    envelopes[at] = bare
+    scene.write_envelopes(envelopes)
+
+
+def payload_changed(scene: Scene, rng: random.Random) -> None:
+    """A statement in another text, or that says another thing, under the signatures of the right one."""
+    envelopes = scene.envelopes()
+    at = rng.randrange(len(envelopes))
+    payload = envelopes[at].payload
+    data = json.loads(payload)
+    made = rng.choice(
+        (
+            json.dumps(data).encode(), json.dumps(data, sort_keys=True, indent=1).encode(), payload + b"\n", b" " + payload,
+            payload.replace(b'"release":7', b'"release":8').replace(b"CycloneDX", b"cycloneDX"), canonical(dict(data, extra=1)),
+            canonical(dict(data, subject=[])), mutants.bit_flip(payload, rng),
+        )
+    )  # fmt: skip
+    envelopes[at] = replace(envelopes[at], payload=made)
+    scene.write_envelopes(envelopes)
+
+
+def signatures_missing(scene: Scene, rng: random.Random) -> None:
+    """One key's signature gone, a key there twice, or the threshold met by one key under two names."""
+    lines = scene.lines()
+    line = rng.choice(lines)
+    first, second = line["signatures"]
+    alone, at = rng.choice(((first, second), (second, first)))
+    line["signatures"] = rng.choice(
+        (
+            [alone], [alone, alone], [alone, dict(at, sig=alone["sig"])], [dict(at, sig=alone["sig"])],
+            [alone, dict(alone, keyid=alone["keyid"].upper())], [alone, dict(alone, keyid="0" * 64)],
+        )
+    )  # fmt: skip
+    if len(line["signatures"]) == 1 and rng.random() < 0.3:
+        lines.append(dict(line, signatures=[dict(alone)]))  # the same key, in an envelope of its own
+    scene.sidecar.write_bytes(b"".join(canonical(one) + b"\n" for one in lines))
+
+
+def lying_key_ids(scene: Scene, rng: random.Random) -> None:
+    """Key ids exchanged, unknown, cut, in other letters; a stranger's signature under a trusted id."""
+    envelopes = scene.envelopes()
+    at = rng.randrange(len(envelopes))
+    marks = list(envelopes[at].signatures)
+    where = rng.randrange(2)
+    ids = [one.public_key.id for one in (*scene.signers, *scene.strangers)]
+    kind = rng.randrange(4)
+    if kind == 0:
+        marks = [Signature(marks[1].key_id, marks[0].value), Signature(marks[0].key_id, marks[1].value)]
+    elif kind == 1:
+        marks[where] = replace(marks[where], key_id=rng.choice((ids[2], ids[3], "f" * 64, marks[where].key_id[:-1] + "g", "")))
+    elif kind == 2:
+        stranger = rng.choice(scene.strangers)
+        marks[where] = Signature(marks[where].key_id, stranger.sign(envelopes[at].signed_bytes()))
+    else:
+        marks[where] = replace(marks[where], key_id=marks[where].key_id.upper() + rng.choice(("", " ", "\n")))
+    envelopes[at] = replace(envelopes[at], signatures=tuple(marks))
+    scene.write_envelopes(envelopes)
+
+
+def ecdsa_forms(scene: Scene, rng: random.Random) -> None:
+    """The ECDSA signature in other forms: r and s as they are, s in the upper half, lax DER, numbers out of range."""
+    envelopes = scene.envelopes()
+    at = rng.randrange(len(envelopes))
+    one, two = envelopes[at].signatures
+    r, s = decode_dss_signature(two.value)
+    strict = two.value
+    forms = (
+        r.to_bytes(32, "big") + s.to_bytes(32, "big"), encode_dss_signature(r, P256_ORDER - s),
+        encode_dss_signature(r, s + P256_ORDER),
+        encode_dss_signature(r + P256_ORDER, s), strict + b"\0", b"\x30\x81" + strict[1:], b"\x30\x80" + strict[2:] + b"\0\0",
+        b"\x30" + bytes([strict[1] + 1]) + b"\x02" + bytes([strict[3] + 1]) + b"\0" + strict[4:], encode_dss_signature(0, 0),
+        encode_dss_signature(1, 1), encode_dss_signature(r, P256_ORDER), encode_dss_signature(s, r),
+        strict[:-1], bytes(64), b"\x30\x00",
+    )  # fmt: skip
+    envelopes[at] = replace(envelopes[at], signatures=(one, replace(two, value=rng.choice(forms))))
+    scene.write_envelopes(envelopes)
+
+
+def algorithm_confusion(scene: Scene, rng: random.Random) -> None:
+    """A signature of one algorithm for a key of the other, or a public key of another kind under a trusted one's name."""
+    envelopes = scene.envelopes()
+    kind = rng.randrange(3)
+    if kind == 2:
+        name = rng.choice(("first.pub", "second.pub"))
+        other = "second.pub" if name == "first.pub" else "first.pub"
+        key = scene.sound[other] if rng.random() < 0.5 else rng.choice(scene.strangers).public_key.pem()
+        (scene.folder / name).write_bytes(key)
+        return
+    at = rng.randrange(len(envelopes))
+    one, two = envelopes[at].signatures
+    marks = (one, replace(two, value=one.value)) if kind else (replace(one, value=two.value), two)
+    envelopes[at] = replace(envelopes[at], signatures=marks)
+    scene.write_envelopes(envelopes)
+
+
+def sidecar_of_strangers(scene: Scene, rng: random.Random) -> None:
+    """The right statements, signed by keys that nobody trusts, as themselves or in the name of the trusted."""
+    envelopes = signed(scene.payloads.values(), scene.strangers)
+    if rng.random() < 0.5:
+        names = [one.public_key.id for one in scene.signers]
+        envelopes = [
+            replace(one, signatures=tuple(replace(mark, key_id=name) for mark, name in zip(one.signatures, names, strict=True)))
+            for one in envelopes
+        ]
+    scene.write_envelopes(envelopes)
+
+
+def bombs(scene: Scene, rng: random.Random) -> None:
+    """A sidecar that asks for time or memory: huge or many lines, signatures or digits, nesting, a hole of a terabyte."""
+    line = canonical(scene.lines()[0])
+    many = canonical(dict(scene.lines()[0], signatures=[{"keyid": f"{n:064x}", "sig": "AA=="} for n in range(5000)]))
+    kind = rng.randrange(9)
+    if kind == 8:
+        with scene.sidecar.open("wb") as file:
+            file.truncate(rng.choice((1 << 40, MAX_SIDECAR + 1, MAX_SIDECAR)))
+        return
+    depth = rng.choice((300, 3000, 1_000_000))
+    scene.sidecar.write_bytes(
+        (
+            line[:-1] + b" " * (4 << 20) + b"}\n", line.replace(b'"payload":"', b'"payload":"' + b"A" * (8 << 20), 1) + b"\n",
+            b"[" * depth + b"\n", b'{"a":' * depth + b"\n", b"\n" * (1 << 20), (line + b"\n") * 60, many + b"\n",
+            b'{"payload":' + b"9" * (1 << 20) + b"}\n",
+        )[kind]
+    )  # fmt: skip

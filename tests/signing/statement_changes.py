@@ -1,0 +1,103 @@
+"""Statements that the trusted keys did sign, and that say too little, another thing, or what no reader should have to read."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from tests.signing.scene import BUILDER, NAME, RELEASE, Scene, payloads_of, signed
+from tilec.bundle_format import canonical
+
+
+def _resigned(scene: Scene, rng: random.Random, change: Callable[[dict[str, Any]], None], which: str | None = None) -> None:
+    """Both statements signed by both trusted keys, one of them (`which`) changed before."""
+    chosen = which or rng.choice(list(scene.payloads))
+    payloads = dict(scene.payloads)
+    data = json.loads(payloads[chosen])
+    change(data)
+    payloads[chosen] = canonical(data)
+    scene.write_envelopes(signed(payloads.values(), scene.signers))
+
+
+def signed_subject(scene: Scene, rng: random.Random) -> None:
+    """The right keys signed a statement about something else."""
+    right = sha256(scene.sound[NAME]).hexdigest()
+    digests = (
+        {"sha256": "0" * 64},
+        {"sha512": right * 2},
+        {},
+        {"sha256": right.upper()},
+        {"sha256": right[:-1]},
+        {"sha256": [right]},
+        None,
+    )
+    subject = rng.choice(digests)
+    as_manifest = {"name": f"{NAME}#manifest", "digest": {"sha256": right}}
+    others = ([{"name": NAME, "digest": subject}], [], [subject], [{"name": right}], {"sha256": right}, None, [as_manifest])
+
+    def change(data: dict[str, Any]) -> None:
+        data["subject"] = rng.choice(others)
+
+    _resigned(scene, rng, change)
+
+
+def signed_kind(scene: Scene, rng: random.Random) -> None:
+    """The right keys signed another kind of statement."""
+    kinds = ("", "https://slsa.dev/provenance/v0.2", "https://spdx.dev/Document", "https://in-toto.io/Statement/v0.1", 1, None)
+
+    def change(data: dict[str, Any]) -> None:
+        data[rng.choice(("_type", "predicateType"))] = rng.choice(kinds)
+
+    _resigned(scene, rng, change)
+
+
+def signed_provenance(scene: Scene, rng: random.Random) -> None:
+    """The right keys signed it as another model, for another architecture, by another builder, as an older release."""
+    release = rng.choice((0, RELEASE - 1, -1, True, str(RELEASE), None, float(RELEASE) + 0.5, 1 << 63))
+    changes: tuple[Callable[[dict[str, Any], dict[str, Any]], None], ...] = (
+        lambda definition, _: definition["externalParameters"].update(release=release),
+        lambda definition, _: definition["externalParameters"].pop("release"),
+        lambda definition, _: definition["externalParameters"].update(model=rng.choice(("tiny-2b", "", None, ["tiny-1b"]))),
+        lambda definition, _: definition["externalParameters"].update(arch=rng.choice(("sm_120a", "sm_90", None))),
+        lambda definition, _: definition.update(buildType=rng.choice(("urn:tilec:bundle:v2", "", None))),
+        lambda _, details: details["builder"].update(id=rng.choice(("urn:evil", "", None, f" {BUILDER}"))),
+        lambda _, details: details.pop("builder"),
+    )
+    change = rng.choice(changes)
+    _resigned(
+        scene, rng, lambda data: change(data["predicate"]["buildDefinition"], data["predicate"]["runDetails"]), "provenance"
+    )
+
+
+def signed_by_parts(scene: Scene, rng: random.Random) -> None:
+    """The right keys, but one of them for an older release or for one of the two statements only."""
+    first, second = scene.signers
+    older = list(payloads_of(scene.bundle, scene.sound[NAME], RELEASE - 1).values())
+    now = list(scene.payloads.values())
+    scene.write_envelopes(
+        rng.choice(
+            (
+                [*signed(now, [first]), *signed(older, [second])],
+                [*signed(now, [second]), *signed(older[:1], [first]), *signed(now[1:], [first])],
+                [*signed(now[:1], [first, second]), *signed(now[1:], [first])],
+                [*signed(now[:1], [first, second]), *signed(now[:1], scene.strangers)],
+                [*signed(now[:1], [first]), *signed(now[1:], [second])],
+            )
+        )
+    )
+
+
+def signed_bombs(scene: Scene, rng: random.Random) -> None:
+    """The right keys signed what no reader should have to read."""
+    payload = rng.choice(
+        (
+            b"[" * 100_000, b'{"a":' * 50_000, b"{" + b'"a":1,' * 500_000 + b'"b":1}', b"9" * 1_000_000, b"\x80" * 100, b"x",
+            b'{"_type":NaN}', b'{"subject":1e999}', b'"' + b"\\u0041" * 200_000 + b'"', b"null", b"[]", b"{}",
+        )
+    )  # fmt: skip
+    payloads = dict(scene.payloads)
+    payloads[rng.choice(list(payloads))] = payload
+    scene.write_envelopes(signed(payloads.values(), scene.signers))

@@ -1,0 +1,62 @@
+"""A part of the campaign of `ci/bench/tampering.py`, and that the campaign would see what it looks for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.signing.campaign import Family, run
+from tests.signing.families import CODES, FAMILIES
+from tests.signing.scene import Scene
+from tilec.runtime import BundleError, open_bundle
+
+LIMIT_MIB = 128.0
+
+
+def test_no_change_is_used(signed_scene: Scene) -> None:
+    found = run(signed_scene, FAMILIES, 3 * len(FAMILIES), seed=20261122)
+    assert not [line for one in found.values() for line in one.wrong]
+    assert all(one.tried == 3 for one in found.values())
+    assert all(sum(one.refused.values()) == 3 for name, one in found.items() if not FAMILIES[name].harmless)
+    assert found["changed after loading"].used == 3
+    assert max(one.worst_mib for one in found.values()) < LIMIT_MIB
+
+
+def unpoliced(change: Callable[[Scene, random.Random], object]) -> Family:
+    """The family, used by a loader that looks at no signature."""
+
+    def changed(scene: Scene, rng: random.Random) -> Callable[[], None]:
+        change(scene, rng)
+        return lambda: open_bundle(scene.bundle, trust="none").close()
+
+    return Family(changed, BundleError, CODES)
+
+
+def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_scene: Scene) -> None:
+    weak = {
+        name: unpoliced(family.change) for name, family in FAMILIES.items() if name.startswith(("sidecar", "signed", "pair"))
+    }
+    found = run(signed_scene, weak, len(weak), seed=1, memory=False)
+    assert all(len(one.wrong) == 1 and "it was used" in one.wrong[0] for one in found.values())
+
+
+@pytest.mark.parametrize("dropped", ["the wrong one", "high s", "the key"])
+def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch, dropped: str) -> None:
+    """Mistakes that verifiers were known for: any signature is right, ECDSA in either half, any key that is named."""
+    from tilec import signing_keys
+    from tilec.runtime.trust import TrustedKey
+
+    if dropped == "the wrong one":
+        monkeypatch.setattr(signing_keys.PublicKey, "accepts", lambda *_: True)
+        names = ("sidecar: key ids", "sidecar: forms of ECDSA", "sidecar: payload")
+    elif dropped == "high s":
+        monkeypatch.setattr(signing_keys, "_normal", lambda signature: signature)
+        names = ("sidecar: forms of ECDSA",)
+    else:
+        monkeypatch.setattr(TrustedKey, "signs_for", lambda *_: True)
+        monkeypatch.setattr(TrustedKey, "signs_of", lambda *_: True)
+        names = ("signed: another provenance", "policy")
+    found = run(signed_scene, {name: FAMILIES[name] for name in names}, 60 * len(names), seed=3, memory=False)
+    assert all(one.wrong for one in found.values())

@@ -1,0 +1,222 @@
+"""Policies: where one is found, what it may say, whom it lets sign for what; and that without one nothing is asked."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.signing.scene import NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
+from tilec.cli import commands
+from tilec.runtime import BundleError, open_bundle
+from tilec.runtime.trust import Trust, TrustedKey, find_trust, read_trust, trust_keys
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def refusal(scene: Scene, trust: Trust | Path | str | None = None) -> BundleError:
+    """Of the scene's bundle; one line that names the bundle or the policy, with what to do."""
+    with pytest.raises(BundleError) as caught:
+        open_bundle(scene.bundle, trust=scene.policy if trust is None else trust)
+    text = str(caught.value)
+    assert "\n" not in text and len(text) < 1200 and caught.value.hint
+    assert str(scene.folder) in text
+    return caught.value
+
+
+def test_who_signed_is_told(signed_scene: Scene) -> None:
+    with open_bundle(signed_scene.bundle, trust=signed_scene.policy) as bundle:
+        assert bundle.signed is not None
+        ids = {signer.public_key.id for signer in signed_scene.signers}
+        assert {key for key, _ in bundle.signed.keys} == ids
+        assert {name for _, name in bundle.signed.keys} == {"first.pub", "the second"}
+        assert (bundle.signed.release, bundle.signed.builder) == (RELEASE, "urn:example:builder")
+    with open_bundle(signed_scene.bundle) as bundle:
+        assert bundle.signed is None
+
+
+def test_the_error_names_bundle_key_and_fix(signed_scene: Scene) -> None:
+    first, second = (signer.public_key.id for signer in signed_scene.signers)
+    signed_scene.sidecar.unlink()
+    text = str(refusal(signed_scene))
+    assert f"`{signed_scene.bundle}` is not signed" in text and first in text and "tilec bundle sign" in text
+    signed_scene.write_envelopes(signed(signed_scene.payloads.values(), signed_scene.strangers))
+    stranger = min(signer.public_key.id for signer in signed_scene.strangers)
+    assert f"the key {stranger} is not trusted" in str(refusal(signed_scene))
+    signed_scene.write_envelopes(signed(signed_scene.payloads.values(), signed_scene.signers[:1]))
+    assert "its provenance is signed by 1 of the 2 keys" in str(refusal(signed_scene))
+    signed_scene.restore()
+    signed_scene.bundle.write_bytes(signed_scene.others["another of the model"][0])
+    text = str(refusal(signed_scene))
+    assert "is not the file that its signatures are of" in text and (first in text or second in text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('= { "tiny-1b" = 7 }', "= 8", "signed it as release 7, and 8 is the oldest"),
+        ("tiny-*", "large-*", "may not sign for `tiny-1b`"),
+        ("urn:example:*", "urn:other:*", "may not sign for the builder 'urn:example:builder'"),
+    ],
+)
+def test_what_a_key_may_not_sign(signed_scene: Scene, old: str, new: str, words: str) -> None:
+    signed_scene.policy.write_text(POLICY.replace(old, new))
+    found = refusal(signed_scene)
+    assert found.code == "E0714" and words in found.message
+    assert any(signer.public_key.id in found.message for signer in signed_scene.signers)
+
+
+def test_policies_that_let_it_in(signed_scene: Scene) -> None:
+    pem = signed_scene.signers[1].public_key.pem().decode()
+    for text in (
+        'trust = { keys = ["first.pub"] }',
+        'trust = { keys = ["second.pub", "first.pub"], threshold = 2, minimum = 7 }',
+        f'[trust]\nkeys = ["first.pub", """{pem}"""]\nthreshold = 2\n',
+        f'[trust]\nminimum = {{ "other-1b" = 9 }}\n[[trust.keys]]\nkey = """{pem}"""\nmodels = ["x", "tiny-?b"]\n',
+    ):
+        signed_scene.policy.write_text(text)
+        signed_scene.policy.chmod(0o600)
+        open_bundle(signed_scene.bundle, trust=str(signed_scene.policy)).close()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (POLICY.replace("threshold", "treshold"), "has 'treshold' in `[trust]`, which may have keys, minimum, threshold"),
+        (POLICY.replace("= 2", "= 3"), "asks for 3 signatures, and has 2 keys"),
+        (POLICY.replace("= 2", "= 0"), "asks for 0 signatures"),
+        (POLICY.replace("second.pub", "first.pub"), "twice"),
+        (POLICY.replace("second.pub", "absent.pub"), "cannot be read"),
+        ("[trust]\n", "needs a list of 1 to 64 as `keys`"),
+        ("keys = [", "is no TOML"),
+        ("", "has no table where `[trust]` is expected"),
+    ],
+)
+def test_policies_that_are_refused(signed_scene: Scene, text: str, words: str) -> None:
+    signed_scene.policy.write_text(text)
+    found = refusal(signed_scene)
+    assert found.code == "E0715" and words in found.message
+
+
+def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config"
+    (config / "tilec").mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
+    monkeypatch.delenv("TILEC_TRUST")
+    assert find_trust() is None
+    for name in ("trust.toml", "first.pub", "second.pub"):  # the user's own folder may be made of links
+        (config / "tilec" / name).symlink_to(signed_scene.folder / name)
+    found = find_trust()
+    assert found is not None and found.threshold == 2 and found.source == str(config / "tilec" / "trust.toml")
+    signed_scene.sidecar.unlink()
+    with pytest.raises(BundleError, match="is not signed"):
+        open_bundle(signed_scene.bundle)
+    monkeypatch.setenv("TILEC_TRUST", "none")
+    open_bundle(signed_scene.bundle).close()
+    monkeypatch.setenv("TILEC_TRUST", str(tmp_path / "absent.toml"))
+    with pytest.raises(BundleError, match="cannot be read") as caught:
+        open_bundle(signed_scene.bundle)
+    assert caught.value.code == "E0715"
+    open_bundle(signed_scene.bundle, trust="none").close()
+    monkeypatch.setenv("TILEC_TRUST", "")
+    signed_scene.policy.unlink()
+    with pytest.raises(BundleError, match="cannot be read"):  # the link is there, and leads nowhere
+        find_trust()
+    for other in ("relative", ""):
+        monkeypatch.setenv("XDG_CONFIG_HOME", other)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert find_trust() is None
+
+
+@pytest.mark.parametrize("name", ["trust.toml", "first.pub"])
+def test_a_policy_that_others_may_write(signed_scene: Scene, name: str) -> None:
+    (signed_scene.folder / name).chmod(0o664)
+    assert "may be written by others (mode 0664); run `chmod go-w` on it" in refusal(signed_scene).message
+
+
+def test_keys_that_must_all_have_signed(signed_scene: Scene, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.pub"
+    stranger.write_bytes(signed_scene.strangers[0].public_key.pem())
+    both = [str(signed_scene.folder / name) for name in ("first.pub", "second.pub")]
+    open_bundle(signed_scene.bundle, trust=trust_keys(both)).close()
+    assert "signed by 2 of the 3 keys" in refusal(signed_scene, trust_keys([*both, str(stranger)])).message
+    with pytest.raises(BundleError, match="twice"):
+        trust_keys([both[0], both[0]])
+
+
+def test_a_policy_made_by_a_program(signed_scene: Scene) -> None:
+    key = TrustedKey(signed_scene.signers[0].public_key, "mine", ("tiny-1b",))
+    open_bundle(signed_scene.bundle, trust=Trust({key.key.id: key}, 1, {"*": 7}, "a program")).close()
+    assert "8 is the oldest" in refusal(signed_scene, Trust({key.key.id: key}, 1, {"tiny-1b": 8}, "a program")).message
+
+
+_WITHOUT = """
+import sys
+class Forbid:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("cryptography", "tomllib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+if sys.argv[2] == "absent":
+    sys.meta_path.insert(0, Forbid())
+from tilec.runtime import BundleError, open_bundle
+open_bundle(sys.argv[1]).close()
+late = {"cryptography", "tomllib", "tilec.runtime.trust", "tilec.runtime.signatures", "tilec.signature_format"}
+assert not late & sys.modules.keys()
+if sys.argv[2] == "absent":
+    del sys.meta_path[0]
+    class Forbid(Forbid):
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] == "cryptography":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    sys.meta_path.insert(0, Forbid())
+    try:
+        open_bundle(sys.argv[1], trust=sys.argv[3])
+    except BundleError as error:
+        print(error)
+"""
+
+
+def test_without_a_policy_nothing_is_loaded_for_signatures(signed_scene: Scene) -> None:
+    environment = dict(os.environ, TILEC_TRUST="none")
+    command = [sys.executable, "-c", _WITHOUT, str(signed_scene.bundle), "absent", str(signed_scene.policy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "error[E0717]" in done.stdout and "pip install 'tilec[signing]'" in done.stdout
+
+
+def test_the_scene_has_what_it_says(signed_scene: Scene) -> None:
+    assert {path.name for path in signed_scene.folder.iterdir()} == {NAME, SIDECAR, "trust.toml", "first.pub", "second.pub"}
+
+
+def toml_blocks(name: str) -> list[str]:
+    """The policies that a page shows."""
+    return re.findall(r"```toml\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_policies_that_are_shown_are_right(tmp_path: Path) -> None:
+    for number, name in enumerate(("alice.pub", "release.pub", "release.key.pub")):
+        (tmp_path / name).write_bytes(keys()[number].public_key.pem())
+    wrong, *right = toml_blocks("tilec/explain/E0715.md")
+    path = tmp_path / "trust.toml"
+    path.write_text(wrong)
+    with pytest.raises(BundleError, match="'treshold'"):
+        read_trust(path)
+    for text in (*right, *toml_blocks("SIGNING.md")):
+        path.write_text(text)
+        assert read_trust(path).threshold in (1, 2)
+    assert len(right) == 2 and len(toml_blocks("SIGNING.md")) == 1
+
+
+def test_commands_that_are_shown_work(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "SIGNING.md").read_text(encoding="utf-8")
+    (signed_scene.folder / "qwen3-4b-sm_90a.bundle").write_bytes(signed_scene.sound[NAME])
+    monkeypatch.chdir(signed_scene.folder)
+    lines = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0].splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    assert [line[2] for line in words] == ["keygen", "sign", "verify"]
+    assert [commands.run(line[1:]) for line in words] == [0, 0, 0]

@@ -1,0 +1,89 @@
+"""How a bundle was made: a verified bundle goes in, the predicate of SLSA provenance v1 comes out as plain data.
+
+Everything is taken from the bundle, so that whoever packed it again would say the same, but for what its signer says: the
+release and the builder. Where the project is at hand its files are named one by one, after they were held against the digests
+of sources that the bundle's manifests have.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from tilec.bundle.sbom import package_url, toolchain_of
+from tilec.bundle_format import canonical
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.project.buildfile import BuildFile
+from tilec.runtime import Bundle
+from tilec.signature_format import BUILD_TYPE
+
+
+def provenance(bundle: Bundle, release: int, builder: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """The predicate; `files` are sha256 of the project's files by path, empty where it is not at hand."""
+    sources = {kernel.manifest.kernel: kernel.manifest.digests.get("source", "") for kernel in bundle.kernels}
+    materials: list[dict[str, Any]] = [
+        {"name": f"sources of {kernel}", "digest": {"sha256": digest}, "mediaType": "application/json"}
+        for kernel, digest in sorted(sources.items())
+        if digest
+    ]
+    for name, data in (("step", bundle.declaration.syntax), ("tuning", bundle.tables)):
+        digest = hashlib.sha256(canonical(data)).hexdigest()
+        materials.append({"name": name, "digest": {"sha256": digest}, "mediaType": "application/json"})
+    materials += [{"name": path, "digest": {"sha256": digest}} for path, digest in sorted(files.items())]
+    packages = toolchain_of(bundle)
+    for name, version, digest in packages:
+        one: dict[str, Any] = {"name": name, "uri": package_url(name, version)}
+        materials.append(one | ({"annotations": {"sha256OfItsFiles": digest}} if digest else {}))
+    tilec = next((version for name, version, _ in packages if name == "tilec"), "unknown")
+    return {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE,
+            "externalParameters": {"arch": bundle.arch, "model": bundle.model, "release": release},
+            "internalParameters": {},
+            "resolvedDependencies": materials,
+        },
+        "runDetails": {"builder": {"id": builder, "version": {"tilec": tilec}}},
+    }
+
+
+def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
+    """sha256 by path of the build file, the step and every source of the bundle's kernels; CompileError E0921 where the bundle
+    was made from others."""
+    from tilec.cache import FileDigests, Store
+    from tilec.project.plan import kernel_files
+
+    digests = FileDigests()
+    found: dict[str, str] = {}
+    wrong: list[str] = []
+    entries = {entry.name: entry for entry in build.entries}
+    with tempfile.TemporaryDirectory(prefix="tilec-attest-") as folder, closing(Store(Path(folder) / "store")) as store:
+        for kernel, digest in sorted(
+            {one.manifest.kernel: one.manifest.digests.get("source") for one in bundle.kernels}.items()
+        ):
+            files = kernel_files(build, entries[kernel], store, digests)[0] if kernel in entries else {}
+            # As `tilec.pipeline` makes the digest that a manifest has.
+            if hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() != digest:
+                wrong.append(f"the sources of `{kernel}` are others")
+            found |= files
+    family = next((build.families[model.family] for model in build.models if model.name == bundle.model), None)
+    if family is None:
+        wrong.append(f"`{build.path.name}` has no model `{bundle.model}`")
+    elif family.declaration.syntax != bundle.declaration.syntax or list(family.tables) != bundle.tables:
+        wrong.append("its step or tuning is another")
+    if wrong or family is None:
+        hint = "check out the sources it was packed from, or leave `--project` out"
+        message = f"`{bundle.path}` was not made from the project at `{build.root}`"
+        raise CompileError(Diagnostic("E0921", message, notes=tuple(wrong[:20]), hint=hint))
+    for path in (build.path, family.path):
+        name = (
+            path.absolute().relative_to(build.root.absolute())
+            if path.absolute().is_relative_to(build.root.absolute())
+            else path
+        )
+        found[str(name)] = digests.digest(path)
+    return found

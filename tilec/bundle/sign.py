@@ -1,0 +1,71 @@
+"""Signs bundles: a verified bundle and a signer go in, the bytes of its sidecar come out.
+
+A key says one thing of a bundle: where it signed before, with another release or builder, its new word takes the place of the
+old one. What other keys said of this bundle stays, what anybody said of another goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tilec.bundle.provenance import provenance
+from tilec.bundle.sbom import bill_of_materials
+from tilec.runtime import Bundle
+from tilec.signature_format import (
+    PAYLOAD_TYPE,
+    PREDICATES,
+    Envelope,
+    Signature,
+    decode_statement,
+    encode_statement,
+)
+
+if TYPE_CHECKING:
+    from tilec.signing_keys import Signer
+
+
+def statements(bundle: Bundle, release: int, builder: str, files: Mapping[str, str]) -> dict[str, bytes]:
+    """What is signed of a bundle, by the name of the predicate."""
+    name = bundle.path.name
+    predicates = {
+        "provenance": provenance(bundle, release, builder, files),
+        "sbom": bill_of_materials(bundle, name),
+    }
+    manifest = hashlib.sha256(bundle.manifest_text).hexdigest()
+    return {
+        kind: encode_statement(name, bundle.digest, manifest, PREDICATES[kind], predicate)
+        for kind, predicate in predicates.items()
+    }
+
+
+def signed_envelopes(
+    digest: str, payloads: Iterable[bytes], signer: Signer, before: Iterable[Envelope] = ()
+) -> list[Envelope]:  # fmt: skip
+    """The envelopes of a bundle's sidecar: `before` are those it has, `payloads` the statements to sign."""
+    key = signer.public_key.id
+    kept: dict[bytes, Envelope] = {}
+    for envelope in before:
+        others = tuple(one for one in envelope.signatures if one.key_id != key)
+        if others and _is_about(envelope, digest):
+            kept[envelope.signed_bytes()] = replace(envelope, signatures=others)
+    for payload in payloads:
+        envelope = Envelope(payload, PAYLOAD_TYPE, ())
+        message = envelope.signed_bytes()
+        envelope = kept.get(message, envelope)
+        mine = Signature(key, signer.sign(message))
+        kept[message] = replace(envelope, signatures=(*envelope.signatures, mine))
+    return list(kept.values())
+
+
+def _is_about(envelope: Envelope, digest: str) -> bool:
+    """Whether an envelope says something of the bundle, as far as anyone can tell who does not know its keys. What is no
+    statement of in-toto is its maker's business."""
+    if envelope.payload_type != PAYLOAD_TYPE:
+        return True
+    try:
+        return decode_statement(envelope.payload).is_about(digest)
+    except ValueError:
+        return False

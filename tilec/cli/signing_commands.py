@@ -1,0 +1,221 @@
+"""`tilec bundle keygen|sign|attest|sbom`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tilec.cli.bundle_commands import opened
+from tilec.cli.project import UsageError, open_project
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.runtime import Bundle, BundleError
+from tilec.runtime.trust import Trust, TrustedKey
+from tilec.runtime.trust import signing_keys as keys_module
+from tilec.runtime.trust_place import NO_POLICY
+from tilec.signature_format import BUILDER, LOCAL_BUILDER, PREDICATES, decode_sidecar, encode_sidecar, pae, sidecar_path
+
+if TYPE_CHECKING:
+    from tilec.signature_format import Envelope
+    from tilec.signing_keys import FileSigner
+
+PASSPHRASE: Final = "TILEC_KEY_PASSPHRASE"
+PUBLIC: Final = ".pub"
+
+
+def keygen_command(output: str, kind: str, *, encrypt: bool, as_json: bool) -> int:
+    """Write a new key pair, OUTPUT for its owner alone and OUTPUT.pub for everybody, and print the key's id."""
+    keys = _keys_module()
+    private, public = Path(output), Path(output + PUBLIC)
+    for path in (private, public):
+        if os.path.lexists(path):
+            raise _unwritable(path, "it is there already, and keys are never overwritten")
+    passphrase = _passphrase(private, again=True) if encrypt else None
+    signer: FileSigner = keys.generate(kind)
+    written: list[Path] = []
+    try:
+        for path, data, mode in ((private, signer.pem(passphrase), 0o600), (public, signer.public_key.pem(), 0o644)):
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            written.append(path)
+            with open(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(handle)
+    except OSError as error:
+        for path in written:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        raise _unwritable(private, error.strerror or str(error)) from None
+    row = {"private": str(private), "public": str(public), "kind": kind, "keyid": signer.public_key.id}
+    print(json.dumps(row, indent=1) if as_json else f"{public}: {kind}, key {row['keyid']}; keep `{private}` to yourself")
+    return 0
+
+
+def sign_command(
+    paths: tuple[str, ...], key: str, release: int, builder: str | None, project: str | None, *, as_json: bool
+) -> int:  # fmt: skip
+    """Sign provenance and bill of materials of bundles, and write them beside each; nothing is written where one is refused."""
+    from tilec.bundle.sign import signed_envelopes, statements
+    from tilec.cache import write_atomically
+
+    signer = _signer(Path(key))
+    made: list[tuple[Path, bytes, Bundle]] = []
+    for path in paths:
+        with opened(path, trust=NO_POLICY) as bundle:
+            payloads = statements(bundle, release, _builder(builder), _files(bundle, project))
+            place = sidecar_path(bundle.path)
+            try:
+                data = encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer, _before(place)))
+            except ValueError as error:
+                raise CompileError(Diagnostic("E0714", f"the file of signatures `{place}` {error}")) from None
+            made.append((place, data, bundle))
+    rows: list[dict[str, Any]] = []
+    for place, data, bundle in made:
+        try:
+            write_atomically(place, data)
+        except OSError as error:
+            raise _unwritable(place, error.strerror or str(error)) from None
+        _check(bundle, signer)
+        rows.append({"file": str(bundle.path), "signatures": str(place), "sha256": bundle.digest, "release": release})
+        rows[-1] |= {"builder": _builder(builder), "keyid": signer.public_key.id}
+        if not as_json:
+            print(f"{place}: {' and '.join(PREDICATES)} of release {release} signed by key {signer.public_key.id}")
+    if as_json:
+        print(json.dumps({"bundles": rows}, indent=1))
+    return 0
+
+
+def attest_command(path: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
+    """Print the statements that `sign` would sign, or write them, and the bytes that each signature is over, into a folder."""
+    from tilec.bundle.sign import statements
+    from tilec.cache import write_atomically
+    from tilec.signature_format import PAYLOAD_TYPE
+
+    with opened(path, trust=NO_POLICY) as bundle:
+        payloads = statements(bundle, release, _builder(builder), _files(bundle, project))
+        name = bundle.path.name
+    if output is None:
+        rows = [
+            {
+                "statement": json.loads(payload), "payloadType": PAYLOAD_TYPE, "payload_sha256": sha256(payload).hexdigest(),
+                "signed_sha256": sha256(pae(PAYLOAD_TYPE, payload)).hexdigest(),
+            }
+            for payload in payloads.values()
+        ]  # fmt: skip
+        print(json.dumps({"unsigned": rows}, indent=1))
+        return 0
+    for kind, payload in payloads.items():
+        for suffix, data in ((".json", payload), (".pae", pae(PAYLOAD_TYPE, payload))):
+            place = Path(output) / f"{name}.{kind}{suffix}"
+            try:
+                write_atomically(place, data)
+            except OSError as error:
+                raise _unwritable(place, error.strerror or str(error)) from None
+            print(place)
+    return 0
+
+
+def sbom_command(path: str, trust: str | None) -> int:
+    """Print the bill of materials of a bundle."""
+    from tilec.bundle.sbom import bill_of_materials
+
+    with opened(path, trust=trust) as bundle:
+        print(json.dumps(bill_of_materials(bundle, bundle.path.name), indent=1))
+    return 0
+
+
+def _builder(text: str | None) -> str:
+    if text is None:
+        return LOCAL_BUILDER
+    if not BUILDER.fullmatch(text):
+        raise UsageError(f"`{text:.80}` is no URI; name a builder as `urn:example:builder` or by its address")
+    return text
+
+
+def _files(bundle: Bundle, project: str | None) -> dict[str, str]:
+    from tilec.bundle.provenance import project_files
+
+    return project_files(bundle, open_project(project)) if project is not None else {}
+
+
+def _before(place: Path) -> list[Envelope]:
+    """The envelopes of a sidecar that is there; CompileError E0714 where it is none."""
+    from tilec.runtime.regular_file import read_regular
+    from tilec.signature_format import MAX_SIDECAR
+
+    hint = "move it away to sign the bundle anew"
+    try:
+        return decode_sidecar(read_regular(place, MAX_SIDECAR))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror or error}"
+        raise CompileError(Diagnostic("E0714", f"the file of signatures `{place}` {reason}", hint=hint)) from None
+    except ValueError as error:
+        raise CompileError(Diagnostic("E0714", f"the file of signatures `{place}` {error}", hint=hint)) from None
+
+
+def _check(bundle: Bundle, signer: FileSigner) -> None:
+    """Open what was signed as a user would; CompileError where that fails."""
+    mine = TrustedKey(signer.public_key, "the key that signed")
+    with opened(str(bundle.path), digest=bundle.digest, trust=Trust({mine.key.id: mine}, 1, {}, "--key")):
+        pass
+
+
+def _keys_module() -> Any:
+    try:
+        return keys_module()
+    except BundleError as error:
+        raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
+
+
+def _signer(path: Path) -> FileSigner:
+    """The signer of a private key's file; CompileError E0716 where it cannot be used."""
+    from tilec.runtime.regular_file import USED_BY_OTHERS, read_regular
+
+    keys = _keys_module()
+
+    def refused(why: str, hint: str = "`tilec bundle keygen` makes a key") -> CompileError:
+        return CompileError(Diagnostic("E0716", f"the private key `{path}` {why}", hint=hint))
+
+    try:
+        pem = read_regular(path, keys.MAX_PEM, forbidden_mode=USED_BY_OTHERS)
+    except OSError as error:
+        raise refused(f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise refused(str(error), "a key that signs is for its owner alone") from None
+    try:
+        return keys.read_private_key(pem)
+    except keys.PassphraseNeeded:
+        return _decrypted(pem, _passphrase(path), refused)
+    except ValueError as error:
+        raise refused(str(error)) from None
+
+
+def _decrypted(pem: bytes, passphrase: bytes, refused: Callable[[str], CompileError]) -> FileSigner:
+    try:
+        return _keys_module().read_private_key(pem, passphrase)
+    except ValueError as error:
+        raise refused(str(error)) from None
+
+
+def _passphrase(path: Path, *, again: bool = False) -> bytes:
+    """From the environment, or asked for at a terminal; CompileError E0716 where neither gives one."""
+    given = os.environ.get(PASSPHRASE)
+    if given is None and sys.stdin is not None and sys.stdin.isatty():  # pyright: ignore[reportUnnecessaryComparison]
+        import click
+
+        given = click.prompt(f"Passphrase of {path}", hide_input=True, confirmation_prompt=again, err=True)
+    if not given:
+        hint = f"set `{PASSPHRASE}`, or run the command at a terminal"
+        raise CompileError(Diagnostic("E0716", f"the private key `{path}` needs a passphrase, and there is none", hint=hint))
+    return os.fsencode(given)
+
+
+def _unwritable(path: Path, why: str) -> CompileError:
+    return CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {why}", hint="name another place"))

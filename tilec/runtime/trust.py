@@ -1,0 +1,212 @@
+"""Whose bundles are taken: a `trust.toml` goes in, the keys and rules of it come out, or nothing where there is no policy.
+
+    [trust]
+    threshold = 1                       # how many of the keys must have signed; 1 where left out
+    minimum = { "qwen3-4b" = 7 }        # oldest release taken, by model, or one number for all; 0 where left out
+
+    [[trust.keys]]
+    key = "release.pub"                 # a file, relative to this one, or the PEM text itself
+    name = "release"                    # for messages; the name of the file where left out
+    models = ["qwen3-*"]                # models it may sign for, with `*` and `?`; all where left out
+    builders = ["urn:tilec:builder:*"]  # builders whose provenance it may sign; all where left out
+
+`keys = ["release.pub", "other.pub"]` is the short form. A policy is found, first match first, as the argument given, in the
+file that `TILEC_TRUST` names, in `tilec/trust.toml` of the user's configuration folder; the word `none` instead of a file is no
+policy. Where one is found and cannot be read, or says anything that is not in the list above, nothing is opened: a mistake in
+it must not mean less than was meant. Without one, bundles are opened as far as they are intact.
+
+A policy and the files it names are the user's word: they belong to the user or to root, and nobody else may write to them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tilec.limits import LONG_KEY, MAX_KEY_PARTS
+from tilec.runtime.errors import BundleError, shown
+from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
+from tilec.runtime.trust_place import policy_place
+
+if TYPE_CHECKING:
+    from tilec.signing_keys import PublicKey
+
+MAX_POLICY: Final = 1 << 16
+"""Bytes of a policy."""
+MAX_KEYS: Final = 64
+MAX_PATTERNS: Final = 64
+MAX_TEXT: Final = 200
+"""Characters of a name or pattern."""
+_RULES: Final = frozenset({"keys", "threshold", "minimum"})
+_KEY_RULES: Final = frozenset({"key", "name", "models", "builders"})
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedKey:
+    """A key that is trusted to sign for these models, as built by these builders; `name` is for messages."""
+
+    key: PublicKey
+    name: str
+    models: tuple[str, ...] = ("*",)
+    builders: tuple[str, ...] = ("*",)
+
+    def __str__(self) -> str:
+        return f"{self.key.id} ({self.name})"
+
+    def signs_for(self, model: str) -> bool:
+        """Whether it may sign for a model."""
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    def signs_of(self, builder: str) -> bool:
+        """Whether it may sign the provenance of a builder."""
+        return any(fnmatchcase(builder, pattern) for pattern in self.builders)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """A policy: keys by id, how many of them must have signed, the oldest release of each model (`*` for all), and where it
+    comes from, for messages."""
+
+    keys: Mapping[str, TrustedKey]
+    threshold: int
+    minimum: Mapping[str, int]
+    source: str
+
+    def oldest(self, model: str) -> int:
+        """The oldest release of a model that is taken."""
+        return self.minimum.get(model, self.minimum.get("*", 0))
+
+
+TrustSource = Trust | str | os.PathLike[str] | None
+"""A policy, the file of one, `none`, or what the environment and the user's configuration say."""
+
+
+def find_trust(given: TrustSource = None) -> Trust | None:
+    """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing."""
+    place = policy_place(given)
+    return read_trust(place) if isinstance(place, Path) else place
+
+
+def trust_keys(paths: Sequence[str]) -> Trust:
+    """The policy that each of these public keys has signed; BundleError E0715 where one is none, or there twice."""
+    keys = [TrustedKey(_key_of(path, _read(Path(path), "key")), Path(path).name) for path in paths]
+    return _policy("--key", keys, len(keys), {})
+
+
+def read_trust(path: Path) -> Trust:
+    """The policy of a file; BundleError E0715 where it is none, E0717 where `cryptography` is missing."""
+    import tomllib
+
+    try:
+        text = _read(path, "trust policy", WRITTEN_BY_OTHERS).decode("utf-8")
+        if LONG_KEY.search(text):
+            raise ValueError(f"a key in it has more than {MAX_KEY_PARTS} parts")
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        said = "it is nested too deep" if isinstance(error, RecursionError) else str(error).partition("\n")[0]
+        raise _refused(path, f"is no TOML: {shown(said)}") from None
+    try:
+        rules = _table(data, frozenset({"trust"}), "the file").get("trust")
+        rules = _table(rules, _RULES, "`[trust]`")
+        keys = [_trusted(item, path.parent) for item in _list(rules.get("keys"), MAX_KEYS, "keys")]
+        threshold = _number(rules.get("threshold", 1), "threshold")
+        return _policy(path, keys, threshold, _minimum(rules.get("minimum", 0)))
+    except ValueError as error:
+        raise _refused(path, str(error)) from None
+
+
+def _policy(source: str | Path, keys: Sequence[TrustedKey], threshold: int, minimum: Mapping[str, int]) -> Trust:
+    by_id = {one.key.id: one for one in keys}
+    if len(by_id) != len(keys):
+        twice = next(one for one in keys if by_id[one.key.id] is not one)
+        raise _refused(source, f"has the key {twice.key.id} twice")
+    if not 1 <= threshold <= len(keys):
+        raise _refused(source, f"asks for {threshold} signatures, and has {len(keys)} keys")
+    return Trust(by_id, threshold, minimum, str(source))
+
+
+def _trusted(item: Any, folder: Path) -> TrustedKey:
+    rules = {"key": item} if isinstance(item, str) else _table(item, _KEY_RULES, "an entry of `keys`")
+    given = rules.get("key")
+    if not isinstance(given, str) or not given:
+        raise ValueError("has an entry of `keys` without `key`, a file or a PEM text")
+    inline = given.lstrip().startswith("-----BEGIN")
+    key = (
+        _key_of("an inline key", given.encode()) if inline else _key_of(given, _read(folder / given, "key", WRITTEN_BY_OTHERS))
+    )
+    name = _text(rules.get("name", "inline" if inline else Path(given).name), "name")
+    return TrustedKey(
+        key, name, _patterns(rules.get("models", ["*"]), "models"), _patterns(rules.get("builders", ["*"]), "builders")
+    )
+
+
+def _key_of(shown_as: str, pem: bytes) -> PublicKey:
+    try:
+        return signing_keys().read_public_key(pem)
+    except ValueError as error:
+        raise _refused(shown_as, str(error), "key") from None
+
+
+def signing_keys() -> Any:
+    """The module `tilec.signing_keys`; BundleError E0717 where what it needs is not installed."""
+    try:
+        from tilec import signing_keys
+    except ImportError as error:
+        if not (error.name or "").startswith("cryptography"):
+            raise
+        message = "signatures cannot be checked: the package `cryptography` is not installed"
+        raise BundleError("E0717", message, hint="run `pip install 'tilec[signing]'`") from None
+    return signing_keys
+
+
+def _read(path: Path, what: str, forbidden_mode: int = 0) -> bytes:
+    try:
+        return read_regular(path, MAX_POLICY, forbidden_mode=forbidden_mode)
+    except OSError as error:
+        raise _refused(path, f"cannot be read: {error.strerror or error}", what) from None
+    except ValueError as error:
+        raise _refused(path, str(error), what) from None
+
+
+def _refused(path: str | Path, why: str, what: str = "trust policy") -> BundleError:
+    return BundleError("E0715", f"the {what} `{shown(str(path))[1:-1]}` {why}", hint="`tilec explain E0715` shows a right one")
+
+
+def _table(data: Any, names: frozenset[str], where: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"has no table where {where} is expected")
+    unknown = set(data) - names  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if unknown:
+        raise ValueError(f"has {shown(min(unknown))} in {where}, which may have {', '.join(sorted(names))}")  # pyright: ignore[reportUnknownArgumentType]
+    return data  # pyright: ignore[reportUnknownVariableType]
+
+
+def _list(data: Any, most: int, what: str) -> list[Any]:
+    if not isinstance(data, list) or not 1 <= len(data) <= most:  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"needs a list of 1 to {most} as `{what}`")
+    return data  # pyright: ignore[reportUnknownVariableType]
+
+
+def _text(data: Any, what: str) -> str:
+    if not isinstance(data, str) or not 1 <= len(data) <= MAX_TEXT or not data.isprintable():
+        raise ValueError(f"has a `{what}` that is not of 1 to {MAX_TEXT} characters: {shown(data)}")
+    return data
+
+
+def _patterns(data: Any, what: str) -> tuple[str, ...]:
+    return tuple(_text(item, what) for item in _list(data, MAX_PATTERNS, what))
+
+
+def _number(data: Any, what: str) -> int:
+    if not isinstance(data, int) or isinstance(data, bool) or not 0 <= data < 1 << 63:
+        raise ValueError(f"has a `{what}` that is no number: {shown(data)}")
+    return data
+
+
+def _minimum(data: Any) -> dict[str, int]:
+    table: dict[Any, Any] = data if isinstance(data, dict) else {"*": data}  # pyright: ignore[reportUnknownVariableType]
+    return {_text(model, "minimum"): _number(number, "minimum") for model, number in table.items()}
