@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Generator, Iterable
@@ -125,8 +126,8 @@ class Registry:
 
 
 @contextlib.contextmanager
-def served(registry: Registry) -> Generator[str]:
-    """Serve it on this machine; the reference of its repository, without tag."""
+def served(registry: Registry, context: ssl.SSLContext | None = None) -> Generator[str]:
+    """Serve it on this machine, by TLS where a context is given; the reference of its repository, without tag."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -164,6 +165,8 @@ def served(registry: Registry) -> Generator[str]:
                 super().handle()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         server.block_on_close = False
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
