@@ -1,10 +1,10 @@
 """Fail when an import breaks the direction of the data flow.  Run: python ci/check_layers.py [ROOT]
 
 Vocabulary may be imported by everyone; stages import vocabulary only, never each other; drivers import anything in `tilec`.
-`engine` sees the runtime and the vocabulary that describes artifacts; its one file that runs kernels from their sources sees
-the frontend and the interpreter too. No files import each other in a circle, not even from inside a function, which is where
-one hides; what stands under `if TYPE_CHECKING` names types and is never imported. The runtime, the vocabulary and
-`tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
+`engine` sees the runtime, what finds bundles for it, and the vocabulary that describes artifacts; its one file that runs
+kernels from their sources sees the frontend and the interpreter too. No files import each other in a circle, not even from
+inside a function, which is where one hides; what stands under `if TYPE_CHECKING` names types and is never imported. The
+runtime, the vocabulary and `tilec/__init__.py` never import a compiler package, so that a machine without one can run bundles.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 VOCABULARY: Final = (
     "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step", "mlir",
     "atoms", "artifact", "bundle_format", "strict_json", "signature_format", "signing_keys", "cubin_image", "schedule",
+    "shipped",
 )  # fmt: skip
 STAGES: Final = (
     "workers",
@@ -31,6 +32,7 @@ STAGES: Final = (
     "emulator",
     "cache",
     "runtime",
+    "registry",
     "graph",
 )
 PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis",)}
@@ -38,14 +40,17 @@ PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis
 AUDIT: Final = ("audit",)
 """A second opinion: it sees what describes and runs artifacts, and nothing of what made them."""
 AUDIT_MAY_USE: Final = ("workers", "runtime", "emulator", "interpreter", "")
+FINDER: Final = ("finder",)
+"""Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
+FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
 DRIVERS: Final = ("defects", "terminal", "pipeline", "project", "bundle", "cli", "__main__", "__init__")
-ENGINE_MAY_USE: Final = ("runtime", "artifact", "ir", "step")
+ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
-SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics")
+SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
 NO_COMPILER: Final = (
     "__init__", *VOCABULARY[:6], "artifact", "bundle_format", "strict_json", "signature_format", "signing_keys", "cubin_image",
-    "runtime", "target", "ir", "step",
+    "runtime", "registry", "finder", "target", "ir", "step",
 )  # fmt: skip
 
 
@@ -130,7 +135,7 @@ def complaint(importer: Sequence[str], imported: str) -> str:
         return "" if other in (mine, *allowed) else f"passes.{mine} may not import passes.{other}"
     if top != "tilec" or here == there or here in DRIVERS:
         return ""
-    known = (*VOCABULARY, *STAGES, *AUDIT, *DRIVERS)
+    known = (*VOCABULARY, *STAGES, *AUDIT, *FINDER, *DRIVERS)
     if here not in known:
         return f"{here} is in no layer; add it to ci/check_layers.py"
     if here in VOCABULARY and there in VOCABULARY[: VOCABULARY.index(here)]:
@@ -138,6 +143,8 @@ def complaint(importer: Sequence[str], imported: str) -> str:
     if here in STAGES and there in VOCABULARY:
         return ""
     if here in AUDIT and there in (*VOCABULARY, *AUDIT_MAY_USE):
+        return ""
+    if here in FINDER and there in (*VOCABULARY, *FINDER_MAY_USE):
         return ""
     return f"{here} may not import {there}"
 

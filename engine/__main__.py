@@ -9,7 +9,7 @@ from engine.entry import enter
 
 def main() -> int:
     """Run the command."""
-    return enter("engine.cli")
+    return enter(f"{__package__}.cli")
 
 
 if __name__ == "__main__":

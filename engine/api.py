@@ -1,5 +1,5 @@
-"""The engine for programs: a model folder and a bundle go in, text comes out. With `backend="interpreter"` no bundle is needed,
-and no GPU.
+"""The engine for programs: a model folder and a bundle go in, text comes out. Where no bundle is named, one is looked for
+(`tilec.finder`). With `backend="interpreter"` no bundle is needed, and no GPU.
 
 with Engine.from_pretrained("Qwen3-4B", bundle="qwen3-4b-sm_90a.bundle") as engine:
     for piece in engine.generate([{"role": "user", "content": "Why is the sky blue?"}]):
@@ -65,16 +65,15 @@ class Engine:
         bundle_digest: str | None = None,
         trust: TrustSource = None,
     ) -> Engine:
-        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`, which only the interpreter does
-        without; `bundle_digest` is the hex sha256 that the file of the bundle must have, `trust` the policy that says who must
-        have signed it: a file, `none`, or what the environment and the user's configuration say (`tilec.runtime.trust`).
+        """Load a model folder (config, tokenizer, safetensors) with the CUBINs of `bundle`, or of the one that `tilec.finder`
+        finds for the model and the GPU; `bundle_digest` is the hex sha256 that the file of the bundle must have, `trust` the
+        policy that says who must have signed it: a file, `none`, or what the environment and the user's configuration say
+        (`tilec.runtime.trust`).
 
         `max_seq_len` bounds prompt and answer together; `dtype` is bf16 or f16, that of the model where None; `dummy` takes
         random weights of that seed instead of the files'; `progress` is called with the bytes of weights loaded so far and in
         all. Raises an `EngineError`: see `engine.errors`.
         """
-        if backend == "cuda" and bundle is None:
-            raise UsageError("a bundle is needed to run on a GPU", fix="give one, or take the backend `interpreter`")
         if backend == "interpreter" and any(one is not None for one in (bundle, device, bundle_digest, trust)):
             raise UsageError("the interpreter takes neither a bundle nor a device", fix="leave them out")
         config = ModelConfig.read(path)
@@ -85,7 +84,7 @@ class Engine:
             raise UsageError(what, fix="the model knows no more positions")
         dtype = dtype or ("f16" if config.dtype == "f16" else "bf16")
         weights = dummy_weights(config, dtype, dummy) if dummy is not None else WeightPlan.for_model(config, path, dtype)
-        if bundle is None:
+        if backend == "interpreter":
             from engine.backends.interpreter import InterpreterBackend  # so that a GPU does not wait for the frontend's import
 
             interpreter = InterpreterBackend()

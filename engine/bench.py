@@ -9,7 +9,7 @@ from engine.entry import enter
 
 def main() -> int:
     """Run the command."""
-    return enter("engine.tools.bench.command")
+    return enter(f"{__package__}.tools.bench.command")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ damaged or asks for too much, 4 the bundle is absent, damaged or for another GPU
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--model", required=True, metavar="FOLDER", help="Model folder: config.json, tokenizer, safetensors.")
-@click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU, from `tilec bundle pack`; always with cuda.")
+@click.option("--bundle", metavar="FILE", help="Bundle of the model for this GPU. Default: the one found installed or pulled.")
 @click.option("--bundle-digest", metavar="HEX", help="Refuse a bundle whose file has another sha256 than this one.")
 @click.option(
     "--trust", metavar="FILE", help="Policy that says who must have signed the bundle. Default: TILEC_TRUST, or yours."
@@ -126,8 +126,6 @@ def _check_backend(
     backend: BackendName, bundle: str | None, profile: bool, digest: str | None, trust: str | None
 ) -> None:  # fmt: skip
     """Refuse options that do not go with the backend."""
-    if backend == "cuda" and bundle is None:
-        raise UsageError("--bundle is missing", fix="give the model's bundle, or --backend interpreter to run without a GPU")
     given = {"--bundle": bundle, "--bundle-digest": digest, "--trust": trust}
     option = next((name for name, value in given.items() if value is not None), None)
     if backend == "interpreter" and option is not None:

@@ -67,7 +67,7 @@ def argument_text(argument: str) -> str:
 def missing(error: ModuleNotFoundError) -> EngineError:
     """What to say about a module that is not there; ModuleNotFoundError again where it is one of this project."""
     name, _, inner = (error.name or "").partition(".")
-    if name in ("", "engine") or (name == "tilec" and inner):
+    if name in ("", __package__) or (name == "tilec" and inner):
         raise error
     if name == "tilec":
         return MissingPackage("the package `tilec` is not installed", fix="run `pip install -e .` in the checkout")

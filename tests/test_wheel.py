@@ -1,46 +1,132 @@
-"""A wheel has every file of the packages: modules, pages of error codes, SEMANTICS.md, py.typed.
-
-setuptools itself is asked what it would copy, with the tables of pyproject.toml; the build of a wheel copies just that.
-"""
+"""The wheel: every file of the packages and of the shipped project, one name of ours for the engine, the same bytes from every
+folder; and what is installed from it answers and builds without a checkout."""
 
 from __future__ import annotations
 
+import ast
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from collections.abc import Iterator
+from email import message_from_bytes
 from pathlib import Path
 
+import pytest
+
+import tilec
+from engine.tools.tiny import write_tiny_model
 from tests.files import ROOT, tracked
+from tilec.cli.commands import run
 
-COPIED = """
-import sys
-from setuptools import Distribution, find_packages
-root, include, data = eval(sys.argv[1])
-tables = {"packages": find_packages(root, include=include), "package_data": data, "package_dir": {"": root}, "script_name": "-"}
-build = Distribution(tables).get_command_obj("build_py")
-build.finalize_options()
-print("\\n".join(build.get_outputs(include_bytecode=False)))
-"""
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
 
-def in_a_wheel(elsewhere: Path) -> list[str]:
-    """Paths relative to the root of a wheel, sorted. Runs in an empty folder, where setuptools reads no other tables."""
-    tables = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    given = repr((str(ROOT), tables["packages"]["find"]["include"], tables["package-data"]))
-    done = subprocess.run([sys.executable, "-c", COPIED, given], cwd=elsewhere, capture_output=True, text=True, check=True)
-    return sorted(os.path.relpath(line, os.path.join("build", "lib")) for line in done.stdout.splitlines())
+def build(folder: Path, umask: int, epoch: str) -> Path:
+    """The wheel of a copy of what is tracked."""
+    for name in (
+        *tracked("tilec", "engine", "kernels_src"),
+        "build.toml",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "ci/wheel.py",
+    ):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, target)
+        target.chmod(0o666 & ~umask)
+    command = [sys.executable, "-P", "-c", BUILD, str(folder / "dist")]
+    environment = os.environ | {"SOURCE_DATE_EPOCH": epoch}
+    done = subprocess.run(command, cwd=folder, env=environment, umask=umask, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "dist" / done.stdout.splitlines()[-1]
 
 
-def test_wheel_has_every_file_of_the_packages(tmp_path: Path) -> None:
-    found, wanted = in_a_wheel(tmp_path), tracked("tilec", "engine")
-    assert len(wanted) > 400
-    assert [name for name in wanted if name not in found] == []
-    assert [name for name in found if name.partition("/")[0] not in ("tilec", "engine")] == []
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("one"), 0o022, "1700000000")
 
 
-def test_the_data_that_the_wheel_is_for_is_there() -> None:
-    """What a build or an answer would miss at run time; without a page `tilec explain` has nothing to print."""
-    wanted = tracked("tilec", "engine")
-    for name in ("tilec/py.typed", "engine/py.typed", "tilec/ir/SEMANTICS.md", "tilec/explain/E0302.md"):
-        assert name in wanted and Path(ROOT, name).is_file(), name
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What an installer makes of it, in a folder to search for modules."""
+    folder = tmp_path_factory.mktemp("installed")
+    zipfile.ZipFile(wheel).extractall(folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_it_has_every_file(wheel: Path) -> None:
+    found = [name for name in zipfile.ZipFile(wheel).namelist() if not name.startswith("tilec-")]
+    modules = [
+        name.replace("engine/", "tilec_engine/") if name.startswith("engine/") else name for name in tracked("tilec", "engine")
+    ]
+    shipped = [name for name in tracked("kernels_src", "engine/models", "build.toml") if name.endswith((".toml", ".step"))]
+    shipped += [name for name in tracked("kernels_src") if name.endswith(".py")]
+    assert sorted(found) == sorted([*modules, *(f"tilec/shipped/{name}" for name in shipped)])
+    assert len(modules) > 450 and len(shipped) > 20
+    for name in ("tilec/py.typed", "tilec_engine/py.typed", "tilec/ir/SEMANTICS.md", "tilec/explain/E0302.md"):
+        assert name in found
+
+
+def test_it_says_what_it_is(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    info = f"tilec-{tilec.__version__}.dist-info"
+    metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (metadata["Name"], metadata["Version"]) == ("tilec", asked["version"])
+    assert set(metadata.get_all("Provides-Extra") or []) == set(asked["optional-dependencies"])
+    assert metadata.get_all("Classifier") == asked["classifiers"]
+    assert archive.read(f"{info}/top_level.txt").split() == [b"tilec_engine", b"tilec"]
+
+
+def test_it_is_the_same_from_every_folder(wheel: Path, tmp_path: Path) -> None:
+    assert build(tmp_path, 0o002, "0").read_bytes() == wheel.read_bytes()
+
+
+def test_the_engine_has_one_name(wheel: Path) -> None:
+    """No module of it imports `engine`, and it differs from the checkout's by that name alone."""
+    archive = zipfile.ZipFile(wheel)
+    for name in tracked("engine"):
+        if name.endswith(".py"):
+            text = archive.read(name.replace("engine/", "tilec_engine/", 1)).decode()
+            assert text.replace("tilec_engine", "engine") == (ROOT / name).read_text(encoding="utf-8")
+            imports = [node.module or "" for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+            assert not [module for module in imports if module.partition(".")[0] == "engine"]
+
+
+def start(installed: Path, cwd: Path, *words: str) -> str:
+    """What Python prints that finds modules in `installed` before any other place, and no checkout."""
+    environment = os.environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run([sys.executable, "-P", *words], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_engine_answers(installed: Path, tmp_path: Path) -> None:
+    """On the tile interpreter, from the kernels that the wheel carries; template processes and steps are found too."""
+    write_tiny_model(tmp_path / "tiny")
+    options = ["--backend", "interpreter", "--model", str(tmp_path / "tiny"), "--prompt", "Why?", "--max-new-tokens", "2"]
+    assert start(installed, tmp_path, "-m", "tilec_engine", *options).strip()
+
+
+def test_the_shipped_kernels_build_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    project = tmp_path / "kernels"
+    assert "tilec build" in start(installed, tmp_path, "-m", "tilec", "new", "kernels", "--shipped")
+    for name in ("build.toml", "kernels_src/add.py", "engine/models/qwen3.step"):
+        assert (project / name).read_bytes() == (ROOT / name).read_bytes()
+    plan = start(installed, project, "-m", "tilec", "build", "--arch", "sm_90", "--kernel", "add", "--json")
+    assert '"failed"' not in plan
+    assert len(list((project / "artifacts" / "build" / "sm_90a").glob("add-*.cubin"))) > 1
+
+
+def test_what_is_there_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "build.toml").write_text("mine")
+    assert run(["new", str(tmp_path / "mine"), "--shipped"]) == 2
+    assert run(["new", str(tmp_path / "other"), "--shipped", "--name", "x"]) == 2
+    assert "leave one out" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "build.toml"]

@@ -33,11 +33,12 @@ from tilec.artifact import ScalarSpec, TensorSpec, ValueCheck
 from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
+from tilec.shipped import project_folder
 from tilec.step.graph import Constant, Kind, Op, StepGraph, View
 from tilec.step.step import Head
 
-KERNELS: Final = Path(frontend.__file__).resolve().parents[2] / "kernels_src"
-"""Where the kernels' sources are: beside the compiler."""
+KERNELS: Final = project_folder() / "kernels_src"
+"""Where the kernels' sources are: beside the compiler, or in its package."""
 
 NUMPY_TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16), "f32": np.dtype(np.float32), "i32": np.dtype(np.int32),

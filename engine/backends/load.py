@@ -1,11 +1,11 @@
-"""A model onto a GPU: a bundle is opened, a backend made and filled; whatever fails, everything is given back."""
+"""A model onto a GPU: a bundle is found and opened, a backend made and filled; whatever fails, everything is given back."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
@@ -14,6 +14,8 @@ from tilec.runtime import BundleError, Device, LaunchError, open_bundle
 
 if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource
+
+WITHOUT_BUNDLE: Final = "name one with `--bundle`, get one with `tilec bundle pull`, or take `--backend interpreter`"
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def device_errors() -> Generator[None]:
 
 
 def load_on_gpu(
-    bundle: str | PathLike[str],
+    bundle: str | PathLike[str] | None,
     config: Any,
     weights: WeightSource,
     max_seq_len: int,
@@ -38,8 +40,12 @@ def load_on_gpu(
     trust: TrustSource = None,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`), whose sha256 must
-    be `digest` where that is given, and which is signed as the policy `trust` asks. BundleRefused or DeviceError where that
-    cannot be."""
+    be `digest` where that is given, and which is signed as the policy `trust` asks; where there is no file, of the bundle that
+    is found for the model and the device. BundleRefused or DeviceError where that cannot be."""
+    if bundle is None:
+        with device_errors():
+            device = Device() if device is None else device
+        bundle = _found(config, device, trust)
     try:
         opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
     except BundleError as error:
@@ -57,3 +63,14 @@ def load_on_gpu(
         opened.close()
         raise
     return backend
+
+
+def _found(config: Any, device: Device, trust: TrustSource) -> str:
+    """The path of a bundle for a model and a device; BundleRefused where there is none."""
+    from tilec.finder import find_bundle  # so that who names a bundle does not wait for the import
+
+    numbers = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    try:
+        return fspath(find_bundle(numbers, device.architecture, trust))
+    except BundleError as error:
+        raise BundleRefused(error.message, fix=error.hint or WITHOUT_BUNDLE) from None

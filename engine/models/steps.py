@@ -49,7 +49,7 @@ class Shape(Protocol):
 @cache
 def own_declaration() -> Declaration:
     """The step that the engine comes with, and that the build reads."""
-    return read_declaration(resources.files("engine.models").joinpath(f"{FAMILY}.step").read_text(encoding="utf-8"))
+    return read_declaration(resources.files(__package__ or "").joinpath(f"{FAMILY}.step").read_text(encoding="utf-8"))
 
 
 def model_step(

@@ -1,21 +1,27 @@
 """A bundle of another digest than the one asked for, or not signed as a policy asks, runs nothing: the engine says why and ends
-with status 4."""
+with status 4. Where none is named, it takes the one that is found for the model and the GPU."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_cuda_backend import FakeDriver
 from test_engine_cli import answer, model
 from test_text import folder
 
 from engine.api import Engine
+from engine.backends import load
 from engine.errors import BundleRefused, UsageError
 from tilec.bundle.sign import signed_envelopes, statements
-from tilec.runtime import Bundle
+from tilec.bundle_format import canonical
+from tilec.finder import bundles_folder
+from tilec.registry.parts import frame_of, join, split
+from tilec.runtime import Bundle, Device
 from tilec.signature_format import encode_sidecar, sidecar_path
 from tilec.signing_keys import generate
 
@@ -63,3 +69,21 @@ def test_a_policy_asks_who_signed(
     assert answer("--dummy-weights", "--max-new-tokens", "2") == (0, "!!\n", "")
     status, out, err = answer("--backend", "interpreter", "--trust", str(policy), **{"--bundle": None})
     assert (status, out) == (2, "") and "--trust changes nothing" in err
+
+
+def test_a_bundle_is_found_where_none_is_named(
+    answer: Callable[..., Any], bundle: Bundle, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that says that it is for the model's numbers; the first that lies there is for a larger model."""
+    monkeypatch.setattr(load, "Device", lambda: Device(FakeDriver()))
+    options: dict[str, Any] = {"--bundle": None}
+    found = bundles_folder()
+    found.mkdir(parents=True, mode=0o700)
+    (found / "qwen3-0.6b-sm_90a.bundle").write_bytes(bundle.path.read_bytes())
+    status, out, err = answer("--dummy-weights", **options)
+    assert (status, out, err.count("\n")) == (4, "", 1)
+    assert "no bundle for this model and sm_90a is installed" in err and "`tilec bundle pull`" in err
+    parts, hidden = split(bundle.path.read_bytes()), json.loads((model / "config.json").read_text())["hidden_size"]
+    manifest = canonical(json.loads(parts.manifest) | {"model": "tiny", "config": {"hidden_size": hidden}})
+    (found / "tiny-sm_90a.bundle").write_bytes(join(frame_of(manifest), parts.blobs))
+    assert answer("--dummy-weights", "--max-new-tokens", "2", **options) == (0, "!!\n", "")

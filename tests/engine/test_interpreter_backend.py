@@ -336,7 +336,6 @@ def test_the_command_answers(folders: dict[bool, Path], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "error: --bundle is missing; give the model's bundle, or --backend interpreter to run without a GPU\n"),
         (["--backend", "interpreter", "--profile"], "error: --profile times kernels on a GPU"),
         (["--backend", "interpreter", "--bundle", "x"], "error: --bundle changes nothing with --backend interpreter"),
         (["--backend", "abacus"], "error: Invalid value for '--backend': 'abacus' is not one of"),
@@ -349,8 +348,6 @@ def test_wrong_usage(folders: dict[bool, Path], capsys: pytest.CaptureFixture[st
 
 
 def test_wrong_usage_of_the_api(folders: dict[bool, Path]) -> None:
-    with pytest.raises(UsageError, match="a bundle is needed to run on a GPU"):
-        Engine.from_pretrained(folders[False])
     with pytest.raises(UsageError, match="takes neither a bundle nor a device"):
         Engine.from_pretrained(folders[False], backend="interpreter", bundle="x")
 

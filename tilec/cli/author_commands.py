@@ -20,16 +20,18 @@ ATOL = click.option(
 @click.command("new", epilog=EPILOG)
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--name", metavar="KERNEL", help="Name of the kernel. Default: that of the folder.")
-def new(folder: Path, name: str | None) -> int:
+@click.option("--shipped", is_flag=True, help="The kernels and the build.toml that tilec ships, in place of a new kernel.")
+def new(folder: Path, name: str | None, shipped: bool) -> int:
     """Make a project: a kernel, its reference, a test and a build.toml, which build and pass as they are.
 
     \b
-    Example:
+    Examples:
       tilec new softmax && cd softmax && tilec test
+      tilec new kernels --shipped && cd kernels && tilec build --arch sm_90
     """
     from tilec.cli.new_command import new_command
 
-    return new_command(folder, name)
+    return new_command(folder, name, shipped=shipped)
 
 
 @click.command("run", epilog=EPILOG)

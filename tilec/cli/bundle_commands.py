@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,27 @@ def opened(path: str, arch: str | None = None, digest: str | None = None, trust:
         return open_bundle(path, arch=targets[0].name if targets else None, digest=digest, trust=trust)
     except BundleError as error:
         raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
+
+
+def with_sidecar(bundle: Bundle) -> tuple[bytes, bytes]:
+    """The bytes of a verified bundle's file, and of the attestations beside it, empty where there are none; CompileError E0703
+    where they cannot be read, E0705 where the file is another one meanwhile."""
+    from tilec.bundle_format import MAX_FILE
+    from tilec.runtime.regular_file import read_regular
+    from tilec.signature_format import MAX_SIDECAR, sidecar_path
+
+    try:
+        data, attestations = read_regular(bundle.path, MAX_FILE), b""
+        with contextlib.suppress(FileNotFoundError):
+            attestations = read_regular(sidecar_path(bundle.path), MAX_SIDECAR)
+    except OSError as error:
+        message = f"`{error.filename or bundle.path}` cannot be read: {error.strerror}"
+        raise CompileError(Diagnostic("E0703", message)) from None
+    except ValueError as error:
+        raise CompileError(Diagnostic("E0703", f"`{bundle.path}`, or its attestations, {error}")) from None
+    if hashlib.sha256(data).hexdigest() != bundle.digest:
+        raise CompileError(Diagnostic("E0705", f"`{bundle.path}` changed while it was read"))
+    return data, attestations
 
 
 def pack_command(

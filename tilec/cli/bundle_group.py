@@ -194,3 +194,75 @@ def bundle_sbom(file: str, trust: str | None) -> int:
     from tilec.cli.signing_commands import sbom_command
 
     return sbom_command(file, trust)
+
+
+PLAIN_HTTP: Final = click.option("--plain-http", is_flag=True, help="Speak http without TLS to a registry on another machine.")
+
+
+@bundle.command("push", epilog=BUNDLE_EPILOG)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.argument("destination", metavar="oci://HOST/REPOSITORY:TAG")
+@TRUST
+@PLAIN_HTTP
+@JSON
+def bundle_push(files: tuple[str, ...], destination: str, trust: str | None, plain_http: bool, as_json: bool) -> int:
+    """Push bundles, each with the attestations beside it, to an OCI registry, as one index under a tag.
+
+    What two bundles share is stored once, and what the registry has is not sent again. The tag afterwards names these bundles
+    and no others. Credentials are those of `docker login`.
+
+    \b
+    Example:
+      tilec bundle push artifacts/bundles/*.bundle oci://registry.example.com/team/kernels:v1
+    """
+    from tilec.cli.registry_commands import push_command
+
+    return push_command(files, destination, trust, plain_http=plain_http, as_json=as_json)
+
+
+@bundle.command("pull", epilog=BUNDLE_EPILOG)
+@click.argument("source", metavar="oci://HOST/REPOSITORY[:TAG|@DIGEST]")
+@click.option("--arch", metavar="ARCH", help="Only the bundle for this architecture, such as sm_90.")
+@click.option("--model", "-m", metavar="NAME", help="Only the bundle of this model.")
+@click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: where the engine looks.")
+@TRUST
+@PLAIN_HTTP
+@JSON
+def bundle_pull(
+    source: str, arch: str | None, model: str | None, output: str | None, trust: str | None, plain_http: bool, as_json: bool
+) -> int:  # fmt: skip
+    """Pull bundles, and the attestations that refer to them, from an OCI registry; every byte is compared before it is used.
+
+    By digest, the registry can serve nothing else; under a tag it can serve an older index.
+
+    \b
+    Examples:
+      tilec bundle pull oci://registry.example.com/team/kernels:v1 --model qwen3-4b --arch sm_90
+      tilec bundle pull oci://registry.example.com/team/kernels@sha256:91c0... -o out
+    """
+    from tilec.cli.registry_commands import pull_command
+
+    return pull_command(source, arch, model, output, trust, plain_http=plain_http, as_json=as_json)
+
+
+@bundle.command("wheel", epilog=BUNDLE_EPILOG)
+@BUNDLE
+@DIGEST
+@TRUST
+@click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: the current one.")
+@click.option("--version", metavar="VERSION", help="Of the package. Default: that of tilec.")
+@JSON
+def bundle_wheel(
+    file: str, digest: str | None, trust: str | None, output: str | None, version: str | None, as_json: bool
+) -> int:  # fmt: skip
+    """Write a bundle, and the attestations beside it, as a Python package that the engine finds once it is installed.
+
+    The same bundle and version give the same bytes.
+
+    \b
+    Example:
+      tilec bundle wheel qwen3-4b-sm_90a.bundle -o dist && pip install dist/tilec_kernels_qwen3_4b_sm_90a-*.whl
+    """
+    from tilec.cli.wheel_command import wheel_command
+
+    return wheel_command(file, digest, trust, output, version, as_json=as_json)

@@ -159,7 +159,7 @@ def print_line(kind: str, text: str) -> None:
     print(f"{paint_for(sys.stderr)(kind, kind)}: {text}", file=sys.stderr)
 
 
-REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0805", "E0811", "E0812")
+REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E0811", "E0812")
 """Codes of what was looked at and found wanting, where the command and its environment are in order."""
 
 

@@ -1,4 +1,4 @@
-"""A new project: one kernel, its reference, a test and a build file, which build and pass as they are.
+"""A new project: one kernel, its reference, a test and a build file, which build and pass as they are; or what tilec ships.
 
 In: a name. Out: a folder of that name, whole or not there.
 """
@@ -9,8 +9,11 @@ import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+from tilec.shipped import project_folder, shipped_files
 
 FILES: Final[dict[str, str]] = {
     "build.toml": """[build]
@@ -98,22 +101,30 @@ On a machine with the GPU and no compiler:
 
 def scaffold(folder: Path, name: str) -> list[str]:
     """Write a project into `folder`, which is not there or empty; the files, in order. OSError where it cannot be written."""
+    return _write(folder, {place.replace("NAME", name): text.replace("NAME", name) for place, text in FILES.items()})
+
+
+def copy_shipped(folder: Path) -> list[str]:
+    """The same with the project that tilec comes with."""
+    source = project_folder()
+    return _write(folder, {str(name): (source / name).read_text(encoding="utf-8") for name in shipped_files(source)})
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
     parent = folder.absolute().parent
     staged = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
     try:
-        written: list[str] = []
-        for place, text in FILES.items():
-            path = staged / place.replace("NAME", name)
+        for place, text in files.items():
+            path = staged / place
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("NAME", name), encoding="utf-8")
-            written.append(place.replace("NAME", name))
+            path.write_text(text, encoding="utf-8")
         staged.chmod(0o777 & ~_umask())
         os.rename(staged, folder)  # an empty folder is replaced, any other is refused
     except BaseException:
         with contextlib.suppress(OSError):
             shutil.rmtree(staged)
         raise
-    return written
+    return list(files)
 
 
 def _umask() -> int:

@@ -1,0 +1,96 @@
+"""Changes what a registry answers, at random and by the families of `tests/registry/lies.py`, and counts what came of pulls.
+
+`python -P ci/bench/registry_tampering.py` tries 6,000 random changes of one answer, from a seed, and writes
+`ci/bench/results/registry_tampering.md` and `.json`. Each pull must give the bundle that was pushed, to the last bit, or be
+refused with a documented code and leave nothing behind. Status 1 where anything else came. What a family takes of time is
+bounded by its `Limits`, not by this machine, and is not in the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.registry.changes import CHANGES, attempt, stock  # noqa: E402
+from tests.registry.server import Registry, served  # noqa: E402
+
+RESULTS: Final = ROOT / "ci" / "bench" / "results"
+
+
+def peak_mib() -> float:
+    """Most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def campaign(count: int, seed: int) -> dict[str, Any]:
+    """By kind of change, what came of `count` pulls in all."""
+    found: dict[str, dict[str, Any]] = {name: {"tried": 0, "sound": 0, "refused": Counter(), "wrong": []} for name in CHANGES}
+    registry, names = Registry(), list(CHANGES)
+    with served(registry) as place, tempfile.TemporaryDirectory() as folder:
+        stock(place)
+        before = peak_mib()
+        for number in range(count):
+            name = names[number % len(names)]
+            row = found[name]
+            row["tried"] += 1
+            try:
+                code = attempt(registry, place, CHANGES[name], seed * 1_000_003 + number, Path(folder) / "out")
+            except Exception as error:  # whatever it is, it is not what a user may see
+                row["wrong"].append(f"{name}, {number}: {type(error).__name__}: {error}"[:300])
+                continue
+            row["refused" if code else "sound"] += Counter([code]) if code else 1
+            registry.asked.clear()
+    return {"seed": seed, "memory_growth_mib": round(peak_mib() - before, 1), "changes": found}
+
+
+def table(result: dict[str, Any]) -> str:
+    """The result for people."""
+    lines = ["# Tampering with a registry's answers", ""]
+    lines += [
+        "`python -P ci/bench/registry_tampering.py`. Whatever one answer is changed to, a pull gives the bundle that was pushed"
+    ]
+    lines += [
+        "or is refused and leaves nothing; other ends must be 0. A change can be without effect, or mended by asking again."
+    ]
+    lines += ["", "| what is changed | tried | refused | the sound bundle | other ends |", "|---|--:|--:|--:|--:|"]
+    rows: dict[str, Any] = result["changes"]
+    total = [0, 0, 0, 0]
+    for name, row in rows.items():
+        numbers = [row["tried"], sum(row["refused"].values()), row["sound"], len(row["wrong"])]
+        total = [one + more for one, more in zip(total, numbers, strict=True)]
+        lines.append(f"| {name} | {' | '.join(map(str, numbers))} |")
+    lines += [
+        f"| all | {' | '.join(map(str, total))} |",
+        "",
+        f"Memory grew by {result['memory_growth_mib']} MiB, the server's included.",
+    ]
+    bad = [text for row in rows.values() for text in row["wrong"]]
+    return "\n".join([*lines, *(["", "## Went wrong", ""] if bad else []), *(f"- `{text}`" for text in bad[:50])]) + "\n"
+
+
+def main() -> int:
+    """Run the campaign; 1 where anything went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=6000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    result = campaign(options.count, options.seed)
+    options.output.mkdir(parents=True, exist_ok=True)
+    (options.output / "registry_tampering.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (options.output / "registry_tampering.md").write_text(table(result), encoding="utf-8")
+    print(table(result))
+    return int(any(row["wrong"] for row in result["changes"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Registries: a real one, one that lies, and what speaks to both."""

@@ -1,0 +1,179 @@
+"""A registry in memory, on this machine, that keeps the distribution specification; a test may have it lie.
+
+`Registry.lie` gets each answer before it is sent and gives the one to send instead. What was asked is in `asked`, the bytes of
+bodies that went out in `sent`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import ssl
+import threading
+import urllib.parse
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from tilec.registry import oci
+
+MANIFESTS: Final = "/manifests/"
+BLOBS: Final = "/blobs/"
+
+
+@dataclass
+class Answer:
+    """What is sent: a body of several pieces goes out in them, without a length unless a header says one."""
+
+    status: int
+    body: bytes | Iterable[bytes] = b""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+    def but(self, **changes: Any) -> Answer:
+        """This answer with other fields; `headers` are added."""
+        headers = self.headers | changes.pop("headers", {})
+        return replace(self, headers=headers, **changes)
+
+
+@dataclass
+class Asked:
+    """A request: its method, its path below the repository with the query, and its headers."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+Lie = Callable[[Asked, Answer], Answer]
+
+
+class Registry:
+    """Blobs and manifests of one repository, `team/kernels`. With `api`, it lists referrers itself."""
+
+    def __init__(self, *, api: bool = False) -> None:
+        self.blobs: dict[str, bytes] = {}
+        self.manifests: dict[str, tuple[str, bytes]] = {}
+        self.uploads: dict[str, bytes] = {}
+        self.api = api
+        self.lie: Lie | None = None
+        self.asked: list[Asked] = []
+        self.sent = 0
+        self.host = ""
+        self._numbers = itertools.count()
+
+    def answer(self, asked: Asked, body: bytes) -> Answer:
+        """The honest answer."""
+        path, _, query = asked.path.partition("?")
+        if path.startswith(MANIFESTS):
+            return self._manifest(asked.method, path.removeprefix(MANIFESTS), asked.headers.get("content-type", ""), body)
+        if path.startswith("/blobs/uploads/"):
+            return self._upload(asked, path.removeprefix("/blobs/uploads/"), query, body)
+        if path.startswith(BLOBS):
+            return self._blob(asked, path.removeprefix(BLOBS))
+        if path.startswith("/referrers/") and self.api:
+            subject = path.removeprefix("/referrers/")
+            listed = [
+                replace(oci.describe(kind, text), artifact_type=oci.ATTESTATIONS)
+                for name, (kind, text) in sorted(self.manifests.items())
+                if name.startswith("sha256:") and b'"subject":{"digest":"' + subject.encode() in text
+            ]
+            return Answer(200, oci.index(listed), {"Content-Type": oci.INDEX})
+        return Answer(404)
+
+    def _manifest(self, method: str, name: str, kind: str, body: bytes) -> Answer:
+        if method == "PUT":
+            digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
+            self.manifests[name] = self.manifests[digest] = (kind, body)
+            lists = {"OCI-Subject": digest} if self.api and b'"subject"' in body else {}
+            return Answer(201, b"", {"Docker-Content-Digest": digest, **lists})
+        if name not in self.manifests:
+            return Answer(404, b'{"errors":[{"code":"MANIFEST_UNKNOWN","message":"it is not here"}]}')
+        kind, text = self.manifests[name]
+        digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
+        return Answer(200, text, {"Content-Type": kind, "Docker-Content-Digest": digest})
+
+    def _blob(self, asked: Asked, digest: str) -> Answer:
+        if digest not in self.blobs:
+            return Answer(404)
+        data = self.blobs[digest]
+        wanted = asked.headers.get("range", "")
+        if wanted:
+            at = int(wanted.removeprefix("bytes=").rstrip("-"))
+            return Answer(206, data[at:], {"Content-Range": f"bytes {at}-{len(data) - 1}/{len(data)}"})
+        return Answer(200, data)
+
+    def _upload(self, asked: Asked, name: str, query: str, body: bytes) -> Answer:
+        if asked.method == "POST":
+            name = f"u{next(self._numbers)}"
+            self.uploads[name] = b""
+        elif asked.method == "PATCH":
+            start = int(asked.headers["content-range"].partition("-")[0])
+            if start != len(self.uploads[name]):
+                return Answer(416)
+            self.uploads[name] += body
+        elif asked.method == "PUT":
+            data = self.uploads.pop(name) + body
+            digest = urllib.parse.parse_qs(query)["digest"][0]
+            if digest != f"sha256:{hashlib.sha256(data).hexdigest()}":
+                return Answer(400, b'{"errors":[{"code":"DIGEST_INVALID"}]}')
+            self.blobs[digest] = data
+            return Answer(201)
+        size = len(self.uploads[name])
+        place = {"Location": f"/v2/team/kernels/blobs/uploads/{name}", "Range": f"0-{max(size - 1, 0)}"}
+        return Answer(204 if asked.method == "GET" else 202, b"", place)
+
+
+@contextlib.contextmanager
+def served(registry: Registry, context: ssl.SSLContext | None = None) -> Generator[str]:
+    """Serve it on this machine, by TLS where a context is given; the reference of its repository, without tag."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+        def _do(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            asked = Asked(self.command, self.path.removeprefix("/v2/team/kernels"), headers)
+            registry.asked.append(asked)
+            answer = registry.answer(asked, body)
+            if registry.lie is not None:
+                answer = registry.lie(asked, answer)
+            self._send(answer)
+
+        do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = _do
+
+        def _send(self, answer: Answer) -> None:
+            whole = answer.body if isinstance(answer.body, bytes) else None
+            sized = {"Content-Length": str(len(whole))} if whole is not None else {"Connection": "close"}
+            self.close_connection = whole is None or answer.headers.get("Connection") == "close"
+            self.send_response(answer.status)
+            for name, value in (sized | answer.headers).items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
+                    self.wfile.write(piece)
+                    registry.sent += len(piece)
+
+        def handle(self) -> None:
+            with contextlib.suppress(ConnectionError, ValueError):  # the client has seen enough
+                super().handle()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.daemon_threads = True
+        server.block_on_close = False
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        registry.host = f"127.0.0.1:{server.server_port}"
+        try:
+            yield f"oci://{registry.host}/team/kernels"
+        finally:
+            server.shutdown()
+            thread.join()

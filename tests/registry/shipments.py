@@ -1,0 +1,27 @@
+"""Bundles to push: of `tests/bundle/samples.py`, with a sidecar."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from tests.bundle import samples
+from tilec.registry.push import Shipment
+from tilec.signature_format import PAYLOAD_TYPE
+
+STATEMENT = "eyJwcmVkaWNhdGVUeXBlIjoiaHR0cHM6Ly9zbHNhLmRldi9wcm92ZW5hbmNlL3YxIn0="
+"""`{"predicateType":"https://slsa.dev/provenance/v1"}` in base64."""
+
+
+def sidecar(*names: str) -> bytes:
+    """Envelopes that nobody signed, a line each."""
+    statement = {"payload": STATEMENT, "payloadType": PAYLOAD_TYPE}
+    lines = [json.dumps({**statement, "signatures": [{"keyid": name, "sig": "AA=="}]}) for name in names]
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def shipment(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), attestations: bytes = b"") -> Shipment:
+    """The bundle of `tiny-1b` for an architecture."""
+    data = samples.bundle(arch, salts)
+    return Shipment(data, "tiny-1b", arch, hashlib.sha256(data).hexdigest(), attestations)

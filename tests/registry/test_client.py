@@ -1,0 +1,290 @@
+"""What a client sends: credentials to whom they belong, ranges where a connection broke, nothing that is there already."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.registry.server import BLOBS, Answer, Asked, Registry, served
+from tests.registry.shipments import shipment, sidecar
+from tests.signing import scene
+from tilec.cli.commands import run
+from tilec.finder import checked
+from tilec.registry import oci
+from tilec.registry.client import Client, referrers_tag
+from tilec.registry.connection import Limits
+from tilec.registry.errors import RegistryError
+from tilec.registry.pull import Wanted, pull
+from tilec.registry.push import Pushed, Shipment, bundle_manifest, push
+from tilec.registry.reference import read_reference
+from tilec.registry.upload import upload
+from tilec.runtime import BundleError, open_bundle
+
+LIMITS = Limits(attempts=4, pause_seconds=0)
+BASIC = "Basic " + base64.b64encode(b"user:password").decode()
+
+
+@pytest.fixture
+def stocked() -> Generator[tuple[Registry, str]]:
+    registry = Registry()
+    with served(registry) as place:
+        pushed(place)
+        registry.asked.clear()
+        yield registry, place
+
+
+def pushed(place: str, attestations: bytes = b"") -> Pushed:
+    with Client(read_reference(place), push=True, limits=LIMITS) as client:
+        return push(client, [shipment(attestations=attestations)], "v1")
+
+
+def pulled(place: str, folder: Path) -> bytes:
+    """The bytes of the only bundle under the tag."""
+    with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+        (found,) = pull(client, Wanted(), folder, checked)
+    return found.path.read_bytes()
+
+
+def known(registry: Registry, folder: Path, patch: pytest.MonkeyPatch, **config: object) -> None:
+    """docker's configuration; a password of the registry where nothing else is given."""
+    (folder / "config.json").write_text(
+        json.dumps(config or {"auths": {registry.host: {"auth": BASIC.removeprefix("Basic ")}}})
+    )
+    patch.setenv("DOCKER_CONFIG", str(folder))
+
+
+def test_what_is_there_is_not_sent_again(stocked: tuple[Registry, str]) -> None:
+    registry, place = stocked
+    assert pushed(place).sent == 0
+    assert not any(asked.method in ("POST", "PATCH") for asked in registry.asked)
+    with Client(read_reference(place), push=True) as client:
+        again = push(client, [shipment(salts=(1, 2, 9))], "v2")
+    assert 0 < again.sent < again.blobs  # the CUBINs of both are one
+
+
+@pytest.mark.parametrize("where", [1, 1000, 4321])
+def test_a_pull_goes_on_where_it_broke(where: int, stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    registry, place = stocked
+    cut = set[str]()
+
+    def lie(asked: Asked, answer: Answer) -> Answer:
+        data = answer.body
+        fresh = asked.method == "GET" and asked.path.startswith(BLOBS) and asked.path not in cut
+        if fresh and isinstance(data, bytes) and len(data) > where:
+            cut.add(asked.path)
+            return answer.but(body=[data[:where]], headers={"Content-Length": str(len(data))})
+        return answer
+
+    registry.lie = lie
+    assert pulled(place, tmp_path) == shipment().data
+    ranges = [asked.headers["range"] for asked in registry.asked if "range" in asked.headers]
+    assert ranges == [f"bytes={where}-"] * len(cut) and cut
+
+
+def test_a_pull_starts_anew_where_the_registry_knows_no_ranges(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    registry, place = stocked
+    seen = set[str]()
+
+    def lie(asked: Asked, answer: Answer) -> Answer:
+        if asked.path.startswith(BLOBS) and asked.path not in seen:
+            seen.add(asked.path)
+            data = registry.blobs[asked.path.removeprefix(BLOBS)]
+            return Answer(200, [data[: len(data) // 2]], {"Content-Length": str(len(data))})
+        if "range" in asked.headers:
+            return Answer(200, registry.blobs[asked.path.removeprefix(BLOBS)])
+        return answer
+
+    registry.lie = lie
+    assert pulled(place, tmp_path) == shipment().data
+
+
+@pytest.mark.parametrize("kept", [0, 1500])
+def test_an_upload_goes_on_where_it_broke(kept: int) -> None:
+    """The second chunk breaks; the registry has none of it, or a part."""
+    registry, data = Registry(), bytes(range(256)) * 20
+    broken = list[str]()
+
+    def lie(asked: Asked, answer: Answer) -> Answer:
+        if asked.method == "PATCH" and asked.headers["content-range"].startswith("1000-") and not broken:
+            name = asked.path.rpartition("/")[2]
+            registry.uploads[name] = data[: 1000 + min(kept, 500)]
+            broken.append(name)
+            return Answer(503)
+        return answer
+
+    registry.lie = lie
+    with served(registry) as place, Client(read_reference(place), push=True, limits=LIMITS) as client:
+        wanted = oci.describe("x", data)
+        assert upload(client, wanted, data, chunk=1000)
+        assert registry.blobs == {wanted.digest: data}
+        assert not upload(client, wanted, data, chunk=1000)
+    starts = [asked.headers["content-range"].partition("-")[0] for asked in registry.asked if asked.method == "PATCH"]
+    at = 1000 + min(kept, 500)
+    assert starts == ["0", "1000", *(str(start) for start in range(at, len(data), 1000))]
+    assert sum(asked.method == "POST" for asked in registry.asked) == 1
+
+
+def test_an_upload_whose_answer_was_lost_is_done() -> None:
+    registry, data = Registry(), b"blob"
+    lost = list[str]()
+
+    def lie(asked: Asked, answer: Answer) -> Answer:
+        if asked.method == "PUT" and not lost:
+            lost.append(asked.path)
+            return Answer(500)
+        return answer
+
+    registry.lie = lie
+    with served(registry) as place, Client(read_reference(place), push=True, limits=LIMITS) as client:
+        assert upload(client, oci.describe("x", data), data)
+    assert sum(asked.method == "POST" for asked in registry.asked) == 1
+
+
+def test_basic(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry, place = stocked
+    registry.lie = lambda asked, answer: (
+        answer
+        if asked.headers.get("authorization") == BASIC
+        else Answer(401, b"", {"WWW-Authenticate": 'Basic realm="registry"'})
+    )
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
+    with pytest.raises(RegistryError, match="asks who you are") as caught:
+        pulled(place, tmp_path / "out")
+    assert caught.value.code == "E0733" and caught.value.hint == f"`docker login {registry.host}`"
+    known(registry, tmp_path, monkeypatch)
+    assert pulled(place, tmp_path / "out") == shipment().data
+    assert "authorization" not in registry.asked[0].headers  # before it was asked for
+
+
+HELPER = """#!/bin/sh
+read host
+[ "$1" = get ] && echo "{\\"ServerURL\\": \\"$host\\", \\"Username\\": \\"<token>\\", \\"Secret\\": \\"identity-$host\\"}"
+"""
+
+
+@pytest.mark.parametrize("kind", ["password", "helper", "nobody"])
+def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token service is asked as who we are, for our own scope, whatever the challenge says."""
+    registry, place = stocked
+    tokens = list[Asked]()
+
+    def lie(asked: Asked, answer: Answer) -> Answer:
+        if asked.path.startswith("/token"):
+            tokens.append(asked)
+            return Answer(200, b'{"token": "abc.def"}')
+        challenge = f'Bearer realm="http://{registry.host}/token?a=b",service="kernels",scope="repository:other:*"'
+        return (
+            answer
+            if asked.headers.get("authorization") == "Bearer abc.def"
+            else Answer(401, b"", {"WWW-Authenticate": challenge})
+        )
+
+    registry.lie = lie
+    if kind == "helper":
+        helper = tmp_path / "docker-credential-shelf"
+        helper.write_text(HELPER)
+        helper.chmod(stat.S_IRWXU)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        known(registry, tmp_path, monkeypatch, credHelpers={registry.host: "shelf"})
+    elif kind == "password":
+        known(registry, tmp_path, monkeypatch)
+    else:
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "absent"))
+    assert pulled(place, tmp_path / "out") == shipment().data
+    (asked,) = tokens
+    if kind == "helper":
+        assert (asked.method, asked.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
+    else:
+        assert asked.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
+        assert asked.headers.get("authorization") == (BASIC if kind == "password" else None)
+
+
+def test_no_password_goes_along_with_a_redirect(
+    stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, place = stocked
+    known(registry, tmp_path, monkeypatch)
+    elsewhere = Registry()
+    elsewhere.blobs = registry.blobs
+    with served(elsewhere):
+
+        def lie(asked: Asked, answer: Answer) -> Answer:
+            if asked.headers.get("authorization") != BASIC:
+                return Answer(401, b"", {"WWW-Authenticate": "Basic realm=x"})
+            there = f"http://{elsewhere.host}/v2/team/kernels{asked.path}"
+            return Answer(307, b"", {"Location": there}) if asked.path.startswith(BLOBS) else answer
+
+        registry.lie = lie
+        assert pulled(place, tmp_path / "out") == shipment().data
+    assert elsewhere.asked and not any("authorization" in asked.headers for asked in elsewhere.asked)
+
+
+@pytest.mark.parametrize("api", [True, False])
+def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) -> None:
+    """By the registry's own list or by the tag in its stead; and in cosign's layout."""
+    registry = Registry(api=api)
+    with served(registry) as place:
+        for names in (("a", "b"), ("b", "c")):
+            pushed(place, sidecar(*names))
+        assert pulled(place, tmp_path) == shipment().data
+    found = (tmp_path / "tiny-1b-sm_90a.bundle.intoto.jsonl").read_bytes()
+    assert sorted(found.splitlines()) == sidecar("a", "b", "c").splitlines()
+    subject = bundle_manifest(shipment())
+    tag = referrers_tag(subject.digest)
+    assert (tag in registry.manifests) is not api
+    layers = json.loads(registry.manifests[f"{tag}.att"][1])["layers"]
+    assert [registry.blobs[layer["digest"]] for layer in layers] == sidecar("a", "b", "c").splitlines()
+    assert {layer["mediaType"] for layer in layers} == {"application/vnd.dsse.envelope.v1+json"}
+    assert layers[0]["annotations"] == {
+        "dev.cosignproject.cosign/signature": "",
+        "predicateType": "https://slsa.dev/provenance/v1",
+    }
+
+
+def test_what_cannot_be_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said before a registry is asked."""
+    path = tmp_path / "one.bundle"
+    path.write_bytes(shipment().data)
+    nowhere = "oci://127.0.0.1:1/team/kernels"
+    for words, said in (
+        ([str(path), str(path), f"{nowhere}:v1"], "two bundles are for `tiny-1b` and `sm_90a`"),
+        ([str(path), nowhere], "has no tag to push to"),
+        ([str(path), f"{nowhere}@sha256:{'0' * 64}"], "has no tag to push to"),
+        ([str(path), "v1"], "does not begin with `oci://`"),
+        ([str(path), f"{nowhere}:v1"], "error[E0731]: `127.0.0.1:1` cannot be reached"),
+    ):
+        assert run(["bundle", "push", *words]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
+    """What was signed opens under the policy once it was pulled; what was not, or by others, is not even kept."""
+    folder = tmp_path / "scene"
+    folder.mkdir()
+    made = scene.make(folder.resolve())
+    data, judged = made.sound[scene.NAME], partial(checked, trust=made.policy)
+    for tag, attestations in (
+        ("signed", made.sound[scene.SIDECAR]),
+        ("strangers", made.others["strangers"][1]),
+        ("bare", b""),
+    ):
+        one, out = Shipment(data, "tiny-1b", "sm_90a", hashlib.sha256(data).hexdigest(), attestations), tmp_path / tag
+        with served(Registry()) as place, Client(read_reference(f"{place}:{tag}"), push=True) as client:
+            push(client, [one], tag)
+            if tag == "signed":
+                (found,) = pull(client, Wanted(), out, judged)
+                with open_bundle(found.path, trust=made.policy) as bundle:
+                    assert bundle.signed is not None and bundle.signed.release == scene.RELEASE
+            else:
+                with pytest.raises(BundleError) as caught:
+                    pull(client, Wanted(), out, judged)
+                assert caught.value.code == "E0714" and ".tmp-" not in caught.value.message
+                assert list(out.iterdir()) == []

@@ -1,0 +1,179 @@
+"""Where the engine looks for a bundle, in which order, and what it does not take."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bundle import samples
+from tests.registry.server import Registry, served
+from tests.registry.shipments import shipment
+from tilec.bundle.wheel import make_wheel
+from tilec.cli.commands import run
+from tilec.finder import bundles_folder, find_bundle
+from tilec.registry.client import Client
+from tilec.registry.push import push
+from tilec.registry.reference import read_reference
+from tilec.runtime import BundleError, open_bundle
+
+NUMBERS = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}
+NAME = "tiny-1b-sm_90a.bundle"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Unpacks the wheel of a bundle where Python looks for packages, as an installer does; where the bundle then is."""
+
+    def call(arch: str = "sm_90a", model: str = "tiny-1b") -> Path:
+        description, blobs = samples.parts(arch)
+        path = tmp_path / "made.bundle"
+        path.write_bytes(samples.encode(description | {"model": model}, blobs))
+        with open_bundle(path) as bundle:
+            wheel = make_wheel(bundle, path.read_bytes(), b"{}\n", "1.0", "0")
+        (tmp_path / wheel.name).write_bytes(wheel.data)
+        zipfile.ZipFile(tmp_path / wheel.name).extractall(tmp_path / "packages")
+        return tmp_path / "packages" / wheel.name.partition("-")[0] / f"{model}-{arch}.bundle"
+
+    (tmp_path / "packages").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+
+    return call
+
+
+def keep(data: bytes, name: str = NAME) -> Path:
+    """Put a file where pulled bundles are."""
+    bundles_folder().mkdir(parents=True, mode=0o700, exist_ok=True)
+    path = bundles_folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def refusal(arch: str = "sm_90a") -> BundleError:
+    with pytest.raises(BundleError) as caught:
+        find_bundle(NUMBERS, arch)
+    return caught.value
+
+
+def test_nothing_is_found_and_nothing_is_asked() -> None:
+    found = refusal()
+    assert found.code == "E0735" and str(bundles_folder()) in found.message
+
+
+def test_a_package_comes_before_what_was_pulled(install: Callable[..., Path]) -> None:
+    pulled = keep(samples.bundle())
+    assert find_bundle(NUMBERS, "sm_90a") == pulled
+    installed = install()
+    assert find_bundle(NUMBERS, "sm_90a") == installed
+    assert "tilec_kernels_tiny_1b_sm_90a" not in sys.modules  # nothing of it was run
+    install(arch="sm_100a")
+    assert find_bundle(NUMBERS, "sm_90a") == installed
+    assert find_bundle(NUMBERS, "sm_100a").name == "tiny-1b-sm_100a.bundle"
+    assert refusal("sm_120a").code == "E0735"
+
+
+def test_two_packages_are_none(install: Callable[..., Path]) -> None:
+    install()
+    install(model="tiny-1c")
+    found = refusal()
+    assert found.code == "E0735" and "two packages" in found.message
+
+
+@pytest.mark.parametrize("numbers", [{}, NUMBERS | {"hidden_size": 256}, {"hidden_size": 128}])
+def test_another_model_is_not_taken(numbers: dict[str, object]) -> None:
+    keep(samples.bundle())
+    with pytest.raises(BundleError, match="no bundle for this model"):
+        find_bundle(numbers, "sm_90a")
+
+
+def test_what_cannot_be_used_is_named() -> None:
+    path = keep(b"damaged")
+    assert f"`{path}` is not a bundle of format 3" in refusal().message
+    keep(samples.bundle()[:300])
+    assert "is damaged" in refusal().message
+    path.unlink()
+    path.symlink_to(path.with_name("absent"))
+    assert "cannot be read" in refusal().message
+    path.unlink()
+    os.mkfifo(path)
+    assert "is not a file" in refusal().message
+    other = keep(samples.bundle(), "tiny-2b-sm_90a.bundle")
+    assert find_bundle(NUMBERS, "sm_90a") == other
+
+
+def test_a_folder_of_everybody_is_not_believed() -> None:
+    path = keep(samples.bundle())
+    path.parent.chmod(0o777)
+    found = refusal()
+    assert "is not yours alone" in found.message and str(path.parent) in found.message
+
+
+def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    with served(registry) as place:
+        with Client(read_reference(place), push=True) as client:
+            push(client, [shipment("sm_90a"), shipment("sm_100a", (5,))], "v1")
+        monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
+        found = find_bundle(NUMBERS, "sm_90a")
+        assert (found, found.read_bytes()) == (bundles_folder() / NAME, samples.bundle())
+        asked = len(registry.asked)
+        assert find_bundle(NUMBERS, "sm_90a") == found and len(registry.asked) == asked  # it is there now
+        with pytest.raises(BundleError) as caught:
+            find_bundle(NUMBERS | {"hidden_size": 256}, "sm_90a")
+        assert caught.value.code == "E0734"
+        with pytest.raises(BundleError) as caught:
+            find_bundle(NUMBERS, "sm_100a", trust=str(bundles_folder() / "absent"))
+        assert caught.value.code == "E0715" and not (bundles_folder() / "tiny-1b-sm_100a.bundle").exists()
+    monkeypatch.setenv("TILEC_REGISTRY", "somewhere")
+    assert "does not begin with `oci://`" in refusal("sm_100a").message
+
+
+def test_a_wheel_is_as_wheels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Members, digests and names; the same bytes at every time; pip installs it."""
+    path = tmp_path / NAME
+    path.write_bytes(samples.bundle())
+    (tmp_path / f"{NAME}.intoto.jsonl").write_bytes(b"{}\n")
+    wheel, made = tmp_path / "tilec_kernels_tiny_1b_sm_90a-1.2.post3-py3-none-any.whl", list[bytes]()
+    for epoch in ("0", "2000000000"):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)
+        assert run(["bundle", "wheel", str(path), "--version", "1.2.post3", "-o", str(tmp_path)]) == 0
+        made.append(wheel.read_bytes())
+        sha256 = hashlib.sha256(made[-1]).hexdigest()
+        assert capsys.readouterr() == (f"{wheel}  {len(made[-1])} bytes  sha256 {sha256}\n", "")
+    assert made[0] == made[1]
+    archive = zipfile.ZipFile(wheel)
+    assert archive.read(f"tilec_kernels_tiny_1b_sm_90a/{NAME}") == samples.bundle()
+    assert archive.read(f"tilec_kernels_tiny_1b_sm_90a/{NAME}.intoto.jsonl") == b"{}\n"
+    info = "tilec_kernels_tiny_1b_sm_90a-1.2.post3.dist-info"
+    assert archive.namelist()[-1] == f"{info}/RECORD"
+    assert len(archive.read(f"{info}/RECORD").splitlines()) == len(archive.namelist())
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-index",
+        "--no-deps",
+        "--no-compile",
+        "--target",
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run([*pip, str(wheel)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME).read_bytes() == samples.bundle()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert find_bundle(NUMBERS, "sm_90a") == tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME
+
+
+@pytest.mark.parametrize("version", ["", "v1", "1.0-1", "1!1.0", "01.0", "1.0+", "1.0/..", "1.0\n"])
+def test_what_is_no_version(version: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / NAME).write_bytes(samples.bundle())
+    status = run(["bundle", "wheel", str(tmp_path / NAME), "--version", version or " ", "-o", str(tmp_path)])
+    assert status == 2 and "is no normalised version" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == [NAME]

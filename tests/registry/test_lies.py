@@ -1,0 +1,101 @@
+"""Whatever a registry does, a pull ends with its code, leaves nothing behind, and has read no more than it had to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.registry.changes import CHANGES, attempt, stock
+from tests.registry.lies import FAMILIES, Family
+from tests.registry.server import Registry, served
+from tests.registry.shipments import shipment, sidecar
+from tilec.finder import checked
+from tilec.registry import oci
+from tilec.registry.client import Client
+from tilec.registry.connection import Limits
+from tilec.registry.errors import RegistryError
+from tilec.registry.pull import Wanted, pull
+from tilec.registry.push import push
+from tilec.registry.reference import read_reference
+from tilec.runtime import BundleError
+
+QUICK = Limits(stall_seconds=5, seconds=0.5, least_rate=1 << 40, attempts=2, pause_seconds=0)
+PATIENT = Limits(attempts=3, pause_seconds=0)
+MAX_READ = 3 * oci.MAX_DOCUMENT
+"""Bytes: the largest document, and what the kernel's buffers of both sides hold."""
+
+
+@pytest.fixture(scope="module")
+def stocked() -> Generator[tuple[Registry, str]]:
+    """A registry with two versions, and its reference without tag."""
+    registry = Registry()
+    with served(registry) as place:
+        stock(place)
+        yield registry, place
+
+
+@pytest.fixture
+def password(stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user has a password for the registry."""
+    both = base64.b64encode(b"user:password").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {stocked[0].host: {"auth": both}}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+
+@pytest.mark.usefixtures("password")
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_lie_is_refused(family: Family, stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    registry, place = stocked
+    before, asked = registry.sent, len(registry.asked)
+    registry.lie = lambda one, answer: family.lie(registry, one, answer)
+    folder = tmp_path / "out"
+    limits = QUICK if "byte by byte" in family.name or "interim" in family.name else PATIENT
+    try:
+        with (
+            Client(read_reference(f"{place}:v1"), limits=limits) as client,
+            pytest.raises((RegistryError, BundleError)) as caught,
+        ):
+            pull(client, Wanted(arch="sm_90a"), folder, checked)
+    finally:
+        registry.lie = None
+    assert caught.value.code == family.code, caught.value
+    assert not folder.exists() or list(folder.iterdir()) == []
+    assert registry.sent - before <= MAX_READ
+    assert len(registry.asked) - asked < 30
+
+
+def test_a_bundle_that_is_not_what_its_manifest_says(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    """Both index and manifest lie alike: the bundle itself is of another architecture."""
+    _, place = stocked
+    other = shipment("sm_100a", (5,))
+    with Client(read_reference(place), push=True) as client:
+        push(client, [type(other)(other.data, other.model, "sm_90a", other.sha256)], "renamed")
+    with Client(read_reference(f"{place}:renamed")) as client, pytest.raises(BundleError) as caught:
+        pull(client, Wanted(arch="sm_90a"), tmp_path / "out", checked)
+    assert caught.value.code == "E0706"
+    assert "what was pulled" in caught.value.message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_change_gives_the_bundle_or_nothing(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    """A part of the campaign of `ci/bench/registry_tampering.py`."""
+    registry, place = stocked
+    found = [attempt(registry, place, change, seed, tmp_path / "out") for change in CHANGES.values() for seed in range(8)]
+    assert any(found) and not all(found)
+
+
+def test_an_honest_registry_is_pulled_from(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    """So that what refuses the lies is the lie."""
+    _, place = stocked
+    with Client(read_reference(f"{place}:v1")) as client:
+        found = pull(client, Wanted(), tmp_path, checked)
+    assert [one.arch for one in found] == ["sm_100a", "sm_90a"]
+    assert [one.attested for one in found] == [False, True]
+    for one in found:
+        assert one.path.read_bytes() == shipment(one.arch, (5,) if one.arch == "sm_100a" else (1, 2, 1)).data
+    assert (tmp_path / "tiny-1b-sm_90a.bundle.intoto.jsonl").read_bytes() == sidecar("new")
+    assert len(list(tmp_path.iterdir())) == 3

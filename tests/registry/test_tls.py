@@ -1,0 +1,133 @@
+"""Registries on other machines: by TLS, whose certificates are checked, and by plain http where it is asked for."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import socket
+import ssl
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.registry.server import BLOBS, Answer, Registry, served
+from tests.registry.shipments import shipment
+from tilec.finder import checked
+from tilec.registry.client import Client
+from tilec.registry.connection import Limits
+from tilec.registry.errors import RegistryError
+from tilec.registry.pull import Wanted, pull
+from tilec.registry.push import push
+from tilec.registry.reference import read_reference
+
+NAME = "registry.invalid"
+LIMITS = Limits(pause_seconds=0)
+
+
+def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
+    """A server's context with a certificate for a name, and the file that makes it trusted."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path, private = folder / f"{name}.pem", folder / f"{name}.key"
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(path, private)
+    return context, path
+
+
+@pytest.fixture(autouse=True)
+def one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every name is this machine, so that nothing leaves it; no proxy is in between."""
+    resolve = socket.getaddrinfo
+
+    def here(host: str, *arguments: Any, **options: Any) -> Any:
+        assert host.endswith(".invalid") or ipaddress.ip_address(host).is_loopback, host
+        return resolve("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", here)
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def stocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[tuple[Registry, str]]:
+    """A registry that speaks TLS, its certificate trusted, and the reference of its repository by name."""
+    context, path = certificate(tmp_path, NAME)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    registry = Registry()
+    with served(registry, context):
+        place = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels"
+        with Client(read_reference(place), push=True, limits=LIMITS) as client:
+            push(client, [shipment()], "v1")
+        yield registry, f"{place}:v1"
+
+
+def pulled(place: str, folder: Path, **options: Any) -> bytes:
+    with Client(read_reference(place), limits=LIMITS, **options) as client:
+        (found,) = pull(client, Wanted(), folder, checked)
+    return found.path.read_bytes()
+
+
+def refusal(place: str, folder: Path, **options: Any) -> RegistryError:
+    with pytest.raises(RegistryError) as caught:
+        pulled(place, folder, **options)
+    assert not folder.exists() or not list(folder.iterdir())
+    return caught.value
+
+
+def test_it_is_spoken_with_other_machines(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    assert pulled(stocked[1], tmp_path / "out") == shipment().data
+
+
+def test_who_does_not_prove_its_name_is_refused(
+    stocked: tuple[Registry, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate for another name, or by nobody who is trusted."""
+    other = stocked[1].replace(NAME, "other.invalid")
+    found = refusal(other, tmp_path / "out")
+    assert found.code == "E0731" and "does not prove who it is" in found.message
+    monkeypatch.delenv("SSL_CERT_FILE")
+    found = refusal(stocked[1], tmp_path / "out")
+    assert found.code == "E0731" and "does not prove who it is" in found.message and "SSL_CERT_FILE" in found.hint
+    assert all(asked.method != "GET" for asked in stocked[0].asked)
+
+
+def test_it_does_not_lead_back_to_this_machine(stocked: tuple[Registry, str], tmp_path: Path) -> None:
+    registry, place = stocked
+    for there in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{NAME}/x"):
+        registry.lie = lambda asked, answer, to=there: (
+            Answer(307, b"", {"Location": to}) if asked.path.startswith(BLOBS) else answer
+        )
+        assert refusal(place, tmp_path / "out").code == "E0732"
+    realm = 'Bearer realm="https://127.0.0.1:1/token"'
+    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": realm})
+    assert refusal(place, tmp_path / "out").code == "E0733"
+
+
+def test_plain_http_is_asked_for(tmp_path: Path) -> None:
+    registry = Registry()
+    with served(registry) as here:
+        with Client(read_reference(here), push=True) as client:
+            push(client, [shipment()], "v1")
+        place = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels:v1"
+        assert refusal(place, tmp_path / "out").code == "E0731"
+        assert pulled(place, tmp_path / "out", plain_http=True) == shipment().data

@@ -1,0 +1,40 @@
+"""`tilec bundle wheel`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tilec import __version__
+from tilec.cli.bundle_commands import opened, with_sidecar
+from tilec.cli.project import UsageError
+from tilec.diagnostics import CompileError, Diagnostic
+
+
+def wheel_command(
+    path: str, digest: str | None, trust: str | None, output: str | None, version: str | None, *, as_json: bool
+) -> int:  # fmt: skip
+    """Write the wheel of a bundle, and print its path and digest."""
+    import hashlib
+
+    from tilec.bundle.wheel import VERSION, make_wheel
+    from tilec.cache import write_atomically
+
+    chosen = version or __version__
+    if not VERSION.fullmatch(chosen):
+        raise UsageError(f"`{chosen:.80}` is no normalised version of a Python package, such as `1.2.0` or `1.2.0.post1`")
+    with opened(path, digest=digest, trust=trust) as bundle:
+        data, attestations = with_sidecar(bundle)
+        made = make_wheel(bundle, data, attestations, chosen, __version__)
+    place = Path(output or ".") / made.name
+    try:
+        write_atomically(place, made.data)
+    except OSError as error:
+        hint = "free space or permissions there, or choose another folder with `-o`"
+        raise CompileError(Diagnostic("E0702", f"`{place}` cannot be written: {error.strerror}", hint=hint)) from None
+    sha256 = hashlib.sha256(made.data).hexdigest()
+    if as_json:
+        print(json.dumps({"file": str(place), "bytes": len(made.data), "sha256": sha256, "bundle": bundle.digest}, indent=1))
+    else:
+        print(f"{place}  {len(made.data)} bytes  sha256 {sha256}")
+    return 0

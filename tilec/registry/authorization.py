@@ -1,0 +1,113 @@
+"""Who we are, for a registry that asks: its challenges go in, an Authorization header comes out.
+
+Basic (RFC 7617) and Bearer with a token service (the token specification of the CNCF distribution registry, which all public
+registries follow). The scope asked for is our own, never the one of the challenge. A password goes to the registry's host, to
+its parent domain or to a sibling (`registry.example.com`, `example.com`, `auth.example.com`), and only over https or within
+this machine; a token without a password may come from any https host.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from tilec.registry.credentials import Credentials
+from tilec.registry.errors import RegistryError, foreign
+from tilec.registry.reference import is_loopback
+from tilec.strict_json import parse
+
+MAX_CHALLENGE: Final = 1 << 13
+MAX_TOKEN: Final = 1 << 16
+_SCHEMES: Final = re.compile(r"(?:^|,)\s*(basic|bearer)\s", re.ASCII | re.IGNORECASE)
+_PARAMETER: Final = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"', re.ASCII | re.IGNORECASE)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
+
+Fetch = Callable[[str, urllib.parse.SplitResult, Mapping[str, str], bytes], tuple[int, bytes | None]]
+"""Method, URL, headers and body of a request; its status, and its body where that is not too long."""
+
+
+class Authorization:
+    """The Authorization header for one repository; empty until a challenge is answered."""
+
+    def __init__(self, host: str, scope: str, known: Callable[[], Credentials | None], fetch: Fetch) -> None:
+        self.header = ""
+        self._host, self._scope, self._known, self._fetch = host, scope, known, fetch
+        self._name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+
+    def answer(self, challenges: list[str]) -> None:
+        """Answer a challenge (`WWW-Authenticate`); RegistryError E0733 where that cannot be."""
+        wanted = read_challenges(challenges)
+        credentials = self._known()
+        if "bearer" in wanted:
+            self.header = f"Bearer {self._token(wanted['bearer'], credentials)}"
+        elif "basic" in wanted and credentials is not None and not credentials.identity_token:
+            self.header = credentials.basic
+        elif "basic" in wanted:
+            raise RegistryError("E0733", f"`{self._host}` asks who you are", f"`docker login {self._host}`")
+        else:
+            raise RegistryError("E0733", f"`{self._host}` refuses access, and names no way to ask for it")
+
+    def _token(self, challenge: Mapping[str, str], credentials: Credentials | None) -> str:
+        realm = self._realm(challenge.get("realm", ""), credentials)
+        service = challenge.get("service", "")
+        asked = {"scope": self._scope} | ({"service": service} if service else {})
+        if credentials is not None and credentials.identity_token:
+            form = {"grant_type": "refresh_token", "client_id": "tilec", "refresh_token": credentials.identity_token, **asked}
+            content = {"Content-Type": "application/x-www-form-urlencoded"}
+            status, body = self._fetch("POST", realm, content, urllib.parse.urlencode(form).encode())
+        else:
+            given = urllib.parse.parse_qsl(realm.query)
+            url = realm._replace(query=urllib.parse.urlencode([*given, *asked.items()]))
+            status, body = self._fetch("GET", url, {"Authorization": credentials.basic} if credentials else {}, b"")
+        if status in (400, 401, 403):
+            hint = f"`docker login {self._host}`"
+            raise RegistryError("E0733", f"`{realm.hostname}` gives no token for `{self._scope}` at `{self._host}`", hint)
+        try:
+            data: Any = parse(body, limit=MAX_TOKEN) if status == 200 and body is not None else None
+        except ValueError:
+            data = None
+        found = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+        token = found.get("token") or found.get("access_token")
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise RegistryError("E0732", f"the token service `{realm.hostname}` answered what is no token (status {status})")
+        return token
+
+    def _realm(self, text: str, credentials: Credentials | None) -> urllib.parse.SplitResult:
+        """The URL of the token service; RegistryError E0733 where it is none that may be asked."""
+        try:
+            realm = urllib.parse.urlsplit(text)
+            host = realm.hostname or ""
+            near = realm.port is None or realm.port > 0
+        except ValueError:
+            realm, host, near = urllib.parse.SplitResult("", "", "", "", ""), "", False
+        local = is_loopback(host) and is_loopback(self._name)
+        if not (host and near and (realm.scheme == "https" or (realm.scheme == "http" and local)) and realm.username is None):
+            raise RegistryError("E0733", f"`{self._host}` names a token service that is no https address: {foreign(text, 80)}")
+        if is_loopback(host) and not local:
+            raise RegistryError("E0733", f"`{self._host}` names a token service on this machine: {foreign(text, 80)}")
+        if credentials is not None and not may_know(self._name, host):
+            message = f"`{self._host}` wants your password sent to `{foreign(host, 80)}`, which is another domain"
+            raise RegistryError("E0733", message, f"`docker logout {self._host}` to go on without it")
+        return realm._replace(fragment="")
+
+
+def read_challenges(headers: list[str]) -> dict[str, dict[str, str]]:
+    """Parameters by scheme (`basic`, `bearer`), of the first challenge of each."""
+    found: dict[str, dict[str, str]] = {}
+    for header in headers:
+        if len(header) <= MAX_CHALLENGE:
+            _, *rest = _SCHEMES.split(f"{header} ")
+            for scheme, text in zip(rest[::2], rest[1::2], strict=True):
+                found.setdefault(scheme.lower(), {name.lower(): value for name, value in _PARAMETER.findall(text)})
+    return found
+
+
+def may_know(registry: str, host: str) -> bool:
+    """Whether a host may be told the password for a registry: it is the same, or lies in the registry's parent domain."""
+    if host == registry:
+        return True
+    parent = registry.partition(".")[2]
+    named = not is_loopback(registry) and not registry.replace(".", "").isdigit() and ":" not in registry
+    return named and "." in parent and (host == parent or host.endswith(f".{parent}"))

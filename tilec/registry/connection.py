@@ -1,0 +1,264 @@
+"""One exchange over HTTP/1.1: a request goes out, an answer comes in, in bounded time and bytes whatever the other side does.
+
+Python's `http.client` bounds the lines and the number of headers, and waits for each piece of an answer as long as a timeout
+says. A peer that sends a byte now and then passes every such timeout; so a `Deadline` ends the whole exchange, from the TLS
+handshake to the last byte, by shutting the socket down under whatever reads it. Certificates are checked against the system's.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+PIECE: Final = 1 << 18
+"""Bytes read or sent at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a registry may take of our time; sizes are bounded by what is asked for."""
+
+    connect_seconds: float = 10.0
+    stall_seconds: float = 30.0
+    """Between two pieces."""
+    seconds: float = 60.0
+    """An exchange without its body."""
+    least_rate: int = 32 << 10
+    """Bytes per second that a body must keep, on the whole."""
+    attempts: int = 5
+    pause_seconds: float = 0.5
+    """Before the second attempt; twice as long before each further one."""
+
+    def of_body(self, size: int) -> float:
+        """Seconds that an exchange with `size` bytes may take."""
+        return self.seconds + size / self.least_rate
+
+
+class Broken(Exception):
+    """The connection ended or stalled before the exchange did; trying again may help."""
+
+
+class TooSlow(Broken):
+    """The exchange took longer than its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a connection leads; the port is explicit."""
+
+    scheme: str
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, url: urllib.parse.SplitResult) -> Address:
+        """Of a URL; ValueError where it names none."""
+        if url.scheme not in ("http", "https") or not url.hostname or url.username is not None or url.password is not None:
+            raise ValueError("is no address of a registry")
+        return cls(url.scheme, url.hostname, url.port or (443 if url.scheme == "https" else 80))
+
+
+class Deadline:
+    """Shuts a socket down after some seconds, unless it is closed before."""
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._socket: socket.socket | None = None
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def watch(self, found: socket.socket) -> None:
+        """The socket to shut down. Broken where the time is over already."""
+        self._socket = found
+        if self.passed:
+            raise TooSlow("it took too long")
+
+    def close(self) -> None:
+        """The exchange is done."""
+        self._timer.cancel()
+        self._socket = None
+
+    def _end(self) -> None:
+        self.passed = True
+        found = self._socket
+        if found is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(found, socket.SHUT_RDWR)  # not the TLS one, which would forget its session
+
+
+class _Wire(http.client.HTTPConnection):
+    """A connection to an address, through the proxy of the environment where there is one for it."""
+
+    def __init__(self, address: Address, limits: Limits) -> None:
+        proxy = _proxy_for(address)
+        if proxy is None:
+            super().__init__(address.host, address.port, timeout=limits.connect_seconds)
+        else:
+            super().__init__(proxy.hostname or "", proxy.port or 80, timeout=limits.connect_seconds)
+            self.set_tunnel(address.host, address.port, _proxy_headers(proxy))
+        self._stall = limits.stall_seconds
+        self._name = address.host
+        self._context = ssl.create_default_context() if address.scheme == "https" else None
+        self.deadline: Deadline | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        assert self.deadline is not None  # set by `exchange`
+        self.deadline.watch(self.sock)
+        self.sock.settimeout(self._stall)
+        if self._context is not None:
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self._name, do_handshake_on_connect=False)
+            self.deadline.watch(self.sock)
+            self.sock.do_handshake()
+
+
+def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
+    """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own."""
+    found = urllib.request.getproxies().get("https") if address.scheme == "https" else None
+    if not found or urllib.request.proxy_bypass(address.host):
+        return None
+    proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
+    return proxy if proxy.scheme == "http" and proxy.hostname else None
+
+
+def _proxy_headers(proxy: urllib.parse.SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    known = f"{urllib.parse.unquote(proxy.username)}:{urllib.parse.unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(known.encode()).decode('ascii')}"}
+
+
+class Answer:
+    """The answer to a request: status and headers are there, the body is read in pieces."""
+
+    def __init__(self, response: http.client.HTTPResponse, deadline: Deadline, *, head: bool = False) -> None:
+        self._response, self._deadline, self._head = response, deadline, head
+        self.status = response.status
+
+    def header(self, name: str) -> str:
+        """A header, empty where it is absent or there more than once."""
+        found = self._response.headers.get_all(name, [])
+        return found[0].strip() if len(found) == 1 else ""
+
+    def headers(self, name: str) -> list[str]:
+        """Every header of a name."""
+        return self._response.headers.get_all(name, [])
+
+    @property
+    def length(self) -> int | None:
+        """Content-Length; None where the answer does not say it. Broken where it says nonsense."""
+        text = self.header("Content-Length")
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit() and len(text) < 19):
+            raise Broken("its Content-Length is no size")
+        return int(text)
+
+    def piece(self) -> bytes:
+        """Some bytes of the body, none at its end."""
+        with _breaking(self._deadline):
+            return self._response.read1(PIECE)
+
+    def body(self, limit: int) -> bytes | None:
+        """The whole body; None where it has more than `limit` bytes, of which no more are read. An answer to HEAD has none,
+        whatever length it says."""
+        due = 0 if self._head else self.length
+        if (due or 0) > limit:
+            return None
+        parts: list[bytes] = []
+        left = limit
+        while part := self.piece():
+            left -= len(part)
+            if left < 0:
+                return None
+            parts.append(part)
+        body = b"".join(parts)
+        if due is not None and due != len(body):
+            raise Broken(f"it ended after {len(body)} of {due} bytes")
+        return body
+
+
+@contextlib.contextmanager
+def _breaking(deadline: Deadline) -> Generator[None]:
+    """What the network and the other side do wrong, as Broken."""
+    try:
+        yield
+    except ssl.SSLCertVerificationError:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: of a status or chunk that is none
+        if deadline.passed:
+            raise TooSlow("it took too long") from None
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise Broken(reason) from None
+    if deadline.passed:
+        raise TooSlow("it took too long")
+
+
+class Connections:
+    """A connection for each address, kept for the next request as long as both sides read and wrote all of the last one."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._idle: dict[Address, _Wire] = {}
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    @contextlib.contextmanager
+    def exchange(
+        self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes | memoryview = b"",
+        *, size: int = 0,
+    ) -> Generator[Answer]:  # fmt: skip
+        """Send a request and give its answer, whose body of about `size` bytes is to be read meanwhile. Broken where it breaks;
+        SSLCertVerificationError where the other side is not who it says."""
+        address = Address.of(url)
+        target = url.path + (f"?{url.query}" if url.query else "")
+        deadline = Deadline(self._limits.of_body(max(size, len(body))))
+        wire = self._idle.pop(address, None)
+        kept = wire is not None
+        wire = wire or _Wire(address, self._limits)
+        try:
+            try:
+                response = self._send(wire, deadline, method, target, headers, body)
+            except Broken:
+                if not kept or deadline.passed:
+                    raise
+                wire.close()  # the other side may have closed it while it lay idle
+                wire = _Wire(address, self._limits)
+                response = self._send(wire, deadline, method, target, headers, body)
+            yield Answer(response, deadline, head=method == "HEAD")
+            if response.isclosed() and not response.will_close and not deadline.passed:
+                self._idle[address], wire = wire, None
+        finally:
+            deadline.close()
+            if wire is not None:
+                wire.close()
+
+    @staticmethod
+    def _send(
+        wire: _Wire, deadline: Deadline, method: str, target: str, headers: Mapping[str, str], body: bytes | memoryview
+    ) -> http.client.HTTPResponse:  # fmt: skip
+        wire.deadline = deadline
+        with _breaking(deadline):
+            if wire.sock is not None:
+                deadline.watch(wire.sock)
+            wire.putrequest(method, target, skip_accept_encoding=True)
+            sized = {} if method in ("GET", "HEAD") else {"Content-Length": str(len(body))}
+            for name, value in {"User-Agent": "tilec", "Accept-Encoding": "identity", **sized, **headers}.items():
+                wire.putheader(name, value)
+            wire.endheaders()
+            for start in range(0, len(body), PIECE):
+                wire.send(body[start : start + PIECE])
+            return wire.getresponse()

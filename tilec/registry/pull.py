@@ -1,0 +1,245 @@
+"""Bundles out of a registry: a reference goes in, files come out, each byte of them the one that was pushed.
+
+A bundle is put together in a temporary file beside its destination, from blobs that were compared with their digests; the whole
+is compared with the digest that the index names, then judged by `check` (which the caller brings: `tilec.runtime.open_bundle`,
+under the user's policy), and only then has it the name of a bundle. Its sidecar gets its name before it, so that no bundle
+stands without the attestations that came with it. A blob that two bundles share is fetched once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tilec.bundle_format import HEADER, MAX_MANIFEST, SUFFIX, TRAILER
+from tilec.bundle_format import MODEL as MODEL_NAME
+from tilec.registry import oci
+from tilec.registry.client import Client
+from tilec.registry.errors import RegistryError, foreign
+from tilec.registry.oci import Descriptor, Document
+from tilec.registry.parts import Frame, frame_of, is_for
+from tilec.signature_format import MAX_SIDECAR, sidecar_path
+from tilec.strict_json import parse
+
+MAX_CONFIG: Final = 1 << 14
+"""Bytes of the numbers of a model, in an annotation."""
+MAX_REFERRERS: Final = 16
+"""Sidecars of one bundle that are fetched: the last that were pushed."""
+PIECE: Final = 1 << 20
+
+Check = Callable[[Path, str], None]
+"""Judges a file that is whole, for an architecture; raises what the caller wants to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which bundles of an index; empty for all. `numbers` are those of a model's configuration (`parts.is_for`)."""
+
+    arch: str = ""
+    model: str = ""
+    numbers: Mapping[str, Any] | None = None
+
+    def fits(self, one: Descriptor) -> bool:
+        """Whether an index says that this is what is wanted. Older programs that copy indexes drop `artifactType`."""
+        said = one.annotations
+        kind = one.media_type == oci.MANIFEST and one.artifact_type in ("", oci.BUNDLE) and {oci.MODEL, oci.ARCH} <= said.keys()
+        named = self.arch in ("", said.get(oci.ARCH)) and self.model in ("", said.get(oci.MODEL))
+        return kind and named and (self.numbers is None or _is_for(said.get(oci.CONFIG, ""), self.numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A bundle that was pulled: where it lies, and whether attestations came with it."""
+
+    path: Path
+    model: str
+    arch: str
+    sha256: str
+    manifest: str
+    attested: bool
+
+
+def pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
+    """Pull every bundle that is wanted into `folder`, named `MODEL-ARCH.bundle`. RegistryError as of `Client`, E0734 where
+    there is none; OSError where a file cannot be written."""
+    reference = client.reference
+    top = client.document(reference.digest or reference.tag or "latest")
+    if top.descriptor.media_type == oci.INDEX:
+        chosen = _distinct([one for one in top.layers if wanted.fits(one)], str(reference))
+        manifests = (_agreed(client, one) for one in chosen)  # one after the other: each may be large
+    else:
+        chosen = manifests = [top] if wanted.fits(top.descriptor) else []
+    if not chosen:
+        raise RegistryError("E0734", f"`{reference}` has no bundle{_of(wanted)}", _what_is_there(top))
+    folder.mkdir(parents=True, exist_ok=True)
+    shared: dict[str, tuple[Path, int]] = {}
+    return [_pull_one(client, one, folder, check, shared) for one in manifests]
+
+
+def _agreed(client: Client, said: Descriptor) -> Document:
+    """The manifest that an index names, which says the same of itself."""
+    found = client.document(said.digest, said)
+    if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != said.annotations:
+        raise _lie(client, f"its manifest {said.digest[:19]} is not of what its index says")
+    return found
+
+
+def _distinct(chosen: Sequence[Descriptor], where: str) -> Sequence[Descriptor]:
+    names = [(one.annotations.get(oci.MODEL), one.annotations.get(oci.ARCH)) for one in chosen]
+    if len(set(names)) < len(names):
+        raise RegistryError("E0732", f"`{where}` has several bundles for one model and architecture")
+    return chosen
+
+
+def _is_for(text: str, numbers: Mapping[str, Any]) -> bool:
+    try:
+        config = parse(text.encode(), limit=MAX_CONFIG)
+    except ValueError:
+        return False
+    return isinstance(config, dict) and is_for(cast("dict[str, Any]", config), numbers)
+
+
+def _of(wanted: Wanted) -> str:
+    words = [f"of the model `{wanted.model}`"] if wanted.model else []
+    words += ["of a model with these numbers"] if wanted.numbers is not None else []
+    words += [f"for `{wanted.arch}`"] if wanted.arch else []
+    return "".join(f" {word}" for word in words)
+
+
+def _what_is_there(top: Document) -> str:
+    listed = top.layers if top.descriptor.media_type == oci.INDEX else (top.descriptor,)
+    said = [one.annotations for one in listed if Wanted().fits(one)]
+    names = [f"{known.get(oci.MODEL, '?')} for {known.get(oci.ARCH, '?')}" for known in said]
+    return foreign(f"it has {', '.join(names[:20])}") if names else ""
+
+
+def _lie(client: Client, what: str) -> RegistryError:
+    return RegistryError("E0732", f"`{client.reference.api_host}` is not to be believed: {what}")
+
+
+def _pull_one(
+    client: Client, document: Document, folder: Path, check: Check, shared: dict[str, tuple[Path, int]]
+) -> Pulled:  # fmt: skip
+    annotations, digest = document.descriptor.annotations, document.descriptor.digest
+    model, arch, sha256 = (annotations.get(name, "") for name in (oci.MODEL, oci.ARCH, oci.SHA256))
+    name = f"{model}-{arch}{SUFFIX}"
+    if not MODEL_NAME.fullmatch(model) or not MODEL_NAME.fullmatch(arch):
+        raise _lie(client, f"its manifest {digest[:19]} names no model and architecture")
+    frame = _frame(client, document)
+    path = folder / name
+    with _temporary(path) as temporary:
+        with open(temporary, "w+b") as file:
+            places = _write(client, document, frame, file.fileno(), shared)
+            if _seal(file.fileno(), frame.size) != sha256:
+                raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
+            os.fsync(file.fileno())
+        attestations = _attestations(client, digest)
+        if attestations:
+            sidecar_path(temporary).write_bytes(attestations)
+        check(temporary, arch)
+        if attestations:
+            sidecar_path(temporary).replace(sidecar_path(path))
+        else:
+            sidecar_path(path).unlink(missing_ok=True)  # of another bundle that had this name
+        temporary.replace(path)
+    shared.update({blob: (path, offset) for blob, offset in places.items()})
+    return Pulled(path, model, arch, sha256, digest, bool(attestations))
+
+
+def _frame(client: Client, document: Document) -> Frame:
+    """What surrounds the blobs; E0732 where the layers are not those that the bundle's own manifest names."""
+    config = document.config
+    assert config is not None  # of a manifest
+    if config.media_type != oci.BUNDLE_MANIFEST or config.size > MAX_MANIFEST:
+        raise _lie(client, f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
+    try:
+        frame = frame_of(client.blob(config))
+    except ValueError as error:
+        raise _lie(client, f"the manifest of its bundle: {error}") from None
+    asked = [(oci.CUBIN, f"sha256:{one.sha256}", one.size) if one.sha256 else (oci.TEXTS, "", one.size) for one in frame.pieces]
+    given = [(one.media_type, one.digest if one.media_type == oci.CUBIN else "", one.size) for one in document.layers]
+    if asked != given or document.descriptor.annotations.get(oci.CONFIG) != frame.config:
+        raise _lie(client, f"its manifest {document.descriptor.digest[:19]} names other blobs than the bundle in it")
+    return frame
+
+
+def _write(
+    client: Client, document: Document, frame: Frame, file: int, shared: dict[str, tuple[Path, int]]
+) -> dict[str, int]:  # fmt: skip
+    """Write all but the trailer; the offset of each blob by digest."""
+    os.ftruncate(file, frame.size)
+    _put(file, 0, frame.front)
+    places: dict[str, int] = {}
+    for piece, layer in zip(frame.pieces, document.layers, strict=True):
+        known = shared.get(layer.digest)
+        if known is None:
+            client.fetch(layer, lambda offset, data, start=piece.offset: _put(file, start + offset, data))
+        else:
+            _copy(known, file, piece.offset, piece.size)
+        places[layer.digest] = piece.offset
+    return places
+
+
+def _put(file: int, offset: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _copy(source: tuple[Path, int], file: int, offset: int, size: int) -> None:
+    """A blob from a bundle of this pull; the digest of the whole says whether it still is what it was."""
+    path, at = source
+    with open(path, "rb") as other:
+        other.seek(at)
+        _put(file, offset, other.read(size))
+
+
+def _seal(file: int, size: int) -> str:
+    """Write the trailer; the sha256 of the file."""
+    total, at, end = hashlib.sha256(), 0, size - TRAILER
+    assert end >= HEADER.size
+    while at < end:
+        part = os.pread(file, min(PIECE, end - at), at)
+        if not part:
+            break
+        total.update(part)
+        at += len(part)
+    trailer = total.digest()
+    _put(file, end, trailer)
+    total.update(trailer)
+    return total.hexdigest()
+
+
+def _attestations(client: Client, subject: str) -> bytes:
+    """Every line of the sidecars that refer to a manifest, each once; they prove themselves, or are ignored by who reads
+    them."""
+    lines: dict[bytes, None] = {}
+    whole = b""
+    said = [one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)]
+    for document in (client.document(one.digest, one) for one in said[-MAX_REFERRERS:]):
+        for layer in document.layers if document.descriptor.artifact_type == oci.ATTESTATIONS else ():
+            if layer.media_type == oci.ATTESTATIONS and layer.size <= MAX_SIDECAR:
+                data = client.blob(layer)
+                whole = data if not lines else b""
+                lines.update(dict.fromkeys(line for line in data.split(b"\n") if line.strip()))
+                if sum(map(len, lines)) > MAX_SIDECAR:
+                    raise _lie(client, f"it has more than {MAX_SIDECAR} bytes of attestations for {subject[:19]}")
+    return whole or b"".join(line + b"\n" for line in lines)  # one sidecar is given as it was
+
+
+@contextlib.contextmanager
+def _temporary(path: Path) -> Generator[Path]:
+    """A name beside `path` that nobody else has; whatever still has it at the end, or the sidecar's of it, is removed."""
+    name = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
+    try:
+        yield name
+    finally:
+        name.unlink(missing_ok=True)
+        sidecar_path(name).unlink(missing_ok=True)

@@ -1,0 +1,130 @@
+"""Bundles into a registry: verified bundles and their sidecars go in, one index under a tag comes out.
+
+First the blobs, each once; then a manifest for each bundle, what attests it, and last the index under the tag, so that a tag
+never names what is not there. The manifest of a bundle follows from its bytes alone, so its digest can be attested beforehand
+(`bundle_manifest`). Attestations are added to those that the registry has; none is taken away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tilec.registry import oci
+from tilec.registry.client import Client, referrers_tag
+from tilec.registry.oci import Descriptor, describe
+from tilec.registry.parts import Parts, split
+from tilec.registry.upload import upload
+
+COSIGN_SUFFIX: Final = ".att"
+MAX_ENVELOPES: Final = 256
+"""Of those that a registry has where cosign looks, how many are kept beside ours."""
+
+_Put = Callable[[Descriptor, bytes | memoryview], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """A verified bundle to push: its bytes, what they say they are for, and the bytes of its sidecar, empty for none."""
+
+    data: bytes
+    model: str
+    arch: str
+    sha256: str
+    attestations: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a push did; sizes in bytes."""
+
+    index: str
+    manifests: tuple[str, ...]
+    """In the order of the bundles."""
+    sent: int
+    """Of blobs that the registry did not have."""
+    blobs: int
+    """Of all blobs, each counted once."""
+
+
+def push(client: Client, shipments: Sequence[Shipment], tag: str) -> Pushed:
+    """Push bundles, no two for one model and architecture, as the index `tag`. RegistryError as of `Client`."""
+    seen: dict[str, bool] = {}
+    sent = total = 0
+
+    def put(descriptor: Descriptor, data: bytes | memoryview) -> None:
+        nonlocal sent, total
+        if descriptor.digest not in seen:
+            seen[descriptor.digest] = upload(client, descriptor, data)
+            sent += descriptor.size * seen[descriptor.digest]
+            total += descriptor.size
+
+    named: list[Descriptor] = []
+    for one in shipments:
+        parts = split(one.data)
+        layers = _layers(parts)
+        put(describe(oci.BUNDLE_MANIFEST, parts.manifest), parts.manifest)
+        for layer, blob in zip(layers, parts.blobs, strict=True):
+            put(layer, blob)
+        descriptor, text = _manifest(one, parts, layers)
+        client.put_manifest(descriptor.digest, descriptor, text)
+        if one.attestations:
+            put(describe(oci.EMPTY, oci.EMPTY_BYTES), oci.EMPTY_BYTES)
+            _attach(client, descriptor, one, put)
+        named.append(descriptor)
+    ordered = sorted(named, key=lambda descriptor: (descriptor.annotations[oci.MODEL], descriptor.annotations[oci.ARCH]))
+    text = oci.index(ordered, oci.BUNDLE)
+    top = describe(oci.INDEX, text)
+    client.put_manifest(tag, top, text)
+    return Pushed(top.digest, tuple(descriptor.digest for descriptor in named), sent, total)
+
+
+def bundle_manifest(one: Shipment) -> Descriptor:
+    """The manifest that a bundle has in every registry; cosign wants its digest among the subjects of an attestation."""
+    parts = split(one.data)
+    return _manifest(one, parts, _layers(parts))[0]
+
+
+def _layers(parts: Parts) -> list[Descriptor]:
+    pairs = zip(parts.frame.pieces, parts.blobs, strict=True)
+    return [describe(oci.CUBIN if piece.sha256 else oci.TEXTS, blob) for piece, blob in pairs]
+
+
+def _manifest(one: Shipment, parts: Parts, layers: Sequence[Descriptor]) -> tuple[Descriptor, bytes]:
+    """The manifest of a bundle and the descriptor that an index names it by."""
+    known = {oci.MODEL: one.model, oci.ARCH: one.arch, oci.SHA256: one.sha256, oci.CONFIG: parts.frame.config}
+    text = oci.manifest(oci.BUNDLE, describe(oci.BUNDLE_MANIFEST, parts.manifest), layers, known)
+    return replace(describe(oci.MANIFEST, text), artifact_type=oci.BUNDLE, annotations=known), text
+
+
+def _attach(client: Client, subject: Descriptor, one: Shipment, put: _Put) -> None:
+    """The sidecar as a manifest that refers to the bundle's, and its envelopes where cosign looks for them."""
+    layer = describe(oci.ATTESTATIONS, one.attestations)
+    put(layer, one.attestations)
+    text = oci.manifest(oci.ATTESTATIONS, describe(oci.EMPTY, oci.EMPTY_BYTES), [layer], subject=subject)
+    descriptor = replace(describe(oci.MANIFEST, text), artifact_type=oci.ATTESTATIONS)
+    if not client.put_manifest(descriptor.digest, descriptor, text):
+        tag = referrers_tag(subject.digest)
+        known = client.tagged(tag)
+        others = [one for one in known.layers if one.digest != descriptor.digest] if known is not None else []
+        listed = oci.index([*others[: oci.MAX_DESCRIPTORS - 1], descriptor])
+        client.put_manifest(tag, describe(oci.INDEX, listed), listed)
+    _attach_for_cosign(client, subject, one.attestations, put)
+
+
+def _attach_for_cosign(client: Client, subject: Descriptor, attestations: bytes, put: _Put) -> None:
+    envelopes: dict[str, Descriptor] = {}
+    tag = referrers_tag(subject.digest) + COSIGN_SUFFIX
+    known = client.tagged(tag)
+    if known is not None:
+        others = [layer for layer in known.layers if layer.media_type == oci.ENVELOPE]
+        envelopes = {layer.digest: layer for layer in others[-MAX_ENVELOPES:]}
+    for line in attestations.splitlines():
+        if line.strip():
+            layer = oci.envelope_layer(line)
+            put(layer, line)
+            envelopes.setdefault(layer.digest, layer)
+    text, config = oci.cosign_manifest(tuple(envelopes.values()))
+    put(describe(oci.IMAGE_CONFIG, config), config)
+    client.put_manifest(tag, describe(oci.MANIFEST, text), text)
