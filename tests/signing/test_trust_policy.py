@@ -206,14 +206,14 @@ def test_policies_that_are_shown_are_right(tmp_path: Path) -> None:
     path.write_text(wrong)
     with pytest.raises(BundleError, match="'treshold'"):
         read_trust(path)
-    for text in (*right, *toml_blocks("SIGNING.md")):
+    for text in (*right, *toml_blocks("artifacts/SIGNING.md")):
         path.write_text(text)
         assert read_trust(path).threshold in (1, 2)
-    assert len(right) == 2 and len(toml_blocks("SIGNING.md")) == 1
+    assert len(right) == 2 and len(toml_blocks("artifacts/SIGNING.md")) == 1
 
 
 def test_commands_that_are_shown_work(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "SIGNING.md").read_text(encoding="utf-8")
+    text = (ROOT / "artifacts/SIGNING.md").read_text(encoding="utf-8")
     (signed_scene.folder / "qwen3-4b-sm_90a.bundle").write_bytes(signed_scene.sound[NAME])
     monkeypatch.chdir(signed_scene.folder)
     lines = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)[0].splitlines()
