@@ -61,8 +61,8 @@ class Request:
 
 @dataclass(slots=True)
 class Work:
-    """A request on its way through the stages for one target: products and their digests by name, milliseconds and hits by
-    stage."""
+    """A request on its way through the stages for one target: products and their digests by name; by stage milliseconds, hits,
+    and the milliseconds of CPU that making it takes, whoever made it."""
 
     request: Request
     target: Target | None
@@ -70,6 +70,7 @@ class Work:
     digests: dict[str, str] = field(default_factory=dict[str, str])
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     hits: dict[str, bool] = field(default_factory=dict[str, bool])
+    costs: dict[str, int] = field(default_factory=dict[str, int])
 
     def function(self) -> Function:
         """The tile IR, read from its text, with the names and spans that stand beside it; the caller's to rewrite."""
@@ -205,7 +206,7 @@ def _cubin(work: Work) -> dict[str, bytes]:
 class Stage:
     """One step. `inputs` are the products whose digests enter the key; `sources` whether the kernel's text does;
     `constants`, `options`, `target` likewise; `packages` is tilec's own source that decides the result, `toolchain` the
-    distributions."""
+    distributions. Only what is `shared` is asked of a team's cache: the others are made in less than a round trip."""
 
     name: str
     suffix: str
@@ -216,14 +217,25 @@ class Stage:
     sources: bool = False
     options: bool = False
     target: bool = True
+    shared: bool = True
 
 
 STAGES = (
     Stage(
-        "tir", ".tir", _tir, (), ("frontend", "spelling.py"), ("python",), sources=True, target=False
+        "tir",
+        ".tir",
+        _tir,
+        (),
+        ("frontend", "spelling.py"),
+        ("python",),
+        sources=True,
+        target=False,
+        shared=False,
     ),  # source -> tile IR text
     Stage("proofs", ".proofs.json", _proofs, ("tir", "spans"), PROVER, PROOF_TOOLS, target=False),  # or refused
-    Stage("schedule", ".schedule.json", _schedule, ("tir",), SCHEDULE, ("numpy",), options=True),  # warps, stages, instructions
+    Stage(
+        "schedule", ".schedule.json", _schedule, ("tir",), SCHEDULE, ("numpy",), options=True, shared=False
+    ),  # warps, stages, instructions
     Stage("mlir", ".mlir", _mlir, ("tir", "schedule", "positive_divisions"), (*SCHEDULE, "lowering"), ("numpy",)),  # layouts
     Stage("ptx", ".ptx", _ptx, ("mlir",), ("codegen", "toolchain.py"), ("torch-mlir", "llvmlite")),  # may abort: workers only
     Stage("cubin", ".cubin", _cubin, ("ptx",), ("assemble", "toolchain.py"), JIT_LINK_TOOLS),
@@ -278,10 +290,11 @@ def run_stage(stage: Stage, work: Work, store: Store) -> None:
     start = time.perf_counter()
     arch = f" for {work.target}" if stage.target else ""
     label = f"{stage.name} of {work.request.kernel}{arch}"
-    entry = products.make(store, stage.name, stage_fields(stage, work), make, label)
+    entry = products.make(store, stage.name, stage_fields(stage, work), make, label, shared=stage.shared)
     work.products |= entry.outputs
     work.digests |= entry.digests
     work.hits[stage.name] = entry.hit
+    work.costs[stage.name] = entry.cost
     work.milliseconds[stage.name] = (time.perf_counter() - start) * 1000
 
 

@@ -200,7 +200,10 @@ def test_stages_that_were_exchanged_are_made_again(root: Path) -> None:
 
 def test_a_store_that_keeps_lying_changes_nothing() -> None:
     class Liar:
+        remote = None
+
         def __init__(self) -> None:
+            self.made: list[str] = []
             self.problems: list[str] = []
             self.forgotten = 0
 
@@ -214,7 +217,7 @@ def test_a_store_that_keeps_lying_changes_nothing() -> None:
         def forget(self, keys: list[str]) -> None:
             self.forgotten += 1
 
-        def put(self, key: str, outputs: dict[str, bytes], label: str) -> products.Entry:
+        def put(self, key: str, outputs: dict[str, bytes], label: str, cost: int) -> products.Entry:
             return products.Entry(outputs, digests(outputs), False)
 
     store = Liar()

@@ -66,6 +66,15 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", 'N = 8 }\nschedule = { arch = "sm_91" }\n', "E0802", 6, "arch"),
         ("N = 8 }\n", 'N = 8 }\n[[kernel]]\nname = "add"\nconstants = {N = 8, E = "f16"}\n', "E0806", 7, "name"),
         ("[[kernel]]", "[[kernels]]", "E0802", 3, None),
+        ('["sm_90"]\n', '["sm_90"]\nremote = "redis://h/0"\n', "E0802", 3, "remote"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = [3]\n', "E0802", 3, "remote"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = ["python://h"]\n', "E0802", 3, "remote"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = ["filecache::s3://b/x"]\n', "E0802", 3, "remote"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = ["redis://u:pw@h/0"]\n', "E0802", 3, "remote"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = ["redis://h/0", "redis://h/0"]\n', "E0806", 3, "remote"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = [{ url = "redis://h/0", readonly = true }]\n', "E0802", 3, "readonly"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = [{ url = "redis://h/0", read_only = 1 }]\n', "E0802", 3, "read_only"),
+        ('["sm_90"]\n', '["sm_90"]\nremote = [{ url = 3 }]\n', "E0802", 3, "url"),
     ],
 )
 def test_error_points_at_the_line(tmp_path: Path, old: str, new: str, code: str, line: int, word: str | None) -> None:

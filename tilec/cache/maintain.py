@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tilec.cache.folder import TEMPORARY_NAME, Folder
 from tilec.cache.record import DIGEST, LARGEST_OUTPUT, LONGEST_ENTRY, Record, parse_entry
-from tilec.cache.store import LOCKS, TAG, Store
+from tilec.cache.store import LOCKS, STATISTICS, TAG, Store
 
 DEFAULT_CAP = 4 << 30  # bytes
 GRACE = 600.0  # seconds in which an unreferenced file may still be on its way into the store
@@ -159,7 +159,7 @@ def _clean_format(top: Folder, name: str) -> None:
         raise
     with contextlib.closing(base):
         for item, _ in list(base.names()):
-            known = _OWN.fullmatch(item) or item in (LOCKS, TAG) or TEMPORARY_NAME.fullmatch(item)
+            known = _OWN.fullmatch(item) or item in (LOCKS, STATISTICS, TAG) or TEMPORARY_NAME.fullmatch(item)
             if (known or (name == "v1" and _V1.fullmatch(item))) and not base.remove_tree(item):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(base.path / item))
     with contextlib.suppress(OSError):

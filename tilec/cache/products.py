@@ -18,12 +18,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tilec.bundle_format import canonical
 from tilec.cache.agreement import disagreement
 from tilec.cache.key import key_of
 from tilec.cache.store import Entry, Store
+
+if TYPE_CHECKING:
+    from tilec.cache.remote.envelope import Received
 
 SEAL: Final = "seal"
 SEAL_FORMAT: Final = 1
@@ -87,27 +90,54 @@ def _opened(store: Store, key: str, entry: Entry | None, stage: str, fields: Fie
         store.forget([key])
         store.problems.append(f"cache entry {label or key[:12]}: {error}; it is made again")
         return None
-    return Entry(products, {name: entry.digests[name] for name in products}, entry.hit)
+    return Entry(products, {name: entry.digests[name] for name in products}, entry.hit, entry.cost)
 
 
-def make(store: Store, stage: str, fields: Fields, run: Callable[[], Mapping[str, bytes]], label: str = "") -> Entry:
-    """The products of a stage: from the store, or from `run` in one process at a time."""
+def fetch(
+    store: Store, key: str, stage: str, fields: Fields, label: str = "", *, again: bool = False
+) -> Entry | None:  # fmt: skip
+    """The products of `key` from the team's cache, verified and then kept under the store's own seal; None where the store has
+    no remote, or none has them. A miss is not counted `again`."""
+    if store.remote is None:
+        return None
+    products: dict[str, bytes] = {}
+
+    def check(found: Received) -> None:
+        products.update(decode(key, found.outputs, found.digests, stage=stage, fields=fields))
+
+    found = store.remote.fetch(key, label, check, again=again)
+    if found is None:
+        return None
+    entry = store.put(key, found.outputs, label, found.cost)
+    return Entry(products, {name: entry.digests[name] for name in products}, True, found.cost)
+
+
+def make(
+    store: Store, stage: str, fields: Fields, run: Callable[[], Mapping[str, bytes]], label: str = "", *, shared: bool = False
+) -> Entry:  # fmt: skip
+    """The products of a stage: from the store, where it is `shared` from the team's cache, or from `run` in one process at a
+    time."""
     key = key_of(stage, fields)
     found = lookup(store, key, stage, fields, label)
+    if found is None and shared:
+        found = fetch(store, key, stage, fields, label)
     if found is None:
         # Whoever holds the key's lock meanwhile may have put products there that are refused too; what is made here is not.
         entry = store.make(key, lambda: encode(stage, fields, run()), label)
         found = _opened(store, key, entry, stage, fields, label)
     if found is None:
-        products = run()
-        return put(store, key, stage, fields, products, label)
+        found = put(store, key, stage, fields, run(), label)
+    if shared and not found.hit:
+        store.made.append(key)
     return found
 
 
-def put(store: Store, key: str, stage: str, fields: Fields, products: Mapping[str, bytes], label: str = "") -> Entry:
+def put(
+    store: Store, key: str, stage: str, fields: Fields, products: Mapping[str, bytes], label: str = "", cost: int = 0
+) -> Entry:  # fmt: skip
     """Keep the products of `key`."""
-    entry = store.put(key, encode(stage, fields, products), label)
-    return Entry(dict(products), {name: entry.digests[name] for name in products}, entry.hit)
+    entry = store.put(key, encode(stage, fields, products), label, cost)
+    return Entry(dict(products), {name: entry.digests[name] for name in products}, entry.hit, cost)
 
 
 def verify(store: Store) -> list[str]:

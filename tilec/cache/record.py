@@ -6,8 +6,11 @@ bound, nothing that names a file, and a label that a terminal can show.
 
     tilec entry                          tilec note
     label ptx of add for sm_90a          seal <hmac-sha256>
-    output ptx <sha256> <size>           <blank line, then the text>
+    cost <milliseconds of CPU>           <blank line, then the text>
+    output ptx <sha256> <size>
     seal <hmac-sha256>
+
+The line `cost` is left out where it is not known.
 """
 
 from __future__ import annotations
@@ -25,23 +28,29 @@ LARGEST_OUTPUT: Final = 1 << 28
 MOST_OUTPUTS = 64
 LONGEST_LABEL = 300
 DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_COST = re.compile(r"cost ([1-9][0-9]{0,9})", re.ASCII)
 _OUTPUT = re.compile(r"output ([\w.-]{1,64}) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The outputs of a key: digest and size by name; what made them, for people."""
+    """The outputs of a key: digest and size by name; what made them, for people, and how many milliseconds of CPU that took, 0
+    where that is not known."""
 
     outputs: dict[str, str]
     sizes: dict[str, int]
     label: str
+    cost: int = 0
 
 
-def entry_text(sealer: Sealer, key: str, outputs: Mapping[str, str], sizes: Mapping[str, int], label: str) -> bytes:
+def entry_text(
+    sealer: Sealer, key: str, outputs: Mapping[str, str], sizes: Mapping[str, int], label: str, cost: int = 0
+) -> bytes:
     """The bytes of the entry of `key`. ValueError for an output that no entry can name."""
     shown = "".join(character if character.isprintable() else "?" for character in label)[:LONGEST_LABEL]
-    lines = ["tilec entry", f"label {shown}", *(f"output {name} {outputs[name]} {sizes[name]}" for name in outputs)]
-    if len(outputs) > MOST_OUTPUTS or not all(_OUTPUT.fullmatch(line) for line in lines[2:]):
+    named = [f"output {name} {outputs[name]} {sizes[name]}" for name in outputs]
+    lines = ["tilec entry", f"label {shown}", *([f"cost {min(cost, 10**10 - 1)}"] if cost > 0 else []), *named]
+    if len(outputs) > MOST_OUTPUTS or not all(_OUTPUT.fullmatch(line) for line in named):
         raise ValueError(f"no entry can hold these outputs: {', '.join(outputs)}")
     body = ("\n".join(lines) + "\n").encode("utf-8", "replace")
     return body + f"seal {sealer.seal('entry', key, body)}\n".encode()
@@ -57,13 +66,14 @@ def parse_entry(sealer: Sealer | None, key: str, data: bytes) -> Record | None:
         lines = body.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         return None
-    found = [_OUTPUT.fullmatch(line) for line in lines[2:-1]]
+    cost = _COST.fullmatch(lines[2]) if len(lines) > 2 else None
+    found = [_OUTPUT.fullmatch(line) for line in lines[3 if cost else 2 : -1]]
     outputs = {match[1]: match[2] for match in found if match}
     sizes = {match[1]: int(match[3]) for match in found if match}
     good = len(lines) > 2 and lines[0] == "tilec entry" and lines[1].startswith("label ") and lines[-1] == ""
     good = good and lines[1].isprintable() and len(outputs) == len(found) <= MOST_OUTPUTS
     good = good and all(size <= LARGEST_OUTPUT for size in sizes.values())
-    return Record(outputs, sizes, lines[1][len("label ") :]) if good else None
+    return Record(outputs, sizes, lines[1][len("label ") :], int(cost[1]) if cost else 0) if good else None
 
 
 def note_text(sealer: Sealer, name: str, text: str) -> bytes:

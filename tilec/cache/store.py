@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tilec.cache.folder import Folder
 from tilec.cache.key import FORMAT
@@ -21,10 +21,17 @@ from tilec.cache.location import check_own, check_private, create
 from tilec.cache.lock import locked
 from tilec.cache.record import DIGEST, LONGEST_ENTRY, LONGEST_NOTE, Record, entry_text, note_text, parse_entry, parse_note
 from tilec.cache.seal import user_sealer
+from tilec.cache.statistics import LONGEST as LONGEST_STATISTICS
+from tilec.cache.statistics import Statistics, decoded, encoded
 from tilec.diagnostics import CompileError, Diagnostic
+
+if TYPE_CHECKING:
+    from tilec.cache.remote.remote import Remote
 
 USED_STEP = 3600.0  # seconds: the time of last use is written at most this often
 LOCKS = "locks"
+STATISTICS: Final = "statistics"
+_STATISTICS_KEY: Final = hashlib.sha256(STATISTICS.encode()).hexdigest()
 TAG = "CACHEDIR.TAG"
 TAG_TEXT = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tilec; `tilec cache clean` removes it.\n"
 """Tells programs that make backups to leave a folder out (the Cache Directory Tagging Specification, bford.info/cachedir)."""
@@ -32,15 +39,19 @@ TAG_TEXT = b"Signature: 8a477f597d28d172789f06886806bc55\n# Made by tilec; `tile
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The outputs of one stage by name, with their digests; `hit` is False where this process just made them."""
+    """The outputs of one stage by name, with their digests; `hit` is False where this process just made them. `cost` is the
+    milliseconds of CPU that making them took, 0 where that is not known."""
 
     outputs: dict[str, bytes] = field(repr=False)
     digests: dict[str, str]
     hit: bool
+    cost: int = 0
 
 
 class Store:
-    """The store below `root`. `problems` collects one line per damaged entry met.
+    """The store below `root`. `problems` collects one line per damaged entry met. `remote`, where there is one, is asked by
+    `tilec.cache.products` for what is not here; `made` collects the
+    keys of what is to be shared with it.
 
     Opening and writing raise CompileError: E0701 where the folder cannot be written, E0711 where it is not the user's alone and
     no key seals its entries, E0712 where the key cannot be used.
@@ -51,6 +62,8 @@ class Store:
         self.base = root / FORMAT
         self.problems: list[str] = []
         self.added = 0
+        self.made: list[str] = []
+        self.remote: Remote | None = None
         self.sealer = user_sealer(root)
         with self._writing():
             self._open()
@@ -120,7 +133,7 @@ class Store:
                 self._damaged(key, label, digest, name)
                 return None
             outputs[name] = found[0]
-        return Entry(outputs, record.outputs, True)
+        return Entry(outputs, record.outputs, True, record.cost)
 
     def _damaged(self, key: str, label: str, digest: str, name: str) -> None:
         gone = not self.blobs.has(digest)
@@ -147,7 +160,7 @@ class Store:
             self.entries.touch(key, now)
         return record
 
-    def put(self, key: str, outputs: Mapping[str, bytes], label: str = "") -> Entry:
+    def put(self, key: str, outputs: Mapping[str, bytes], label: str = "", cost: int = 0) -> Entry:
         """Keep the outputs of `key`; blobs first, so that no entry names a blob that was not written."""
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in outputs.items()}
         sizes = {name: len(data) for name, data in outputs.items()}
@@ -157,8 +170,8 @@ class Store:
                 if present is None or present[0] != data:
                     self.blobs.write(digests[name], data)
                     self.added += len(data)
-            self.entries.write(key, entry_text(self.sealer, key, digests, sizes, label), used=time.time())
-        return Entry(dict(outputs), digests, False)
+            self.entries.write(key, entry_text(self.sealer, key, digests, sizes, label, cost), used=time.time())
+        return Entry(dict(outputs), digests, False, cost)
 
     def make(self, key: str, run: Callable[[], Mapping[str, bytes]], label: str = "") -> Entry:
         """The outputs of `key`: from the store, or from `run` in one process at a time. Errors of `run` are not kept."""
@@ -169,7 +182,12 @@ class Store:
             with self._writing():
                 self.folder.ensure_plain(LOCKS)
                 stack.enter_context(locked(self.folder, LOCKS, key, label))
-            return self.lookup(key, label) or self.put(key, run(), label)
+            found = self.lookup(key, label)
+            if found is not None:
+                return found
+            start = time.process_time()
+            outputs = run()
+            return self.put(key, outputs, label, round((time.process_time() - start) * 1000))
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Every key with its record: `outputs`, `sizes`, `used` (seconds since the epoch), `label`."""
@@ -178,6 +196,20 @@ class Store:
             record = None if found is None else parse_entry(self.sealer, key, found[0])
             if record is not None:
                 yield key, {"outputs": record.outputs, "sizes": record.sizes, "used": status.st_mtime, "label": record.label}
+
+    def statistics(self) -> Statistics:
+        """What was counted in all builds."""
+        found = self.folder.read(STATISTICS, LONGEST_STATISTICS)
+        return Statistics() if found is None else decoded(found[0])
+
+    def count(self, counts: Statistics) -> None:
+        """Add the counts of a build; nothing where they cannot be written, since nobody needs them."""
+        with contextlib.suppress(OSError):
+            self.folder.ensure_plain(LOCKS)
+            with locked(self.folder, LOCKS, _STATISTICS_KEY, "statistics"):
+                total = self.statistics()
+                total.merge(counts)
+                self.folder.write(STATISTICS, encoded(total))
 
     def forget(self, keys: list[str]) -> None:
         """Drop entries; their blobs stay until a prune finds them unused."""

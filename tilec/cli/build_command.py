@@ -7,6 +7,7 @@ import sys
 import time
 
 from tilec.cli.project import (
+    attach_remote,
     chosen_entries,
     chosen_targets,
     open_project,
@@ -28,7 +29,7 @@ from tilec.project.report import diagnostic_json, note_records, notes, progress,
 
 def build_command(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int, *, as_json: bool, explain: bool,
-    whole: bool, dump: tuple[str, str] | None, deny: str | None = None,
+    whole: bool, dump: tuple[str, str] | None, deny: str | None = None, remotes: tuple[str, ...] = (), farm: str | None = None,
 ) -> int:  # fmt: skip
     """Build and print; the exit status. Notes are of what was made; of everything, where `deny` makes them fail the build."""
     start = time.perf_counter()
@@ -41,9 +42,16 @@ def build_command(
             raise CompileError(world.problems)
     store = open_store()
     try:
+        unused = attach_remote(store, build, remotes)
+        dispatch = None
+        if farm is not None:
+            from tilec.project.farm import dispatch as farm_dispatch
+
+            dispatch = farm_dispatch(farm, store)
         with progress() as show:
             built = build_project(
-                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, say=say
+                build, entries, targets, store, toolchain(store), jobs=jobs, progress=show, dump=dump, say=say,
+                dispatch=dispatch,
             )  # fmt: skip
         if store.added or any(result.status == "built" for result in built.results):
             from tilec.cache.maintain import DEFAULT_CAP, prune, size
@@ -53,8 +61,13 @@ def build_command(
     finally:
         store.close()
     seconds = time.perf_counter() - start
-    for problem in built.problems:
+    for problem in (*built.problems, *built.troubles):
         print_line("warning", problem)
+    if unused and any(result.status == "built" for result in built.results):
+        urls = ", ".join(f"`{address.url}`" for address in unused)
+        print_line(
+            "note", f"build.toml names the remote cache {urls}, which is not used unless you allow it: `--remote project`"
+        )
     print_diagnostics(built.diagnostics, build.root)
     if explain:
         for result in built.results:

@@ -1,4 +1,4 @@
-"""`tilec cache dir|size|verify|prune|clean`."""
+"""`tilec cache dir|size|stats|verify|prune|clean`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tilec.cache.maintain import prune as prune_store
 from tilec.cache.maintain import size as size_of
 from tilec.cache.maintain import verify as verify_store
 from tilec.cache.products import verify as verify_products
+from tilec.cache.statistics import LOCAL, NAMES
 from tilec.cli.project import UsageError
 from tilec.diagnostics import CompileError, Diagnostic
 
@@ -27,6 +28,29 @@ def size(as_json: bool) -> int:
     with contextlib.closing(Store(store_root())) as store:
         count, length = size_of(store)
     print(json.dumps({"blobs": count, "bytes": length}) if as_json else f"{count} blobs, {length} bytes")
+    return 0
+
+
+def stats(as_json: bool) -> int:
+    """Print what was counted in all builds, a table by layer."""
+    with contextlib.closing(Store(store_root())) as store:
+        found = store.statistics()
+    hours = found.total("saved_ms") / 3.6e6
+    if as_json:
+        print(json.dumps({"layers": found.counts, "saved_cpu_hours": round(hours, 4)}, indent=1, sort_keys=True))
+        return 0
+    layers = sorted(found.counts, key=lambda layer: (layer != LOCAL, layer))
+    rows = [("", *layers)]
+    rows += [
+        (text, *(str(found.get(layer, name) or "") for layer in layers)) for name, text in NAMES.items() if found.total(name)
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        cells = (
+            cell.rjust(width) if at else cell.ljust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        print("  ".join(cells).rstrip())
+    print(f"{hours:.2f} hours of CPU saved" if layers else "nothing was counted yet")
     return 0
 
 

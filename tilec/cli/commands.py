@@ -23,6 +23,7 @@ from tilec.cli.options import DENY as _DENY
 from tilec.cli.options import JOBS as _JOBS
 from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
+from tilec.cli.options import REMOTE as _REMOTE
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
 from tilec.defects import defect
@@ -63,9 +64,11 @@ def tilec(cache_dir: str | None) -> None:
 @click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
 @_DENY
 @click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
+@_REMOTE
+@click.option("--on", "farm", metavar="URL", help="A Dask scheduler whose workers build: dask://HOST:PORT, or tls://HOST:PORT.")
 def build(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
-    whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None,
+    whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, remotes: tuple[str, ...], farm: str | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml into artifacts/build/.
 
@@ -77,6 +80,7 @@ def build(
       tilec build --arch sm_90,sm_100 --kernel rms_norm
       tilec build --plan --json
       tilec build --dump-stage ptx /tmp/ptx
+      tilec build --remote redis://cache:6379/0
     """
     from tilec.cli.build_command import build_command, plan_command
 
@@ -85,10 +89,13 @@ def build(
 
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
+    if farm is not None and dump_stage is not None:
+        raise UsageError("`--dump-stage` writes here and `--on` runs elsewhere; leave one out")
     workers = jobs or _cores()
     return build_command(
-        project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny
-    )
+        project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
+        remotes=remotes, farm=farm,
+    )  # fmt: skip
 
 
 @tilec.command(epilog=EPILOG)
@@ -286,6 +293,15 @@ def cache_size(as_json: bool) -> int:
     from tilec.cli.cache_commands import size
 
     return size(as_json)
+
+
+@cache.command("stats")
+@_JSON
+def cache_stats(as_json: bool) -> int:
+    """Print what the store and the team's caches were good for, over all builds."""
+    from tilec.cli.cache_commands import stats
+
+    return stats(as_json)
 
 
 @cache.command("verify")

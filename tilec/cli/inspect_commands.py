@@ -62,7 +62,7 @@ def dump_command(
     """Print one product of one specialisation; nothing where the kernel is refused before that stage. The exit status."""
     from tilec.cache import FileDigests
     from tilec.pipeline import CHECK_STAGES, stage_named
-    from tilec.project.driver import crash
+    from tilec.project.job import crash
     from tilec.project.plan import plan
     from tilec.project.worker import BUILD_PRELOAD, Outcome, Task
     from tilec.project.worker import run as run_task

@@ -33,6 +33,11 @@ DENY = click.option("--deny", type=click.Choice(["notes"]), help="Exit status 1 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
 JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
 
+REMOTE = click.option(
+    "--remote", "remotes", multiple=True, metavar="URL",
+    help="A team's cache, besides those of TILEC_REMOTE_CACHE; `project`: those of build.toml; `off`: none. May be repeated.",
+)  # fmt: skip
+
 
 def cores() -> int:
     """Cores that this process may use: how many workers run where `--jobs` does not say."""

@@ -15,6 +15,7 @@ from tilec.terminal import paint_for
 
 if TYPE_CHECKING:
     from tilec.cache import Store
+    from tilec.cache.remote.address import Address
     from tilec.project.buildfile import BuildFile, KernelEntry
     from tilec.target import Target
     from tilec.toolchain import Package
@@ -52,6 +53,24 @@ def open_store() -> Store:
     from tilec.cache import Store, store_root
 
     return Store(store_root())
+
+
+def attach_remote(store: Store, build: BuildFile, given: Sequence[str]) -> tuple[Address, ...]:
+    """Give the store the remotes that the user named or allowed; those of the build file that are not. `given` are the values
+    of `--remote`. CompileError E0751 where one is no remote, E0752 where the key of the team cannot be used."""
+    from tilec.cache.remote.address import chosen
+
+    used, unused = chosen(given, build.remotes)
+    if used:
+        from tilec.cache.remote.remote import Remote, Settings
+        from tilec.cache.remote.signer import read_key
+
+        def load(key: str) -> tuple[dict[str, bytes], int] | None:
+            found = store.lookup(key)
+            return None if found is None else (found.outputs, found.cost)
+
+        store.remote = Remote(Settings(used, read_key()), load)
+    return unused
 
 
 def chosen_entries(build: BuildFile, names: Iterable[str]) -> tuple[KernelEntry, ...]:

@@ -2,11 +2,12 @@
 
 Every problem of the file is found in one go and points at its line (E0801 not readable or not TOML, E0802 a key that is
 unknown, missing or of the wrong type, E0803 a kernel without a file, E0806 one artifact asked for twice, E0514 too large).
-Models and their steps are read by `models`.
+Models and their steps are read by `models`, caches of a team by `remotes`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import tomllib
@@ -16,10 +17,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, Final
 
+from tilec.cache.remote.address import Address
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.limits import LONG_KEY, MAX_BUILD_BYTES, MAX_KEY_PARTS, MAX_REQUESTS, MAX_SPECIALISATIONS, MAX_TABLES, read_file
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, too_wide
+from tilec.project.remotes import read_remotes
 from tilec.project.schedules import Rule, read_schedule
 from tilec.project.toml_locate import locate
 from tilec.schedule import Overrides
@@ -35,7 +38,7 @@ BUDGETS: Final = {
 LIMITS: Final = ("stage_seconds", "stage_memory_mb")
 """Keys of `[build]`, and of a kernel that needs its own: what one stage of one specialisation may use."""
 MOST: Final = 1 << 24
-_BUILD_KEYS: Final = ("kernels", "steps", "arch", *LIMITS)
+_BUILD_KEYS: Final = ("kernels", "steps", "arch", "remote", *LIMITS)
 _KERNEL_KEYS: Final = ("name", "constants", "budget", "schedule", "arch", *LIMITS)
 _FORMER: Final = {"num_warps": "warps", "min_blocks": "blocks"}
 """What keys of a kernel were called before schedules had a table."""
@@ -70,7 +73,8 @@ class KernelEntry:
 
 @dataclass(frozen=True, slots=True)
 class BuildFile:
-    """A checked build file; `root` is its folder."""
+    """A checked build file; `root` is its folder. `remotes` are caches of a team, used where the user allows it
+    (`tilec.cache.remote.address`)."""
 
     path: Path
     root: Path
@@ -79,6 +83,7 @@ class BuildFile:
     entries: tuple[KernelEntry, ...]
     models: tuple[Model, ...] = ()
     families: Mapping[str, Family] = field(default_factory=dict[str, Family])
+    remotes: tuple[Address, ...] = ()
 
 
 def read_build_file(path: Path) -> BuildFile:
@@ -163,7 +168,8 @@ class _Reader:
         entries = self.entries(data.get("kernel", []), kernels, targets, limits)
         models = read_models(data.get("model", []), self.refuse, self.span)
         families = read_families(steps, models, data.get("tuning", []), self.refuse, self.span)
-        return BuildFile(self.path, root, kernels, targets, tuple(entries), models, families)
+        remotes = read_remotes(table.get("remote", []), self.refuse, functools.partial(self.span, "build", 0, "remote"))
+        return BuildFile(self.path, root, kernels, targets, tuple(entries), models, families, remotes)
 
     def folder(self, table: dict[str, Any], key: str, root: Path, default: Path) -> Path:
         """The folder that a key names, `default` where it is absent."""

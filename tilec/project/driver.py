@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tilec.cache import FileDigests, Store, reasons, sweep, write_atomically
+from tilec.cache import FileDigests, Store, reasons, sweep
 from tilec.cache.notes import read_json, read_texts, text_list
+from tilec.cache.statistics import LOCAL, Statistics
 from tilec.diagnostics import CompileError, Diagnostic, Label
-from tilec.pipeline import CHECK_STAGES
 from tilec.project.buildfile import BUDGETS, BuildFile, KernelEntry
+from tilec.project.job import FILES, Dispatch, Job, Result, settle
 from tilec.project.plan import Planned, Refusal, digests_note, is_artifact_name, plan
-from tilec.project.worker import BUILD_PRELOAD, Began, Outcome, Task, raise_if_fatal
+from tilec.project.worker import BUILD_PRELOAD
 from tilec.project.worker import run as run_task
 from tilec.target import Target
-from tilec.workers.scheduler import Crashed, Finished, Report
 from tilec.workers.scheduler import run as run_tasks
-from tilec.workers.verdict import diagnose
 from tilec.workers.worker import Runner
-
-FILES = ("ptx", "cubin", "json")  # in the order they are written
-
-
-@dataclass(slots=True)
-class Result:
-    """What became of one artifact. `status` is hit, built or failed; `milliseconds` by stage; `reasons` why it was rebuilt."""
-
-    planned: Planned
-    status: str = "failed"
-    milliseconds: dict[str, float] = field(default_factory=dict[str, float])
-    hits: dict[str, bool] = field(default_factory=dict[str, bool])
-    summary: dict[str, Any] = field(default_factory=dict[str, Any])
-    reasons: list[str] = field(default_factory=list[str])
-    diagnostics: tuple[Diagnostic, ...] = ()
 
 
 @dataclass(slots=True)
 class BuildResult:
-    """All results in the order of the plan, refusals of whole kernels, and one line per damaged entry of the store."""
+    """All results in the order of the plan, refusals of whole kernels, one line per damaged entry of the store or a remote, one
+    per remote that failed, and what the cache did."""
 
     results: list[Result]
     refusals: list[Refusal]
     problems: list[str]
+    troubles: list[str] = field(default_factory=list[str])
+    counts: Statistics = field(default_factory=Statistics)
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
@@ -93,9 +79,11 @@ def build_project(
     preload: Sequence[str] = BUILD_PRELOAD,
     output: Path | None = None,
     say: Callable[[str], None] | None = None,
+    dispatch: Dispatch | None = None,
 ) -> BuildResult:
     """Bring every artifact of `entries` up to date, and write it below `output` (`artifacts/build` of the project); lines for a
-    person, as they come, go to `say`. CompileError only where nothing can be built at all (E07, E0814)."""
+    person, as they come, go to `say`. `dispatch` runs what has to be made: a farm's, or None for processes
+    here. CompileError only where nothing can be built at all (E07, E0814)."""
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
     files.save()
@@ -115,6 +103,7 @@ def build_project(
             progress(result, done, len(results))
 
     todo: list[int] = []
+    counts, troubles = Statistics(), list[str]()
     for position, item in enumerate(planned):
         start = time.perf_counter()
         before = len(store.problems)
@@ -123,19 +112,26 @@ def build_project(
             results[position].reasons = _why(item, planned, store, output, damaged=store.problems[before:])
             todo.append(position)
             continue
-        result = results[position]
-        result.status = "hit"
-        result.summary = json.loads(entry.outputs["summary"])
-        _write_outputs(output, item, entry.outputs)
-        result.milliseconds["lookup"] = (time.perf_counter() - start) * 1000
-        finish(result)
+        settle(results[position], entry, output, "lookup", time.perf_counter() - start)
+        counts.add(LOCAL, "hits")
+        counts.add(LOCAL, "saved_ms", entry.cost)
+        finish(results[position])
+    counts.add(LOCAL, "misses", len(todo))
     if todo:
-        _make(results, todo, store, output, jobs, finish, dump, runner, preload, say)
-        made = [results[position].planned for position in todo if results[position].status == "built"]
+        job = Job(results, store, output, jobs, finish, dump, runner, preload, say, dispatch or run_tasks)
+        try:
+            job.make(todo)
+        except BaseException:
+            job.close(0.0)
+            raise
+        counts.merge(job.close())
+        troubles = job.troubles
+        made = [results[position].planned for position in todo if results[position].status != "failed"]
         store.set_texts({_note(item): json.dumps(item.fields) for item in made})
+    store.count(counts)
     if entries == build.entries and dump is None:
         _remove_stale(output, planned, refusals, store)
-    return BuildResult(results, refusals, list(dict.fromkeys(store.problems)))
+    return BuildResult(results, refusals, list(dict.fromkeys(store.problems)), troubles, counts)
 
 
 def _note(item: Planned) -> str:
@@ -161,79 +157,6 @@ def _changed_constants(item: Planned, planned: list[Planned], store: Store, outp
         if former is not None:
             found.append([line for line in reasons(former, item.fields) if line.startswith("constant ")])
     return min(found, key=len, default=list[str]())
-
-
-def _make(
-    results: list[Result], todo: list[int], store: Store, output: Path, jobs: int,
-    finish: Callable[[Result], None], dump: tuple[str, str] | None, runner: Runner, preload: Sequence[str],
-    say: Callable[[str], None] | None,
-) -> None:  # fmt: skip
-    groups: dict[str, list[int]] = {}
-    for position in todo:
-        groups.setdefault(results[position].planned.name, []).append(position)
-    remaining = list(groups.values())
-    while remaining:
-        tasks = [_task(results, group, store, dump) for group in remaining]
-        with contextlib.closing(run_tasks(tasks, runner, jobs, preload, say)) as events:
-            remaining = _follow(events, results, remaining, store, output, finish)
-
-
-def _follow(
-    events: Iterable[Report | Finished | Crashed], results: list[Result], remaining: list[list[int]], store: Store,
-    output: Path, finish: Callable[[Result], None],
-) -> list[list[int]]:  # fmt: skip
-    """Take in what the tasks of `remaining` report; the groups to try again without the target that ended their worker."""
-    at = [0] * len(remaining)
-    again: list[list[int]] = []
-    for event in events:
-        group = remaining[event.index]
-        if isinstance(event, Report):
-            if isinstance(event.message, Began):
-                at[event.index] = event.message.position
-            elif isinstance(event.message, Outcome):
-                result = results[group[event.message.position]]
-                _accept(result, event.message, store, output)
-                finish(result)
-                at[event.index] = event.message.position + 1
-        elif isinstance(event, Crashed) and at[event.index] < len(group):
-            first = at[event.index]
-            last = len(group) if _shared(event) else first + 1
-            for result in (results[position] for position in group[first:last]):
-                result.diagnostics = (crash(result.planned, event),)
-                finish(result)
-            if group[last:]:
-                again.append(group[last:])
-    return again
-
-
-def _task(results: list[Result], group: list[int], store: Store, dump: tuple[str, str] | None) -> Task:
-    items = [results[position].planned for position in group]
-    return Task(
-        items[0].request, items[0].name, tuple(item.target for item in items), tuple(item.key for item in items),
-        str(store.root), dump,
-    )  # fmt: skip
-
-
-def _accept(result: Result, outcome: Outcome, store: Store, output: Path) -> None:
-    raise_if_fatal(outcome)
-    result.milliseconds, result.hits = outcome.milliseconds, outcome.hits
-    result.diagnostics = outcome.diagnostics
-    store.problems.extend(outcome.problems)
-    if not outcome.diagnostics:
-        result.status = "built"
-        result.summary = json.loads(outcome.products["summary"])
-        _write_outputs(output, result.planned, outcome.products)
-
-
-def crash(item: Planned, event: Crashed) -> Diagnostic:
-    """What to report where the worker at `item` died or raised."""
-    return diagnose(event, f"compiling `{item.request.kernel}` for {item.target}", item.entry.span)
-
-
-def _shared(event: Crashed) -> bool:
-    """Whether what ended the worker would end it again for every other target: a budget, in a stage that knows no target."""
-    death = event.death
-    return death is not None and death.over != "" and death.what.startswith(tuple(f"stage `{s.name}`" for s in CHECK_STAGES))
 
 
 def _check_budget(result: Result) -> None:
@@ -273,19 +196,6 @@ def _check_inside(root: Path, output: Path, targets: set[Target]) -> None:
         if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
             hint = "remove the link; artifacts are written inside the project"
             raise CompileError(Diagnostic("E0702", f"`{folder}` leads out of the project by a link", hint=hint))
-
-
-def _write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> None:
-    """Copies in `<output>/<arch>/`; the manifest last, so that one on disk always has its CUBIN."""
-    for name in FILES:
-        path = output / item.target.name / f"{item.name}.{name}"
-        try:
-            if path.is_file() and path.read_bytes() == products[name]:
-                continue
-            write_atomically(path, products[name], durable=False)
-        except OSError as error:
-            hint = "free space or permissions there"
-            raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
 
 
 def _outputs_note(output: Path, target: Target) -> str:

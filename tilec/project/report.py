@@ -143,12 +143,14 @@ def as_json(built: BuildResult, seconds: float, root: Path | None = None) -> dic
                 "name": result.planned.name,
                 "status": result.status,
                 "milliseconds": {name: round(value, 2) for name, value in result.milliseconds.items()},
+                "cpu_milliseconds": result.costs,
                 "stage_hits": result.hits,
                 "reasons": result.reasons,
                 **result.summary,
             }
             for result in built.results
         ],
+        "cache": built.counts.counts,
         "errors": [diagnostic_json(item, root) for item in built.diagnostics],
         "notes": [diagnostic_json(item, root) for item in notes(note_records(built.results))],
     }

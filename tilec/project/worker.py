@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilec import pipeline
 from tilec.cache import Store, write_atomically
-from tilec.cache.products import put
+from tilec.cache.products import fetch, put
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.pipeline import Request
 from tilec.target import Target
+
+if TYPE_CHECKING:
+    from tilec.cache.remote.remote import Remote, Settings
 
 CHANGED = "E0713"  # the one error of its kind that concerns a kernel, and not what all of them are written to
 CHECK_PRELOAD = (
@@ -30,7 +36,7 @@ BUILD_PRELOAD = (
 class Task:
     """A request for several targets. `keys` are the store's keys of the artifacts, in order; `dump` names a stage and the
     folder for its product of each target, after which a task with `stop` is done. With `check`, only the stages that judge the
-    kernel run, `pipeline.CHECK_STAGES`."""
+    kernel run, `pipeline.CHECK_STAGES`. `remote` is the team's cache, or None."""
 
     request: Request
     name: str
@@ -40,6 +46,7 @@ class Task:
     dump: tuple[str, str] | None = None
     stop: bool = False
     check: bool = False
+    remote: Settings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,8 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`)."""
+    """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`).
+    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it."""
 
     position: int
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -59,6 +67,10 @@ class Outcome:
     milliseconds: dict[str, float] = field(default_factory=dict[str, float])
     hits: dict[str, bool] = field(default_factory=dict[str, bool])
     problems: tuple[str, ...] = ()
+    costs: dict[str, int] = field(default_factory=dict[str, int])
+    made: tuple[str, ...] = ()
+    counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    fetched: bool = False
 
 
 def raise_if_fatal(outcome: Outcome) -> None:
@@ -79,6 +91,8 @@ def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipelin
     except CompileError as error:
         emit(Outcome(0, error.diagnostics))
         return
+    if task.remote is not None:
+        store.remote = _remote(task.remote)
     try:
         for position, target in enumerate(task.targets):
             emit(Began(position))
@@ -90,9 +104,24 @@ def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipelin
         store.close()
 
 
+@functools.lru_cache(1)
+def _remote(settings: Settings) -> Remote:
+    """The team's cache, read by all tasks of this process over the same connections."""
+    from tilec.cache.remote.remote import Remote
+
+    return Remote(settings)
+
+
 def _outcome(
     task: Task, position: int, target: Target, store: Store, stages: tuple[pipeline.Stage, ...]
 ) -> Outcome:  # fmt: skip
+    if store.remote is not None and not task.check and task.dump is None:
+        try:
+            found = _made_elsewhere(task, position, target, store)
+        except CompileError as error:
+            return Outcome(position, error.diagnostics)
+        if found is not None:
+            return found
     work = pipeline.Work(task.request, target)
     diagnostics: tuple[Diagnostic, ...] = ()
     products: dict[str, bytes] = {}
@@ -112,10 +141,37 @@ def _outcome(
             pipeline.link(work)
             products = {name: work.products[name] for name in pipeline.ARTIFACT_PRODUCTS}
             fields = pipeline.artifact_fields(task.request, target)
-            put(store, task.keys[position], "artifact", fields, products, f"artifact {task.name} for {target}")
+            label, cost = f"artifact {task.name} for {target}", sum(work.costs.values())
+            put(store, task.keys[position], "artifact", fields, products, label, cost)
     except CompileError as error:
         diagnostics = error.diagnostics
-    return Outcome(position, diagnostics, products, work.milliseconds, work.hits, tuple(store.problems[before:]))
+    counts = store.remote.statistics.take() if store.remote is not None else {}
+    problems = _problems(store, before)
+    made = tuple(store.made)
+    store.made.clear()
+    return Outcome(position, diagnostics, products, work.milliseconds, work.hits, problems, work.costs, made, counts)
+
+
+def _problems(store: Store, before: int) -> tuple[str, ...]:
+    found = store.problems[before:]
+    if store.remote is not None:
+        found += store.remote.problems
+        store.remote.problems.clear()
+    return tuple(found)
+
+
+def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> Outcome | None:
+    """The artifact, where another builder has written it to the team's cache since this build looked."""
+    assert store.remote is not None
+    start, before = time.perf_counter(), len(store.problems)
+    fields = pipeline.artifact_fields(task.request, target)
+    found = fetch(store, task.keys[position], "artifact", fields, f"artifact {task.name} for {target}", again=True)
+    if found is None or not {*pipeline.ARTIFACT_PRODUCTS} <= found.outputs.keys():
+        return None
+    spent = {"fetch": (time.perf_counter() - start) * 1000}
+    counts = store.remote.statistics.take()
+    problems = _problems(store, before)
+    return Outcome(position, (), found.outputs, spent, problems=problems, counts=counts, fetched=True)
 
 
 def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:

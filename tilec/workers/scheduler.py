@@ -71,8 +71,8 @@ def run(
     *, deadline: float = math.inf,
 ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
     """Run `tasks` on up to `workers` processes, in order of start; yields what they report as it comes, and passes lines for a
-    person to `say`. At the `deadline` (of `time.monotonic`) it ends, whatever is still running. CompileError E0814 where no
-    process can be started."""
+    person to `say`. `tasks[i]` is asked for when a worker is free for it. At the `deadline` (of `time.monotonic`) it ends,
+    whatever is still running. CompileError E0814 where no process can be started."""
     if not tasks:
         return
     server = Server([runner.__module__, *preload])
@@ -82,12 +82,35 @@ def run(
         server.stop()
 
 
+class Standing:
+    """A server that is kept for many runs, one at a time. It ends with the thread that made it."""
+
+    def __init__(self, preload: Sequence[str]) -> None:
+        self._server = Server(preload)
+        self._started = 0
+
+    def run(self, tasks: Sequence[Any], runner: Runner) -> Generator[Report | Finished | Crashed]:
+        """`run` on one worker. After a CompileError E0814 the server has to be stopped."""
+        pool = _Pool(self._server, tasks, runner, lambda line: None, self._started)
+        try:
+            yield from pool.run(1, math.inf)
+        finally:
+            self._started = pool.started
+
+    def stop(self) -> None:
+        """End the server and its workers."""
+        self._server.stop()
+
+
 class _Pool:
-    def __init__(self, server: Server, tasks: Sequence[Any], runner: Runner, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: Server, tasks: Sequence[Any], runner: Runner, say: Callable[[str], None], started: int = 0
+    ) -> None:
         self.server, self.tasks, self.runner, self.say = server, tasks, runner, say
         self.waiting = deque(range(len(tasks)))
         self.workers: dict[int, _Worker] = {}
-        self.started = 0
+        self.started = started
+        """Number of the last worker: the server tells of the end of former ones, too."""
 
     def run(self, workers: int, deadline: float) -> Generator[Report | Finished | Crashed]:
         for _ in range(workers):

@@ -1,0 +1,206 @@
+"""What a farm costs: four local Dask workers against one process, the scheduler's overhead, workers that are killed.
+
+    python -P ci/bench/farm.py [--parts speed,kills] [--kernel matmul ...] [--out ci/bench/results]
+
+Builds some kernels with real compilers, cold, once with `--jobs 1` and once with `--on` four workers of one thread, each time
+with empty stores, and compares every byte. The scheduler's overhead is measured with tasks of the same size that do nothing,
+the node's is what a task takes there beside its stages. Writes farm.json and farm.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from clones import ROOT, build, clone, products
+
+WORKERS = 4
+LIMIT = 0.10
+"""The part of a task's time that giving it out may cost."""
+PARCEL = 20_000
+"""Bytes of a task that does nothing: what a shipped kernel's parcel has."""
+
+
+@contextlib.contextmanager
+def cluster(folder: Path, workers: int = WORKERS) -> Generator[Any]:
+    """Workers of one thread, each a process, that keep what they make in a store of theirs below `folder`."""
+    from distributed import LocalCluster
+
+    os.environ["TILEC_CACHE_DIR"] = str(folder / "node-store")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    make: Any = LocalCluster
+    with make(
+        workers,
+        threads_per_worker=1,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        local_directory=str(folder / "dask"),
+    ) as found:
+        yield found
+
+
+def nothing(data: bytes) -> bytes:
+    """A task that does nothing."""
+    return data[:100]
+
+
+def empty_tasks(address: str, count: int = 400) -> float:
+    """Seconds that a task of a parcel's size takes which does nothing, given out as `tilec build --on` gives them."""
+    from distributed import Client, as_completed
+
+    make: Any = Client
+    with make(address, set_as_default=False) as client:
+        client.gather([client.submit(nothing, os.urandom(PARCEL), pure=False) for _ in range(8)])
+        start = time.perf_counter()
+        futures = [client.submit(nothing, os.urandom(PARCEL), pure=False) for _ in range(WORKERS * 2)]
+        left = count - len(futures)
+        done: Any = as_completed(futures, loop=client.loop)
+        for future in done:
+            future.result()
+            if left:
+                left -= 1
+                done.add(client.submit(nothing, os.urandom(PARCEL), pure=False))
+        return (time.perf_counter() - start) / count
+
+
+def speed(work: Path, words: list[str]) -> dict[str, Any]:
+    """One process against the farm, and what giving a task out costs."""
+    one, many = clone(work / "one"), clone(work / "many")
+    alone, _ = build(one, [*words, "--jobs", "1"])
+    with cluster(work) as farm:
+        address = farm.scheduler_address.replace("tcp://", "dask://")
+        warm = clone(work / "warm")  # each node finds out who it is, and loads the compilers, once
+        first, _ = build(warm, ["--kernel", "kv_update", "--arch", "sm_90", "--on", address])
+        shared, report = build(many, [*words, "--on", address])
+        overhead = empty_tasks(farm.scheduler_address)
+    tasks: dict[str, list[dict[str, float]]] = {}
+    for item in report["artifacts"]:
+        tasks.setdefault(item["name"], []).append(item["milliseconds"])
+    node = [sum(stages.get("node", 0.0) for stages in task) / 1000 for task in tasks.values()]
+    stages = [sum(sum(found.values()) - found.get("node", 0.0) for found in task) / 1000 for task in tasks.values()]
+    part, same = (overhead + statistics.median(node)) / statistics.mean(stages), products(one) == products(many)
+    return {
+        "artifacts": len(report["artifacts"]), "tasks": len(tasks), "one_process_seconds": alone, "farm_seconds": shared,
+        "first_build_seconds": first, "seconds_of_stages_per_task": statistics.mean(stages),
+        "node_seconds_per_task": statistics.median(node), "scheduler_seconds_per_task": overhead,
+        "overhead": part, "same_bytes": same, "ok": part < LIMIT and same,
+    }  # fmt: skip
+
+
+def worker(address: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A worker that nobody starts again but us."""
+    line = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny"]
+    line += ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", str(folder)]
+    return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+
+
+def kills(work: Path, words: list[str], wanted: int = 20) -> dict[str, Any]:
+    """Builds while workers are killed at random, and others started in their place: the same bytes."""
+    reference = clone(work / "reference")
+    build(reference, [*words, "--jobs", "1"])
+    expected = products(reference)
+    killed = builds = wrong = 0
+    stop, rng = threading.Event(), random.Random(1)
+    (work / "dask").mkdir()
+    with cluster(work, 0) as farm:
+        running = [worker(farm.scheduler_address, work / "dask") for _ in range(WORKERS)]
+        address = farm.scheduler_address.replace("tcp://", "dask://")
+        build(clone(work / "warm"), ["--kernel", "kv_update", "--arch", "sm_90", "--on", address])
+
+        def disturb() -> None:
+            nonlocal killed
+            while not stop.wait(rng.uniform(1.0, 4.0)) and killed < wanted:
+                if len(farm.scheduler.workers) >= WORKERS // 2:  # they take longer to start than to be killed
+                    chosen = rng.randrange(WORKERS)
+                    running[chosen].kill()
+                    running[chosen].wait()
+                    killed += 1
+                    running[chosen] = worker(farm.scheduler_address, work / "dask")
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            while killed < wanted:
+                shutil.rmtree(work / "node-store", ignore_errors=True)  # so that there is something to make
+                project = clone(work / f"kills-{builds}")
+                build(project, [*words, "--on", address])
+                builds += 1
+                wrong += products(project) != expected
+                print(f"{killed} kills, {builds} builds, {wrong} wrong", file=sys.stderr, flush=True)
+        finally:
+            stop.set()
+            thread.join()
+            for process in running:
+                process.kill()
+                process.wait()
+    return {"kills": killed, "builds": builds, "wrong": wrong, "artifacts_each": len(expected) // 3, "ok": not wrong}
+
+
+def table(record: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [f"`ci/bench/farm.py` on {record['cores']} cores: {WORKERS} Dask workers of one thread, on the same machine."]
+    if "speed" in record:
+        row = record["speed"]
+        lines += ["", "| what | |", "|---|--:|"]
+        lines += [
+            f"| artifacts, tasks | {row['artifacts']}, {row['tasks']} |",
+            f"| one process (`--jobs 1`), s | {row['one_process_seconds']:.1f} |",
+            f"| {WORKERS} workers on {record['cores']} cores, s | {row['farm_seconds']:.1f} |",
+            f"| first build, in which nodes load the compilers, s | {row['first_build_seconds']:.1f} |",
+            f"| stages of a task, s | {row['seconds_of_stages_per_task']:.3f} |",
+            f"| what a node takes beside them, ms | {row['node_seconds_per_task'] * 1000:.1f} |",
+            f"| what Dask takes for a task that does nothing, ms | {row['scheduler_seconds_per_task'] * 1000:.1f} |",
+            f"| overhead per task | {row['overhead'] * 100:.1f} % |",
+            f"| same bytes | {'yes' if row['same_bytes'] else 'NO'} |",
+        ]
+    if "kills" in record:
+        row = record["kills"]
+        lines += ["", f"{row['kills']} kills of workers (SIGKILL) during {row['builds']} builds of {row['artifacts_each']} "]
+        lines[-1] += f"artifacts: {row['wrong']} builds had other bytes."
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Run the parts, write their table; 1 where one of them does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="speed,kills")
+    parser.add_argument("--kernel", action="append", default=[])
+    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
+    options = parser.parse_args()
+    words = [
+        word
+        for name in options.kernel or ["flash_attention", "rms_norm", "topk_blocks", "decode_attention"]
+        for word in ("-k", name)
+    ]
+    few = ["-k", "add", "-k", "rms_norm", "-k", "silu_mul", "--arch", "sm_90"]
+    path = options.out / "farm.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    record["cores"] = len(os.sched_getaffinity(0))
+    options.out.mkdir(parents=True, exist_ok=True)
+    parts = options.parts.split(",")
+    for part in parts:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            record[part] = speed(Path(folder), words) if part == "speed" else kills(Path(folder), few)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        (options.out / "farm.md").write_text(table(record))
+    print(table(record))
+    return int(not all(record[part]["ok"] for part in parts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

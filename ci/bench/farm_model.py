@@ -1,0 +1,181 @@
+"""What a team of ten and a farm of a thousand cost: measured per artifact here, and simulated from that.
+
+    tilec --cache-dir STORE build && python -P ci/bench/farm_model.py --store STORE [--out ci/bench/results]
+
+Measured: CPU by stage and bytes of every entry, from the store of one cold build; bytes on a remote, seconds of a second clone
+from remote_cache.json; what giving a task out costs from farm.json. Simulated, and said to be: tasks drawn from the measured
+ones, given out one after the other by a scheduler that takes its measured time for each, to workers that are free. A network,
+stragglers and lost machines are in it as the parameters say. Writes farm_model.json and farm_model.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import heapq
+import json
+import random
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tilec.cache import Store  # noqa: E402
+from tilec.cache.remote.envelope import pack  # noqa: E402
+from tilec.cache.remote.signer import Unsigned  # noqa: E402
+
+SHARED = ("proofs", "mlir", "ptx", "cubin", "artifact")
+FARMS = ((1, 441), (10, 441), (100, 441), (100, 10_000), (1000, 10_000), (1000, 100_000))
+"""Workers, and artifacts to make."""
+SLOW, SLOWER = 0.01, 5.0
+"""The part of tasks that meet a slow machine, and how much longer they take there; the farm gives them out again."""
+LOST = 1e-3
+"""The part of tasks whose worker is lost half way."""
+BANDWIDTH = 1e9 / 8
+"""Bytes a second into the builder, which receives every artifact."""
+
+
+def measured(root: Path) -> dict[str, Any]:
+    """CPU seconds and bytes by stage, and CPU seconds of every artifact, of the store of a cold build."""
+    stages: dict[str, dict[str, float]] = {}
+    artifacts: list[float] = []
+    with contextlib.closing(Store(root)) as store:
+        for key, record in store.records():
+            stage = record["label"].partition(" ")[0]
+            entry = store.lookup(key)
+            if entry is None:
+                continue
+            row = stages.setdefault(stage, {"entries": 0, "cpu_seconds": 0.0, "bytes": 0, "packed": 0})
+            row["entries"] += 1
+            row["bytes"] += sum(map(len, entry.outputs.values()))
+            row["packed"] += len(pack(key, entry.outputs, entry.cost, Unsigned()) or b"")
+            if stage == "artifact":
+                artifacts.append(entry.cost / 1000)
+            else:
+                row["cpu_seconds"] += entry.cost / 1000
+    return {"stages": stages, "artifact_cpu_seconds": artifacts}
+
+
+def simulate(workers: int, tasks: Sequence[float], dispatch: float, packed: float, seed: int = 0) -> dict[str, float]:
+    """Seconds until all tasks are done, and the part of the workers' time that was work."""
+    rng = random.Random(seed)
+    free = [0.0] * workers
+    given = received = last = work = 0.0
+    for task in sorted(tasks, reverse=True):
+        given += dispatch  # the scheduler does one thing at a time
+        start = max(given, heapq.heappop(free))
+        seconds = task
+        if rng.random() < LOST:
+            seconds += task / 2  # what was lost is begun anew
+        if rng.random() < SLOW:
+            seconds = min(seconds * SLOWER, 3 * task + task)  # given out again after three times the median
+        end = start + seconds
+        heapq.heappush(free, end)
+        work += task
+        received = max(received, end) + packed / BANDWIDTH
+        last = max(last, end)
+    return {"seconds": max(last, received), "busy": work / (workers * max(last, received)), "dispatched_after": given}
+
+
+def team(
+    found: dict[str, Any], second: dict[str, Any], people: int = 10, pulls: int = 8, kernels: float = 26.0
+) -> dict[str, float]:
+    """A day of a team: each person pulls `pulls` times, and each time the artifacts of one kernel are new."""
+    artifacts = len(found["artifact_cpu_seconds"])
+    each = statistics.mean(found["artifact_cpu_seconds"])
+    changed = artifacts / kernels
+    packed = found["stages"]["artifact"]["packed"] / artifacts
+    shared = sum(found["stages"][name]["packed"] for name in SHARED if name in found["stages"]) / artifacts
+    return {
+        "artifacts_per_change": changed,
+        "cpu_hours_alone": people * pulls * changed * each / 3600,
+        "cpu_hours_shared": pulls * changed * each / 3600,
+        "received_mb": people * pulls * changed * packed / 1e6,
+        "written_mb": pulls * changed * shared / 1e6,
+        "server_mb_of_one_version": artifacts * shared / 1e6,
+        "new_clone_seconds": second["seconds"],
+    }
+
+
+def table(record: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    artifacts = record["artifacts"]
+    lines = ["Measured on one cold build (`ci/bench/farm_model.py`):", ""]
+    lines += ["| stage | entries | CPU, s | CPU per artifact, ms | bytes per entry | on a remote | fetched from a remote |"]
+    lines += ["|---|--:|--:|--:|--:|--:|---|"]
+    for name, row in record["stages"].items():
+        each = row["cpu_seconds"] / artifacts * 1000
+        lines.append(
+            f"| {name} | {row['entries']} | {row['cpu_seconds']:.1f} | {each:.0f} | {row['bytes'] / row['entries']:.0f} "
+            f"| {row['packed'] / row['entries']:.0f} | {'yes' if name in SHARED else 'no'} |"
+        )
+    lines += ["", f"An artifact takes {record['cpu_seconds_per_artifact']:.2f} s of CPU. Round trips of an artifact: 1 where "]
+    lines[-1] += "the remote has it; where it has nothing, 1 before, 2 when it is made (the loan, a second look), 1 for each "
+    lines[-1] += "shared stage, and off the path 1 for each entry written and 1 for the loan given back."
+    ten = record["team"]
+    lines += ["", "A team of ten, arithmetic on the above: each pulls 8 times a day, and each pull brings one changed kernel "
+              f"({ten['artifacts_per_change']:.0f} artifacts).", "", "| | a day |", "|---|--:|"]  # fmt: skip
+    lines += [
+        f"| CPU hours, everybody for himself | {ten['cpu_hours_alone']:.2f} |",
+        f"| CPU hours, each artifact made once | {ten['cpu_hours_shared']:.2f} |",
+        f"| received by all, MB | {ten['received_mb']:.0f} |",
+        f"| written, MB | {ten['written_mb']:.0f} |",
+        f"| on the server for one version of everything, MB | {ten['server_mb_of_one_version']:.0f} |",
+        f"| a new clone's first build of everything, s (measured, Redis) | {ten['new_clone_seconds']:.1f} |",
+    ]
+    lines += ["", f"**Simulated**: farms of one-thread workers, {record['dispatch_ms']:.1f} ms of the scheduler for a task "]
+    lines[-1] += (
+        f"(measured), {SLOW:.0%} of tasks {SLOWER:g} times slower, {LOST:.1%} lost half way, 1 Gbit/s into the builder. "
+    )
+    lines[-1] += "A task is one artifact."
+    lines += ["", "| workers | artifacts | seconds | workers busy | scheduler done after, s |", "|--:|--:|--:|--:|--:|"]
+    for row in record["farms"]:
+        lines.append(
+            f"| {row['workers']} | {row['artifacts']} | {row['seconds']:.0f} | {row['busy']:.0%} "
+            f"| {row['dispatched_after']:.0f} |"
+        )
+    lines += [
+        "",
+        f"One scheduler keeps {record['workers_kept_busy']:.0f} workers busy: CPU of an artifact over its time for a task.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Read what was measured, simulate, print and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, required=True, help="the store of one cold build of everything")
+    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
+    options = parser.parse_args()
+    found = measured(options.store)
+    second = next(
+        row for row in json.loads((options.out / "remote_cache.json").read_text())["second"]["rows"] if row["remote"] == "redis"
+    )
+    farm = json.loads((options.out / "farm.json").read_text())["speed"]
+    tasks = found["artifact_cpu_seconds"]
+    dispatch = farm["scheduler_seconds_per_task"]
+    beside = farm["node_seconds_per_task"]
+    packed = found["stages"]["artifact"]["bytes"] / len(tasks)  # Dask sends products as they are
+    rng = random.Random(0)
+    rows: list[dict[str, float]] = []
+    for workers, count in FARMS:
+        drawn = [task + beside for task in (tasks if count == len(tasks) else rng.choices(tasks, k=count))]
+        rows.append({"workers": workers, "artifacts": count} | simulate(workers, drawn, dispatch, packed))
+    each = statistics.mean(tasks)
+    record = {
+        "artifacts": len(tasks), "stages": found["stages"], "cpu_seconds_per_artifact": each, "dispatch_ms": dispatch * 1000,
+        "workers_kept_busy": each / dispatch, "team": team(found, second), "farms": rows,
+    }  # fmt: skip
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "farm_model.json").write_text(json.dumps(record, indent=1) + "\n")
+    (options.out / "farm_model.md").write_text(table(record))
+    print(table(record))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,373 @@
+"""What a team's cache does: a second clone, servers that are killed, builders at once, poisoned entries.
+
+    python -P ci/bench/remote_cache.py [--parts second,kills,together,poison] [--kernel add --kernel rms_norm] [--out DIR]
+
+Builds the project with real compilers in temporary clones, each with a store of its own, against Redis, nginx (WebDAV) and
+moto (S3) on the loopback. Writes remote_cache.json and remote_cache.md; parts that were not run are taken from the JSON that
+is there.
+Needs redis-server, nginx (ci/apt-packages.txt), moto and s3fs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+
+from clones import ROOT, build, clone, command, products  # noqa: E402
+
+from tests import servers  # noqa: E402
+from tests.cache.remote_mutants import mutants  # noqa: E402
+from tilec.cache import Store  # noqa: E402
+from tilec.cache.products import ProductError, decode  # noqa: E402
+from tilec.cache.remote.address import Address  # noqa: E402
+from tilec.cache.remote.envelope import Received, pack  # noqa: E402
+from tilec.cache.remote.guard import Guard  # noqa: E402
+from tilec.cache.remote.layer import Layer  # noqa: E402
+from tilec.cache.remote.opening import open_layer  # noqa: E402
+from tilec.cache.remote.remote import Remote, Settings  # noqa: E402
+from tilec.cache.remote.signer import Secret, Unsigned  # noqa: E402
+
+PARTS = ("second", "kills", "together", "poison")
+LIMIT = 15.0
+"""Seconds of a second clone's build of everything."""
+
+
+def counts(project: Path) -> dict[str, dict[str, int]]:
+    """What `tilec cache stats` says of the store of a project."""
+    with contextlib.closing(Store(Path(f"{project}-store"))) as store:
+        return store.statistics().counts
+
+
+@contextlib.contextmanager
+def served(kind: str, folder: Path) -> Generator[tuple[str, dict[str, str]]]:
+    """The URL of a server, and what a build needs to reach it."""
+    folder.mkdir()
+    if kind == "redis":
+        with servers.redis_server(folder) as url:
+            yield url, {}
+    elif kind == "webdav":
+        with servers.webdav_server(folder) as url:
+            yield url, {}
+    else:
+        with servers.s3_server(folder) as found:
+            yield found
+
+
+def second(work: Path, words: list[str]) -> dict[str, Any]:
+    """One build of everything, written back to all three servers; then a fresh clone for each of them."""
+    with contextlib.ExitStack() as stack:
+        found = {kind: stack.enter_context(served(kind, work / kind)) for kind in ("redis", "webdav", "s3")}
+        names = found["s3"][1]
+        first = clone(work / "first")
+        remotes = [word for url, _ in found.values() for word in ("--remote", url)]
+        cold, report = build(first, [*words, *remotes], names)
+        rows: list[dict[str, Any]] = []
+        for kind, (url, _) in found.items():
+            other = clone(work / f"second-{kind}")
+            seconds, again = build(other, [*words, "--remote", url], names)
+            counted = counts(other)
+            rows.append(
+                {
+                    "remote": kind, "artifacts": len(again["artifacts"]), "cold_seconds": cold, "seconds": seconds,
+                    "made": sum(item["status"] != "hit" for item in again["artifacts"]),
+                    "compiler_stages_run": sum(len(item["stage_hits"]) for item in again["artifacts"]),
+                    "same_bytes": products(other) == products(first),
+                    "received": counted[Address(url).shown]["bytes_in"],
+                    "written": counts(first)[Address(url).shown].get("bytes_out", 0),
+                    "entries_written": counts(first)[Address(url).shown].get("stored", 0),
+                    "cpu_saved_seconds": counted[Address(url).shown]["saved_ms"] / 1000,
+                }
+            )  # fmt: skip
+            print(rows[-1], file=sys.stderr, flush=True)
+    assert len(report["artifacts"]) == rows[0]["artifacts"]
+    return {"rows": rows, "ok": all(row["seconds"] <= LIMIT and not row["made"] and row["same_bytes"] for row in rows)}
+
+
+def kills(work: Path, words: list[str], wanted: int = 50) -> dict[str, Any]:
+    """Builds while the server is killed and started again, at random times: all must succeed, with the same bytes."""
+    reference = clone(work / "reference")
+    build(reference, words)
+    expected = products(reference)
+    killed = builds = wrong = failed = 0
+    stop, rng = threading.Event(), random.Random(1)
+    folder = work / "redis"
+    folder.mkdir()
+    port = servers.free_port()
+
+    def disturb() -> None:
+        nonlocal killed
+        while not stop.is_set():
+            with open(folder / "log", "ab") as log:
+                process = subprocess.Popen(servers.redis_command(port, folder), stdout=log, stderr=log)
+            stop.wait(rng.uniform(0.2, 1.2))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            killed += 1
+            stop.wait(rng.uniform(0.0, 0.3))
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        while killed < wanted:
+            project = clone(work / f"kills-{builds}")
+            line, environment = command(project, [*words, "--remote", f"redis://127.0.0.1:{port}/0|timeout=2"])
+            done = subprocess.run(line, capture_output=True, text=True, env=environment, cwd=project)
+            builds += 1
+            failed += done.returncode != 0
+            wrong += products(project) != expected
+            shutil.rmtree(project)
+            shutil.rmtree(f"{project}-store")
+            print(f"{killed} kills, {builds} builds, {failed} failed, {wrong} wrong", file=sys.stderr, flush=True)
+    finally:
+        stop.set()
+        thread.join()
+    return {"kills": killed, "builds": builds, "artifacts_each": len(expected) // 3, "failed": failed, "wrong": wrong,
+            "ok": not failed and not wrong}  # fmt: skip
+
+
+def together(work: Path, words: list[str], builders: int = 8) -> dict[str, Any]:
+    """Builders that start at once, each with a clone and a store of its own, on one remote of each kind."""
+    rows: list[dict[str, Any]] = []
+    for kind in ("redis", "s3", "webdav"):
+        with served(kind, work / kind) as (url, names):
+            projects = [clone(work / f"{kind}-{number}") for number in range(builders)]
+            start = time.perf_counter()
+            running: list[subprocess.Popen[str]] = []
+            for project in projects:
+                line, environment = command(project, [*words, "--remote", f"{url}|timeout=30"])
+                running.append(
+                    subprocess.Popen(
+                        line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment | names, cwd=project
+                    )
+                )
+            reports = [json.loads(process.communicate()[0]) for process in running]
+            seconds = time.perf_counter() - start
+            if any(process.returncode for process in running):
+                sys.exit("a builder failed")
+            made: dict[str, int] = {}
+            for report in reports:
+                for item in report["artifacts"]:
+                    made[f"{item['name']} {item['arch']}"] = made.get(f"{item['name']} {item['arch']}", 0) + (
+                        item["status"] == "built"
+                    )
+            every = [counts(project) for project in projects]
+            rows.append(
+                {
+                    "remote": kind, "builders": builders, "artifacts": len(made), "seconds": seconds,
+                    "made": sum(made.values()), "more_than_once": sum(count > 1 for count in made.values()),
+                    "told_twice": sum(one.get(url, {}).get("twice", 0) for one in every),
+                    "waited": sum(one["local"].get("waited", 0) for one in every),
+                    "same_bytes": len({json.dumps(products(project)) for project in projects}) == 1,
+                }
+            )  # fmt: skip
+            print(rows[-1], file=sys.stderr, flush=True)
+    lending = [row for row in rows if row["remote"] != "webdav"]
+    return {"rows": rows, "ok": all(not row["more_than_once"] for row in lending) and all(row["same_bytes"] for row in rows)}
+
+
+class _Lying:
+    """A layer that answers one mutant."""
+
+    def __init__(self) -> None:
+        self.answer = b""
+
+    def get(self, key: str, limit: int) -> bytes | None:
+        return self.answer[: limit + 1]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def poison(work: Path, words: list[str], count: int = 700) -> dict[str, Any]:
+    """Mutants of real entries, through the reader and the check of products that builds have; and through builds."""
+    with served("redis", work / "redis") as (url, _):
+        first = clone(work / "first")
+        build(first, [*words, "--remote", url])
+        layer = open_layer(Address(url))
+        with contextlib.closing(Store(Path(f"{first}-store"))) as store:
+            entries = {key: (record["label"], store.lookup(key)) for key, record in store.records()}
+        held = {key: layer.get(key, 1 << 26) for key in entries}
+        shared = sorted(key for key, data in held.items() if data is not None)
+        kinds: dict[str, dict[str, int]] = {}
+        for signed in (True, False):
+            _judge(shared, entries, count // 2, signed, kinds)
+        expected = products(first)
+        rebuilt = _through_builds(work, words, url, layer, shared, expected)
+    used = sum(found["used"] for found in kinds.values())
+    tried = sum(sum(found.values()) for found in kinds.values())
+    return {"mutants": tried, "used": used, "kinds": kinds, "builds": rebuilt, "ok": not used and not rebuilt["wrong"]}
+
+
+def _judge(keys: list[str], entries: dict[str, Any], count: int, signed: bool, kinds: dict[str, dict[str, int]]) -> None:
+    """Serve mutants one by one; what is taken must be the entry, byte for byte."""
+    signer = Secret(b"the team's secret " * 2) if signed else Unsigned()
+    secret = b"the team's secret " * 2 if signed else b""
+    lying = _Lying()
+    remote = Remote(Settings((Address("redis://lying"),), secret))
+    layer: Any = lying
+    remote.guards[0] = Guard(Address("redis://lying"), lambda address: layer)
+    rng = random.Random(signed)
+    chosen = rng.sample(keys, min(10, len(keys)))
+    for key in chosen:
+        outputs = entries[key][1].outputs
+        data = pack(key, outputs, 1, signer)
+        other = rng.choice([one for one in keys if one != key])
+        strange = [pack(other, entries[other][1].outputs, 1, signer), pack(key, entries[other][1].outputs, 1, signer)]
+        if signed:
+            strange += [pack(key, outputs, 1, Secret(b"of somebody else's " * 2)), pack(key, outputs, 1, Unsigned())]
+        assert data is not None
+
+        def check(found: Received, key: str = key) -> None:
+            decode(key, found.outputs, found.digests)
+
+        others = [one for one in strange if one is not None]
+        for kind, mutant in mutants(data, others, max(count // len(chosen), 1), rng.randrange(99)):
+            lying.answer = mutant
+            try:
+                found = remote.fetch(key, "", check)
+            except ProductError:
+                found = None
+            verdict = "refused" if found is None else "harmless" if found.outputs == outputs else "used"
+            if kind.startswith("another's") and signed and mutant in strange and found is not None:
+                verdict = "used"
+            kinds.setdefault(kind, {"refused": 0, "harmless": 0, "used": 0})[verdict] += 1
+
+
+def _through_builds(
+    work: Path, words: list[str], url: str, layer: Layer, keys: list[str], expected: dict[str, str]
+) -> dict[str, int]:
+    """Poison every entry of a server, and build: everything is made again, and the remote is mended."""
+    wrong = refused = 0
+    for number, spoil in enumerate((_flipped, _cut, _swapped)):
+        spoil(layer, keys)
+        project = clone(work / f"poisoned-{number}")
+        build(project, [*words, "--remote", url])
+        wrong += products(project) != expected
+        refused += counts(project)[url]["refused"]
+        mended = clone(work / f"mended-{number}")
+        _, report = build(mended, [*words, "--remote", url])
+        wrong += products(mended) != expected or any(item["status"] != "hit" for item in report["artifacts"])
+    return {"builds": 6, "refused": refused, "wrong": wrong}
+
+
+def _flipped(layer: Layer, keys: list[str]) -> None:
+    rng = random.Random(3)
+    for key in keys:
+        data = bytearray(layer.get(key, 1 << 26) or b"")
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        layer.put(key, bytes(data), replace=True)
+
+
+def _cut(layer: Layer, keys: list[str]) -> None:
+    for key in keys:
+        data = layer.get(key, 1 << 26) or b""
+        layer.put(key, data[: len(data) * 2 // 3], replace=True)
+
+
+def _swapped(layer: Layer, keys: list[str]) -> None:
+    found = [layer.get(key, 1 << 26) or b"" for key in keys]
+    for key, data in zip(keys, found[1:] + found[:1], strict=True):
+        layer.put(key, data, replace=True)
+
+
+def table(record: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [f"`ci/bench/remote_cache.py` on {record['cores']} cores; servers and builders share them."]
+    if "second" in record:
+        lines += ["", "## A second clone", ""]
+        names = {
+            "remote": "remote", "artifacts": "artifacts", "cold_seconds": "cold build, s", "seconds": "second clone, s",
+            "made": "made there", "compiler_stages_run": "compiler stages run", "same_bytes": "same bytes",
+            "received": "bytes received", "entries_written": "entries written", "written": "bytes written",
+        }  # fmt: skip
+        lines += _rows(names, record["second"]["rows"])
+    if "kills" in record:
+        row = record["kills"]
+        lines += ["", "## The server is killed", ""]
+        lines += [
+            f"{row['kills']} kills of Redis (SIGKILL, its memory lost) during {row['builds']} builds of "
+            f"{row['artifacts_each']} artifacts: {row['failed']} builds failed, {row['wrong']} had other bytes."
+        ]
+    if "together" in record:
+        lines += ["", "## Builders at once", ""]
+        names = {
+            "remote": "remote", "builders": "builders", "artifacts": "artifacts", "made": "made in all",
+            "more_than_once": "made more than once", "told_twice": "told by `stats`", "waited": "waits", "seconds": "seconds",
+            "same_bytes": "same bytes",
+        }  # fmt: skip
+        lines += _rows(names, record["together"]["rows"])
+        lines += ["", "WebDAV servers lend nothing: what is made twice there is counted. `stats` counts entries of stages too."]
+    if "poison" in record:
+        row = record["poison"]
+        lines += ["", "## Poisoned entries", ""]
+        lines += [
+            f"{row['mutants']} mutants of entries, signed and not: {row['used']} used. On a server, "
+            f"{row['builds']['refused']} poisoned entries were refused in {row['builds']['builds']} builds, of which "
+            f"{row['builds']['wrong']} had other bytes."
+        ]
+        lines += ["", "| kind | refused | harmless | used |", "|---|--:|--:|--:|"]
+        for kind, found in sorted(row["kinds"].items()):
+            lines.append(f"| {kind} | {found['refused']} | {found['harmless']} | {found['used']} |")
+        lines += [
+            "",
+            "Harmless: every product was the right one, byte for byte (an unsigned record whose cost was changed, say).",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(names: dict[str, str], rows: list[dict[str, Any]]) -> list[str]:
+    lines = [f"| {' | '.join(names.values())} |", f"|---|{'--:|' * (len(names) - 1)}"]
+    for row in rows:
+        cells = [f"{value:.1f}" if isinstance(value, float) else str(value) for value in (row[name] for name in names)]
+        lines.append(f"| {' | '.join('yes' if cell == 'True' else cell for cell in cells)} |")
+    return lines
+
+
+def main() -> int:
+    """Run the parts, write their table; 1 where one of them does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--kernel", action="append", default=[], help="kernels of kills, together and poison")
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--jobs", default="2")
+    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
+    options = parser.parse_args()
+    few = ["--jobs", options.jobs, "--arch", options.arch]
+    few += [word for name in options.kernel or ["add", "rms_norm", "kv_update"] for word in ("--kernel", name)]
+    runs: dict[str, Callable[[Path], dict[str, Any]]] = {
+        "second": lambda work: second(work, ["--jobs", options.jobs]),
+        "kills": lambda work: kills(work, few),
+        "together": lambda work: together(work, [*few[2:], "--jobs", "1"]),
+        "poison": lambda work: poison(work, few),
+    }
+    path = options.out / "remote_cache.json"
+    record: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    record["cores"] = len(os.sched_getaffinity(0))
+    parts = [part for part in options.parts.split(",") if part in PARTS]
+    for part in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            record[part] = runs[part](Path(folder))
+        options.out.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+        (options.out / "remote_cache.md").write_text(table(record))
+    print(table(record))
+    return int(not all(record[part]["ok"] for part in parts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""A distributed build: the same bytes as here, workers that are others, are lost, or lie."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import fake_stages, project
+from tests.servers import missing
+from tilec.cache import Store, store_root
+from tilec.diagnostics import CompileError
+from tilec.project import farm, node
+from tilec.project.buildfile import read_build_file
+from tilec.project.driver import BuildResult, build_project
+from tilec.project.node import Answer, Identity
+from tilec.project.worker import Outcome
+from tilec.toolchain import fingerprint
+from tilec.workers.scheduler import Finished, Report
+
+
+@dataclasses.dataclass
+class Cluster:
+    """A scheduler with workers of one thread."""
+
+    address: str
+    toolchain: dict[str, str]
+    cluster: Any
+
+    def processes(self) -> list[int]:
+        """The processes of the workers."""
+        return [worker.pid for worker in self.cluster.workers.values()]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Generator[Cluster]:
+    try:
+        from distributed import LocalCluster
+    except ImportError:
+        missing("`distributed` is not installed")
+        raise
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("nodes")))
+        with contextlib.closing(Store(store_root())) as store:
+            toolchain = fingerprint(store)  # whose note spares the nodes the same work
+        make: Any = LocalCluster
+        folder = str(tmp_path_factory.mktemp("dask"))
+        with make(2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0", local_directory=folder) as found:
+            yield Cluster(found.scheduler_address.replace("tcp://", "dask://"), toolchain, found)
+
+
+def build(root: Path, cluster: Cluster, toolchain: dict[str, str] | None = None, said: list[str] | None = None) -> BuildResult:
+    file = read_build_file(root / "build.toml")
+    with contextlib.closing(Store(store_root())) as store:
+        return build_project(
+            file, file.entries, None, store, toolchain or cluster.toolchain, jobs=2, runner=fake_stages.run, preload=(),
+            dispatch=farm.dispatch(cluster.address, store), say=(said if said is not None else []).append,
+        )  # fmt: skip
+
+
+def written(root: Path) -> dict[str, bytes]:
+    folder = root / "artifacts" / "build"
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
+
+
+def test_a_farm_makes_the_same_bytes_and_tells_the_same_errors(cluster: Cluster, tmp_path: Path) -> None:
+    here, there = (project.make(tmp_path / name, ("copy_a", "copy_b", "copy_c")) for name in ("here", "there"))
+    for root in (here, there):
+        (root / "kernels_src" / "copy_b.py").write_text(project.KERNEL.format(name="copy_b") + "#! refuse\n")
+        (root / "kernels_src" / "copy_c.py").write_text(project.KERNEL.format(name="copy_c") + "#! abort sm_100a\n")
+    local = project.build(here, toolchain=cluster.toolchain)
+    with contextlib.closing(Store(store_root())) as store:
+        store.forget([key for key, _ in store.records()])
+    far = build(there, cluster)
+    assert project.statuses(far) == project.statuses(local) == ["built"] * 4 + ["failed"] * 4 + ["built", "failed"] * 2
+    assert written(there) == written(here)
+    assert [(item.code, item.message) for item in far.diagnostics] == [(item.code, item.message) for item in local.diagnostics]
+    assert project.statuses(build(there, cluster))[:4] == ["hit"] * 4  # what a farm made is in the store here
+
+
+def test_budgets_hold_on_a_node(cluster: Cluster, tmp_path: Path) -> None:
+    root = project.make(tmp_path, ("copy_a",), '"sm_90"')
+    text = (root / "build.toml").read_text().replace("[build]\n", "[build]\nstage_seconds = 0.3\n")
+    (root / "build.toml").write_text(text)
+    (root / "kernels_src" / "copy_a.py").write_text(project.KERNEL.format(name="copy_a") + "#! spin\n")
+    assert [item.code for item in build(root, cluster).diagnostics] == ["E0811"]
+
+
+def test_another_toolchain_is_refused_by_name(cluster: Cluster, tmp_path: Path) -> None:
+    said: list[str] = []
+    other = cluster.toolchain | {"llvmlite": "1"}
+    with pytest.raises(CompileError, match="E0753") as caught:
+        build(project.make(tmp_path), cluster, other, said)
+    assert len(said) == 2 and all("has another llvmlite" in line for line in said)
+    assert "no worker is left" in str(caught.value)
+
+
+def test_lost_workers_change_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    here, there = (project.make(tmp_path / name, ("copy_a", "copy_b")) for name in ("here", "there"))
+    for root in (here, there):
+        for path in (root / "kernels_src").iterdir():
+            path.write_text(path.read_text() + f"#! lost {path.name}\n")  # not what other tests left on the nodes
+    project.build(here, toolchain=cluster.toolchain)
+    with contextlib.closing(Store(store_root())) as store:
+        store.forget([key for key, _ in store.records()])
+    killed: list[int] = []
+
+    def kill(_: Any, done: int, __: int) -> None:
+        if not killed:
+            killed.append(cluster.processes()[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    file = read_build_file(there / "build.toml")
+    with contextlib.closing(Store(store_root())) as store:
+        far = build_project(
+            file, file.entries, None, store, cluster.toolchain, jobs=2, runner=fake_stages.run, preload=(), progress=kill,
+            dispatch=farm.dispatch(cluster.address, store),
+        )  # fmt: skip
+    assert killed and project.statuses(far) == ["built"] * 8 and written(there) == written(here)
+
+
+def test_what_a_worker_gives_is_held_against_its_task(tmp_path: Path) -> None:
+    root = project.make(tmp_path, ("copy_a",))
+    made: list[Report | Finished] = []
+    tasks: list[Any] = []
+
+    def capture(found: Any, *rest: Any) -> Any:
+        tasks.extend(found[index] for index in range(len(found)))
+        for event in run_tasks(found, *rest):
+            made.append(event)  # pyright: ignore[reportArgumentType]
+            yield event
+
+    from tilec.workers.scheduler import run as run_tasks
+
+    file = read_build_file(root / "build.toml")
+    with contextlib.closing(Store(store_root())) as store:
+        build_project(
+            file, file.entries, None, store, project.TOOLCHAIN, jobs=1, runner=fake_stages.run, preload=(), dispatch=capture
+        )
+        judge = farm._Farm(None, "", store, tasks, fake_stages.run, (), print)  # pyright: ignore[reportPrivateUsage]
+    mine = tuple(dataclasses.replace(event, index=0) for event in made if event.index == 0)
+    assert judge.wrong(tasks[0], Answer(mine)) == ""
+    assert judge.wrong(tasks[1], Answer(mine)) != ""  # another specialisation's
+    assert "no end" in judge.wrong(tasks[0], Answer(mine[:-1]))
+    for name in ("cubin", "json", "ptx", "summary", "tir"):
+        for change in (lambda data: data[:-1] + bytes([data[-1] ^ 1]), lambda data: b""):
+            events = [_changed(event, name, change) for event in mine]
+            wrong = judge.wrong(tasks[0], Answer(tuple(events)))
+            assert wrong or name in ("json", "summary"), name  # white space at the end of JSON says nothing
+
+
+def _changed(event: Any, name: str, change: Any) -> Any:
+    message = getattr(event, "message", None)
+    if not isinstance(message, Outcome):
+        return event
+    products = message.products | {name: change(message.products[name])}
+    return dataclasses.replace(event, message=dataclasses.replace(message, products=products))
+
+
+def test_a_node_takes_only_what_its_task_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = Identity({"tir": "1"}, {"python": "3"})
+    monkeypatch.setattr(node, "identity", lambda: me)
+    other = Identity({"tir": "2"}, {"python": "3"})
+    assert other.difference(me) == "has another tilec (stages tir)" and me.difference(me) == ""
+    import pickle
+
+    assert pickle.loads(node.perform(other, b"")).refused == "has another tilec (stages tir)"
+    root = project.make(tmp_path, ("copy_a",))
+    file = read_build_file(root / "build.toml")
+    with contextlib.closing(Store(store_root())) as store:
+        from tilec.cache import FileDigests
+        from tilec.project.plan import plan
+        from tilec.project.worker import Task
+
+        item = plan(file, file.entries, None, store, FileDigests(store), project.TOOLCHAIN)[0][0]
+    task = Task(item.request, item.name, (item.target,), (item.key,), "")
+    for files in ({}, {"../x": b""}, dict.fromkeys(item.request.sources, b"other")):
+        parcel = node.Parcel(task, files, fake_stages.run, ())
+        assert pickle.loads(node.perform(me, pickle.dumps(parcel))).refused.startswith("ValueError")
+
+
+@pytest.mark.parametrize("address", ["dask://", "http://h:1", "dask://h", "h:8786", "dask://h:x"])
+def test_no_address(address: str, tmp_path: Path) -> None:
+    with contextlib.closing(Store(tmp_path)) as store, pytest.raises(CompileError, match="E0753"):
+        farm.dispatch(address, store)
+
+
+def test_nobody_there_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(farm, "CONNECT", 0.5)
+    from tests.servers import free_port
+
+    start = time.monotonic()
+    with pytest.raises(CompileError, match="E0753"):
+        build(project.make(tmp_path), Cluster(f"dask://127.0.0.1:{free_port()}", project.TOOLCHAIN, None))
+    assert time.monotonic() - start < 60

@@ -1,0 +1,119 @@
+"""One entry as a remote holds it: a signed record of the key and the digests, then the products.
+
+    tilec remote entry 1
+    key <64 hex digits>
+    cost <milliseconds of CPU that it took to make>
+    output <name> <sha256> <size>          one line a product, in the order of the bytes
+    signature <what the signer says>       over all lines above
+    <blank line>
+    <the products, one after the other, deflated>
+
+One object a key, and not a record and blobs: it is one round trip, it is there whole or not at all on every kind of server, and
+nothing has to be collected. Products are named by the sha256 of their bytes and are read back by it. The reader is strict, and
+bounded: it inflates no more than the record says, and the record no more than `LARGEST`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tilec.cache.record import LARGEST_OUTPUT, MOST_OUTPUTS
+from tilec.cache.remote.signer import Signer
+
+FIRST: Final = "tilec remote entry 1"
+LARGEST: Final = 1 << 26
+"""Bytes of an entry, as it is sent and with its products inflated; what is larger is not shared."""
+LONGEST_HEAD: Final = 1 << 14
+_KEY = re.compile(r"key ([0-9a-f]{64})", re.ASCII)
+_COST = re.compile(r"cost (0|[1-9][0-9]{0,9})", re.ASCII)
+_OUTPUT = re.compile(r"output ([\w.-]{1,64}) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})", re.ASCII)
+
+
+class Refused(ValueError):
+    """An entry that is not used: `kind` is damaged, oversized, unsigned, foreign (another's signature) or swapped (another
+    key's)."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The products of an entry with their digests, and the milliseconds of CPU that making them took."""
+
+    outputs: dict[str, bytes] = field(repr=False)
+    digests: dict[str, str]
+    cost: int
+
+
+def pack(key: str, outputs: Mapping[str, bytes], cost: int, signer: Signer) -> bytes | None:
+    """The bytes of an entry; None where it is too large to be shared."""
+    if len(outputs) > MOST_OUTPUTS or sum(map(len, outputs.values())) > LARGEST:
+        return None
+    lines = [FIRST, f"key {key}", f"cost {max(0, min(cost, 10**10 - 1))}"]
+    lines += [f"output {name} {hashlib.sha256(data).hexdigest()} {len(data)}" for name, data in outputs.items()]
+    if not all(_OUTPUT.fullmatch(line) for line in lines[3:]):
+        return None
+    head = ("\n".join(lines) + "\n").encode()
+    body = zlib.compress(b"".join(outputs.values()), 1)
+    data = head + f"signature {signer.sign(head)}\n\n".encode() + body
+    return data if len(data) <= LARGEST else None
+
+
+def unpack(key: str, data: bytes, signer: Signer) -> Received:
+    """The products of the entry of `key`; Refused where `data` is not that entry, whole, and signed as the signer asks."""
+    if len(data) > LARGEST:
+        raise Refused("oversized", "it is larger than any entry")
+    end = data.find(b"\n\n", 0, LONGEST_HEAD)
+    mark = data.rfind(b"\nsignature ", 0, end + 1)
+    if end < 0 or mark < 0:
+        raise Refused("damaged", "it is no entry")
+    head, signature = data[: mark + 1], data[mark + len(b"\nsignature ") : end]
+    try:
+        lines, said = head.decode("ascii").split("\n")[:-1], signature.decode("ascii")
+    except UnicodeDecodeError:
+        raise Refused("damaged", "it is no entry") from None
+    if why := signer.fault(said, head):
+        raise Refused("foreign" if said.partition(" ")[0] != "none" else "unsigned", why)
+    outputs, digests, cost = _read_head(key, lines)
+    return Received(_inflate(data[end + 2 :], outputs, digests), digests, cost)
+
+
+def _read_head(key: str, lines: list[str]) -> tuple[dict[str, int], dict[str, str], int]:
+    found = [_OUTPUT.fullmatch(line) for line in lines[3:]]
+    named, cost = _KEY.fullmatch(lines[1]) if len(lines) > 3 else None, _COST.fullmatch(lines[2]) if len(lines) > 3 else None
+    if lines[0] != FIRST or named is None or cost is None or len(found) > MOST_OUTPUTS:
+        raise Refused("damaged", "it is no entry of this format")
+    sizes = {match[1]: int(match[3]) for match in found if match}
+    if len(sizes) != len(found):
+        raise Refused("damaged", "its record cannot be read")
+    if named[1] != key:
+        raise Refused("swapped", "it is the entry of another key")
+    if sum(sizes.values()) > LARGEST or any(size > LARGEST_OUTPUT for size in sizes.values()):
+        raise Refused("oversized", "its products are larger than any")
+    return sizes, {match[1]: match[2] for match in found if match}, int(cost[1])
+
+
+def _inflate(packed: bytes, sizes: dict[str, int], digests: dict[str, str]) -> dict[str, bytes]:
+    total = sum(sizes.values())
+    reader = zlib.decompressobj()
+    try:
+        body = reader.decompress(packed, total + 1)
+    except zlib.error:
+        raise Refused("damaged", "its products cannot be inflated") from None
+    if len(body) != total or not reader.eof or reader.unused_data:
+        raise Refused("damaged", "its products have another size")
+    outputs: dict[str, bytes] = {}
+    at = 0
+    for name, size in sizes.items():
+        outputs[name] = body[at : at + size]
+        at += size
+        if hashlib.sha256(outputs[name]).hexdigest() != digests[name]:
+            raise Refused("damaged", f"its {name} is not what its record names")
+    return outputs

@@ -1,0 +1,125 @@
+"""Folders and object stores, through `fsspec`: files and NFS, S3, Google Cloud Storage, Azure, SFTP and what else is installed.
+
+An entry is one object `URL/<key>`. Where a store is a file system, an object is written under another name and renamed; object
+stores show an object whole or not at all. Credentials and endpoints come from where each library looks for them (for S3 the
+`AWS_...` variables and `~/.aws`, which also name the endpoint: `AWS_ENDPOINT_URL`), never from a build.toml. A key is lent by
+an object that is created only where none is; stores that cannot do that lend nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from typing import Any, Final
+
+import fsspec
+
+from tilec.cache.remote.address import Address
+from tilec.cache.remote.layer import Oversized
+
+RENAMED: Final = ("file", "sftp", "ssh", "smb", "hdfs")
+"""Schemes of file systems."""
+CREATES: Final = ("s3", "s3a", "gs", "gcs")
+"""Schemes of object stores whose client creates an object only where none is, in one step."""
+LONGEST_LEASE: Final = 200
+
+
+class FsspecLayer:
+    """One folder of a store."""
+
+    def __init__(self, address: Address) -> None:
+        scheme = address.scheme
+        options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
+        if scheme in ("s3", "s3a"):
+            seconds = address.seconds
+            options["config_kwargs"] = {"connect_timeout": seconds, "read_timeout": seconds, "retries": {"max_attempts": 0}}
+        elif scheme == "file":
+            options["auto_mkdir"] = True
+        # Any: the library has no types
+        open_url: Any = vars(fsspec)["url_to_fs"]
+        self._files, folder = open_url(address.url, **options)
+        if hasattr(self._files, "retries"):
+            self._files.retries = 1  # `guard` tries again
+        self._base = str(folder).rstrip("/")
+        self._scheme = scheme
+
+    def get(self, key: str, limit: int) -> bytes | None:
+        """A read of a range: no more than `limit` bytes are asked for."""
+        try:
+            data = bytes(self._files.cat_file(f"{self._base}/{key}", start=0, end=limit + 1))
+        except FileNotFoundError:
+            return None
+        if len(data) > limit:
+            raise Oversized
+        return data
+
+    def put(self, key: str, data: bytes, *, replace: bool) -> bool:
+        """Without `replace` it is looked at first."""
+        path = f"{self._base}/{key}"
+        if not replace and self._files.exists(path):
+            return False
+        if self._scheme not in RENAMED:
+            self._files.pipe_file(path, data)
+            return True
+        if self._scheme != "file":
+            self._files.makedirs(self._base, exist_ok=True)
+        temporary = f"{self._base}/.tmp-{secrets.token_hex(8)}"
+        try:
+            self._files.pipe_file(temporary, data)
+            self._files.mv(temporary, path)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                self._files.rm_file(temporary)
+            raise
+        return True
+
+    def claim(self, key: str, holder: str, seconds: float) -> bool | None:
+        """The object holds who has the key and until when; one that is over is removed, by whoever comes first."""
+        if self._scheme != "file" and self._scheme not in CREATES:
+            return None
+        path = f"{self._base}/lease-{key}"
+        text = f"{holder} {time.time() + seconds:.3f}".encode()
+        if self._create(path, text):
+            return True
+        known, until = self._lease(path)
+        if known == holder:
+            self._files.pipe_file(path, text)
+            return True
+        if time.time() < until < time.time() + 2 * seconds:  # one that never ends is nobody's
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(path)
+        return self._create(path, text)
+
+    def _create(self, path: str, data: bytes) -> bool:
+        try:
+            if self._scheme == "file":
+                with self._files.open(path, "xb") as file:
+                    file.write(data)
+            else:
+                self._files.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if "PreconditionFailed" in str(error) or "pre-conditions" in str(error) or "At least one" in str(error):
+                return False
+            raise
+        return True
+
+    def _lease(self, path: str) -> tuple[str, float]:
+        try:
+            words = bytes(self._files.cat_file(path, start=0, end=LONGEST_LEASE)).decode("ascii", "replace").split()
+            return words[0], float(words[1])
+        except (FileNotFoundError, IndexError, ValueError):
+            return "", 0.0
+
+    def release(self, key: str, holder: str) -> None:
+        """Removes the object of the holder."""
+        path = f"{self._base}/lease-{key}"
+        if self._lease(path)[0] == holder:
+            with contextlib.suppress(FileNotFoundError):
+                self._files.rm_file(path)
+
+    def close(self) -> None:
+        """Nothing of ours: the library closes its own sessions."""

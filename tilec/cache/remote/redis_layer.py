@@ -1,0 +1,65 @@
+"""Redis and Valkey: entries are values, a loan is a key of its own that expires.
+
+`redis://USER:PASSWORD@HOST:PORT/DATABASE/PREFIX` and `rediss://` for TLS. How long entries stay is the server's to decide
+(`maxmemory-policy allkeys-lru`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tilec.cache.remote.address import Address
+from tilec.cache.remote.layer import Oversized
+
+CLAIM: Final = """
+local held = redis.call('get', KEYS[1])
+if held and held ~= ARGV[1] then return 0 end
+redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+"""`SET NX PX` that its holder can repeat, in one step on the server."""
+RELEASE: Final = "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('del', KEYS[1]) end return 0"
+
+
+class RedisLayer:
+    """One database of a server."""
+
+    def __init__(self, address: Address) -> None:
+        parts = urlsplit(address.url)
+        database, _, prefix = parts.path.strip("/").partition("/")
+        scheme = "rediss" if parts.scheme in ("rediss", "valkeys") else "redis"
+        # Any: the package's types differ between its releases
+        client: Any = redis.Redis
+        self._client = client.from_url(
+            f"{scheme}://{parts.netloc}/{database or 0}", socket_timeout=address.seconds,
+            socket_connect_timeout=address.seconds, retry=Retry(NoBackoff(), 0), client_name="tilec",
+        )  # fmt: skip
+        self._prefix = f"tilec:{prefix}:" if prefix else "tilec:"
+
+    def get(self, key: str, limit: int) -> bytes | None:
+        """The server cuts what is longer, so no more than that is ever sent."""
+        found: bytes = self._client.getrange(f"{self._prefix}entry:{key}", 0, limit)
+        if len(found) > limit:
+            raise Oversized
+        return found or None
+
+    def put(self, key: str, data: bytes, *, replace: bool) -> bool:
+        """One command."""
+        return bool(self._client.set(f"{self._prefix}entry:{key}", data, nx=not replace))
+
+    def claim(self, key: str, holder: str, seconds: float) -> bool | None:
+        """One script."""
+        return bool(self._client.eval(CLAIM, 1, f"{self._prefix}lease:{key}", holder, int(seconds * 1000)))
+
+    def release(self, key: str, holder: str) -> None:
+        """One script."""
+        self._client.eval(RELEASE, 1, f"{self._prefix}lease:{key}", holder)
+
+    def close(self) -> None:
+        """Ends reads that still go on, too."""
+        self._client.connection_pool.disconnect(inuse_connections=True)

@@ -1,0 +1,171 @@
+"""Who may have written an entry of a remote: signatures by a team's secret, or by a private key that others only can verify.
+
+The file that `TILEC_REMOTE_KEY_FILE` names decides by what it holds:
+
+    32 to 4096 bytes of a secret       HMAC-SHA256 (RFC 2104): who reads can write
+    an Ed25519 private key, PEM        signs and verifies (RFC 8032): for those who build for all, such as CI
+    Ed25519 public keys, PEM           verifies what one of these signed; writes nothing: for everybody else
+
+Without a file nothing is signed, and any entry is taken that is whole: what is then believed is told in `tilec.cache.remote`.
+With one, an entry that is not signed by it is not used, whatever else is right with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tilec.diagnostics import CompileError, Diagnostic
+
+KEY_FILE: Final = "TILEC_REMOTE_KEY_FILE"
+SHORTEST, LONGEST = 32, 4096  # bytes of a secret
+LARGEST_FILE: Final = 1 << 16
+_PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
+_CONTEXT: Final = b"tilec remote entry\0"
+"""What is signed begins with this: no signature that the same key made of something else is one of an entry."""
+
+
+class Signer(Protocol):
+    """Signs heads of entries, and judges signatures. `writes` is False where it can only verify."""
+
+    writes: bool
+    kind: str
+
+    def sign(self, head: bytes) -> str:
+        """The signature: a word for its kind, and hex digits."""
+        ...
+
+    def fault(self, signature: str, head: bytes) -> str:
+        """Why `signature` is not one of `head` that is asked for, as the end of a sentence; empty where it is."""
+        ...
+
+
+class Unsigned:
+    """No key: everything is taken."""
+
+    writes = True
+    kind = "none"
+
+    def sign(self, head: bytes) -> str:
+        """No signature."""
+        return "none"
+
+    def fault(self, signature: str, head: bytes) -> str:
+        """Nothing is."""
+        return ""
+
+
+class Secret:
+    """HMAC-SHA256 under a secret of the team."""
+
+    writes = True
+    kind = "hmac-sha256"
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def sign(self, head: bytes) -> str:
+        """The HMAC."""
+        return f"{self.kind} {hmac.digest(self._secret, _CONTEXT + head, hashlib.sha256).hex()}"
+
+    def fault(self, signature: str, head: bytes) -> str:
+        """Compares in constant time."""
+        if hmac.compare_digest(signature.encode(), self.sign(head).encode()):
+            return ""
+        return "it is not signed" if signature == "none" else "it is not signed by the team's secret"
+
+
+class KeyPair:
+    """Ed25519: a private key, or None, and the public keys that are believed, as PEM."""
+
+    kind = "ed25519"
+
+    def __init__(self, private: bytes | None, public: tuple[bytes, ...]) -> None:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+        self._private: Any = None if private is None else serialization.load_pem_private_key(private, None)
+        known: list[Any] = [serialization.load_pem_public_key(one) for one in public]
+        if self._private is not None:
+            if not isinstance(self._private, Ed25519PrivateKey):
+                raise ValueError("is a private key of another kind than Ed25519")
+            known.append(self._private.public_key())
+        if not all(isinstance(one, Ed25519PublicKey) for one in known):
+            raise ValueError("holds a public key of another kind than Ed25519")
+        self._known = known
+        self.writes = self._private is not None
+
+    def sign(self, head: bytes) -> str:
+        """The signature; AssertionError where there is no private key."""
+        assert self._private is not None
+        return f"{self.kind} {self._private.sign(_CONTEXT + head).hex()}"
+
+    def fault(self, signature: str, head: bytes) -> str:
+        """Whether any key that is believed made it."""
+        from cryptography.exceptions import InvalidSignature
+
+        kind, _, digits = signature.partition(" ")
+        if kind != self.kind:
+            return "it is not signed" if kind == "none" else f"it is signed by {kind[:20]}, not by {self.kind}"
+        if re.fullmatch(r"[0-9a-f]{128}", digits, re.ASCII):
+            for key in self._known:
+                try:
+                    key.verify(bytes.fromhex(digits), _CONTEXT + head)
+                except InvalidSignature:
+                    continue
+                return ""
+        return "it is not signed by a key that is believed"
+
+
+def read_key() -> bytes:
+    """The bytes of the file that the environment names; empty where it names none.
+
+    CompileError E0752 where it cannot be used: others may write to it, or read a secret.
+    """
+    given = os.environ.get(KEY_FILE)
+    if not given:
+        return b""
+    path = Path(given).absolute()
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise refused(f"cannot be read: {error.strerror or error}") from None
+    with open(handle, "rb", buffering=0) as file:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise refused("is not a plain file")
+        data = (file.read(LARGEST_FILE + 1) or b"").strip()
+    if status.st_uid not in (0, os.geteuid()):
+        raise refused("belongs to another user")
+    if status.st_mode & (0o022 if _PUBLIC.match(data) else 0o077):
+        raise refused(f"may be read or written by others (mode {stat.S_IMODE(status.st_mode):04o})")
+    if not SHORTEST <= len(data) <= (LARGEST_FILE if data.startswith(b"-----BEGIN") else LONGEST):
+        raise refused(f"holds {len(data)} bytes; a secret has {SHORTEST} to {LONGEST}")
+    return data
+
+
+def signer_of(key: bytes) -> Signer:
+    """The signer of what `read_key` gave. CompileError E0752 where that is no key."""
+    if not key:
+        return Unsigned()
+    if not key.startswith(b"-----BEGIN"):
+        return Secret(key)
+    public = tuple(_PUBLIC.findall(key))
+    private = None if _PUBLIC.match(key) else key
+    try:
+        return KeyPair(private, public)
+    except ImportError:
+        raise refused("needs the package `cryptography`: `pip install 'tilec[remote]'`") from None
+    except Exception as error:  # the library has many kinds for a file that is no key
+        raise refused(f"is no Ed25519 key: {error}"[:200]) from None
+
+
+def refused(why: str) -> CompileError:
+    """E0752."""
+    hint = "`tilec explain E0752` says what it may hold"
+    return CompileError(Diagnostic("E0752", f"the key of the remote cache (`{KEY_FILE}`) {why}", hint=hint))

@@ -1,0 +1,92 @@
+"""What the cache was good for: numbers by layer, added up over builds.
+
+In: counts of one build, by layer (`local`, or the URL of a remote) and name. Out: their sum with what was counted before, in
+the store's file `statistics`, replaced whole under a lock. The file is believed in nothing but these numbers, and one that
+cannot be read is an empty one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+LOCAL: Final = "local"
+NAMES: Final = {
+    "hits": "entries found",
+    "misses": "entries not found",
+    "refused": "entries that were damaged, not signed, or another's, and not used",
+    "failures": "operations that did not come about in time",
+    "stored": "entries written back",
+    "twice": "entries that somebody else had made meanwhile: work done twice",
+    "late": "entries not written back when the build ended",
+    "waited": "times that another builder was waited for",
+    "bytes_in": "bytes received",
+    "bytes_out": "bytes sent",
+    "saved_ms": "milliseconds of CPU that making the entries found had taken",
+    "made": "artifacts made here",
+}
+MOST_LAYERS: Final = 64
+LONGEST: Final = 1 << 16
+"""Bytes of the file."""
+_MOST: Final = 1 << 62
+
+
+class Statistics:
+    """Whole numbers by layer and name."""
+
+    def __init__(self, counts: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        self.counts: dict[str, dict[str, int]] = {}
+        for layer, found in (counts or {}).items():
+            for name, value in found.items():
+                self.add(layer, name, value)
+
+    def add(self, layer: str, name: str, value: int = 1) -> None:
+        """Count; `name` is one of `NAMES`."""
+        found = self.counts.setdefault(layer, {})
+        found[name] = min(found.get(name, 0) + value, _MOST)
+
+    def merge(self, other: Statistics) -> None:
+        """Add all of another's."""
+        for layer, name, value in other:
+            self.add(layer, name, value)
+
+    def get(self, layer: str, name: str) -> int:
+        """One number."""
+        return self.counts.get(layer, {}).get(name, 0)
+
+    def total(self, name: str) -> int:
+        """The sum over all layers."""
+        return sum(found.get(name, 0) for found in self.counts.values())
+
+    def take(self) -> dict[str, dict[str, int]]:
+        """All of it, which is then zero."""
+        found, self.counts = self.counts, {}
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        for layer, found in list(self.counts.items()):
+            for name, value in list(found.items()):
+                yield layer, name, value
+
+
+def encoded(statistics: Statistics) -> bytes:
+    """The file; layers beyond `MOST_LAYERS` are left out, those that were asked least."""
+    asked = sorted(statistics.counts, key=lambda layer: -sum(statistics.counts[layer].values()))[:MOST_LAYERS]
+    return json.dumps({layer: statistics.counts[layer] for layer in asked}, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def decoded(data: bytes) -> Statistics:
+    """The numbers of a file; none where it is not one."""
+    found = Statistics()
+    try:
+        layers: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return found
+    if isinstance(layers, dict):
+        for layer, counts in list(cast("dict[str, Any]", layers).items())[:MOST_LAYERS]:
+            if isinstance(counts, dict) and layer.isprintable() and len(layer) <= 2000:
+                for name, value in cast("dict[str, Any]", counts).items():
+                    if name in NAMES and type(value) is int and 0 <= value <= _MOST:
+                        found.add(layer, name, value)
+    return found

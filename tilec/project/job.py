@@ -1,0 +1,217 @@
+"""Make the artifacts that the local store lacks: from the team's cache, else in workers; write them beside each other on disk.
+
+In: results by position, and which of them to make. Out: the results filled in as they come, the files below the output folder,
+and what was counted. A worker that dies costs the artifact it was at; what other builders make meanwhile is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tilec.cache import Entry, Store, write_atomically
+from tilec.cache.statistics import LOCAL, Statistics
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.pipeline import CHECK_STAGES
+from tilec.project.plan import Planned
+from tilec.project.sharing import PATIENCE, Turns, fetch_all, wait
+from tilec.project.worker import Began, Outcome, Task, raise_if_fatal
+from tilec.workers.scheduler import Crashed, Finished, Report
+from tilec.workers.verdict import diagnose
+from tilec.workers.worker import Runner
+
+if TYPE_CHECKING:
+    from tilec.cache.remote.remote import Remote
+
+Dispatch = Callable[
+    [Sequence[Any], Runner, int, Sequence[str], Callable[[str], None] | None], Generator[Report | Finished | Crashed]
+]  # fmt: skip
+"""Runs tasks somewhere, as `tilec.workers.scheduler.run` does here: tasks, what runs one, how many at once, what to load, lines
+for a person."""
+FILES: Final = ("ptx", "cubin", "json")  # in the order they are written
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one artifact. `status` is hit, built or failed; `milliseconds` and `costs`, of CPU, by stage; `reasons`
+    why it was rebuilt."""
+
+    planned: Planned
+    status: str = "failed"
+    milliseconds: dict[str, float] = field(default_factory=dict[str, float])
+    hits: dict[str, bool] = field(default_factory=dict[str, bool])
+    costs: dict[str, int] = field(default_factory=dict[str, int])
+    summary: dict[str, Any] = field(default_factory=dict[str, Any])
+    reasons: list[str] = field(default_factory=list[str])
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def settle(result: Result, entry: Entry, output: Path, where: str, seconds: float) -> None:
+    """An artifact that did not have to be made."""
+    start = time.perf_counter()
+    result.status = "hit"
+    result.summary = json.loads(entry.outputs["summary"])
+    write_outputs(output, result.planned, entry.outputs)
+    result.milliseconds[where] = (seconds + time.perf_counter() - start) * 1000
+
+
+@dataclass
+class Job:
+    """Making what the local store lacks: from the team's cache, else in workers."""
+
+    results: list[Result]
+    store: Store
+    output: Path
+    jobs: int
+    finish: Callable[[Result], None]
+    dump: tuple[str, str] | None
+    runner: Runner
+    preload: Sequence[str]
+    say: Callable[[str], None] | None
+    dispatch: Dispatch
+    counts: Statistics = field(default_factory=Statistics)
+    troubles: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.remote = self.store.remote if self.dump is None else None
+        self.heard = 0.0
+        """When something last came from another builder: who is silent for `PATIENCE` is waited for no longer."""
+
+    def make(self, todo: list[int]) -> None:
+        """Make the artifacts at these positions."""
+        if self.remote is not None:
+            todo = self.fetch(todo)
+        groups: dict[str, list[int]] = {}
+        for position in todo:
+            groups.setdefault(self.results[position].planned.name, []).append(position)
+        remaining, deferred = self.run(list(groups.values()), self.remote)
+        self.counts.add(LOCAL, "waited", len(deferred))
+        self.heard = time.monotonic()
+        while remaining or deferred:
+            if not remaining:
+                mine, deferred = wait(deferred, self.planned, self.store, self.jobs, self.take, lambda: self.heard + PATIENCE)
+                remaining = [[position] for position in mine]
+            remaining, _ = self.run(remaining, None)  # claimed by now, or not to be had
+
+    def run(self, groups: list[list[int]], remote: Remote | None) -> tuple[list[list[int]], list[int]]:
+        """Run tasks of `groups`, claimed at `remote` where there is one; groups to run again, and what others make."""
+        if not groups:
+            return [], []
+        turns = Turns(groups, remote, lambda position: self.planned(position).key, self.task)
+        with contextlib.closing(self.dispatch(turns, self.runner, self.jobs, self.preload, self.say)) as events:
+            return self.follow(events, turns.groups), turns.deferred
+
+    def fetch(self, todo: list[int]) -> list[int]:
+        """Take from the team's cache what it has; the positions of the rest."""
+        left: list[int] = []
+        for at, entry, seconds in fetch_all([self.results[position].planned for position in todo], self.store):
+            if entry is None:
+                left.append(todo[at])
+            else:
+                self.take(todo[at], entry, seconds)
+        return sorted(left)
+
+    def take(self, position: int, entry: Entry, seconds: float = 0.0) -> None:
+        """An artifact of the team's cache."""
+        self.heard = time.monotonic()
+        settle(self.results[position], entry, self.output, "fetch", seconds)
+        self.finish(self.results[position])
+
+    def planned(self, position: int) -> Planned:
+        """What is to be made there."""
+        return self.results[position].planned
+
+    def task(self, group: list[int]) -> Task:
+        """The task of a group: one specialisation, for several targets."""
+        items = [self.results[position].planned for position in group]
+        first = items[0] if items else self.results[0].planned
+        remote = None if self.remote is None else replace(self.remote.settings, addresses=self.remote.working())
+        return Task(
+            first.request, first.name, tuple(item.target for item in items), tuple(item.key for item in items),
+            str(self.store.root), self.dump, remote=remote,
+        )  # fmt: skip
+
+    def follow(self, events: Iterable[Report | Finished | Crashed], remaining: list[list[int]]) -> list[list[int]]:
+        """Take in what the tasks of `remaining` report; the groups to try again without the target that ended their worker."""
+        at = [0] * len(remaining)
+        again: list[list[int]] = []
+        for event in events:
+            group = remaining[event.index]
+            if isinstance(event, Report):
+                if isinstance(event.message, Began):
+                    at[event.index] = event.message.position
+                elif isinstance(event.message, Outcome):
+                    self.accept(self.results[group[event.message.position]], event.message)
+                    at[event.index] = event.message.position + 1
+            elif isinstance(event, Crashed) and at[event.index] < len(group):
+                first = at[event.index]
+                last = len(group) if _shared(event) else first + 1
+                for result in (self.results[position] for position in group[first:last]):
+                    result.diagnostics = (crash(result.planned, event),)
+                    self.written(result.planned, ())
+                    self.finish(result)
+                if group[last:]:
+                    again.append(group[last:])
+        return again
+
+    def accept(self, result: Result, outcome: Outcome) -> None:
+        """What a worker says of an artifact; what it made goes to the team's cache."""
+        raise_if_fatal(outcome)
+        result.milliseconds, result.hits, result.costs = outcome.milliseconds, outcome.hits, outcome.costs
+        result.diagnostics = outcome.diagnostics
+        self.store.problems.extend(outcome.problems)
+        self.counts.merge(Statistics(outcome.counts))
+        made: tuple[str, ...] = outcome.made
+        if not outcome.diagnostics:
+            result.status = "hit" if outcome.fetched else "built"
+            result.summary = json.loads(outcome.products["summary"])
+            write_outputs(self.output, result.planned, outcome.products)
+            if not outcome.fetched:
+                self.counts.add(LOCAL, "made")
+                made = (*made, result.planned.key)
+        self.written(result.planned, made)
+        self.finish(result)
+
+    def written(self, item: Planned, made: tuple[str, ...]) -> None:
+        """Write entries back, and give the claim back after the last one."""
+        if self.remote is not None:
+            remote = self.remote
+            remote.publish(made, lambda: remote.leases.release(item.key))
+
+    def close(self, seconds: float | None = None) -> Statistics:
+        """Wait for the team's cache, at most as long as it says; what was counted."""
+        if self.remote is not None:
+            self.remote.close(*([] if seconds is None else [seconds]))
+            self.counts.merge(self.remote.statistics)
+            self.store.problems.extend(self.remote.problems)
+            self.troubles = self.remote.troubles()
+        return self.counts
+
+
+def crash(item: Planned, event: Crashed) -> Diagnostic:
+    """What to report where the worker at `item` died or raised."""
+    return diagnose(event, f"compiling `{item.request.kernel}` for {item.target}", item.entry.span)
+
+
+def _shared(event: Crashed) -> bool:
+    """Whether what ended the worker would end it again for every other target: a budget, in a stage that knows no target."""
+    death = event.death
+    return death is not None and death.over != "" and death.what.startswith(tuple(f"stage `{s.name}`" for s in CHECK_STAGES))
+
+
+def write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> None:
+    """Copies in `<output>/<arch>/`; the manifest last, so that one on disk always has its CUBIN."""
+    for name in FILES:
+        path = output / item.target.name / f"{item.name}.{name}"
+        try:
+            if path.is_file() and path.read_bytes() == products[name]:
+                continue
+            write_atomically(path, products[name], durable=False)
+        except OSError as error:
+            hint = "free space or permissions there"
+            raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None

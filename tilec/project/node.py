@@ -1,0 +1,138 @@
+"""The worker's end of a distributed build: what a process of a farm runs.
+
+In: who the builder is (`Identity`: digests of tilec's source by stage, fingerprint of its toolchain) and parcels: a task and
+the sources that it reads, by content, so that a node needs no checkout. Out: what the task reported. Before it works a node
+compares the identity with its own: another tilec or toolchain would make other bytes, so it refuses, by name. A task runs in a
+process forked from a server that stays, as on the builder's machine, under the same budgets of time and memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import pickle
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from tilec.cache import FileDigests, Store, store_root
+from tilec.diagnostics import CompileError
+from tilec.project.plan import compiler_digests
+from tilec.project.worker import Task
+from tilec.toolchain import fingerprint
+from tilec.workers.scheduler import Crashed, Finished, Report, Standing
+from tilec.workers.worker import Runner
+
+LARGEST_SOURCE: Final = 1 << 24
+"""Bytes of one file of a kernel."""
+_local = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What decides the bytes of a product beside the sources."""
+
+    compiler: dict[str, str]
+    toolchain: dict[str, str]
+
+    def difference(self, other: Identity) -> str:
+        """What `other` has that this has not, as the end of a sentence; empty where both are the same."""
+        for name in sorted({*self.toolchain, *other.toolchain}):
+            if self.toolchain.get(name) != other.toolchain.get(name):
+                return f"has another {name}"
+        stages = [
+            name for name in sorted({*self.compiler, *other.compiler}) if self.compiler.get(name) != other.compiler.get(name)
+        ]
+        return f"has another tilec (stages {', '.join(stages)})" if stages else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A task with the files that it reads by their path, the function that runs it, and what the server loads."""
+
+    task: Task
+    files: dict[str, bytes] = field(repr=False)
+    runner: Runner
+    preload: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a task reported, seconds of work, or why the node did not do it."""
+
+    events: tuple[Report | Finished | Crashed, ...] = field(default=(), repr=False)
+    seconds: float = 0.0
+    refused: str = ""
+
+
+@functools.lru_cache(1)
+def identity() -> Identity:
+    """Who this process is."""
+    with contextlib.closing(Store(store_root())) as store:
+        return Identity(compiler_digests(FileDigests(store, "digests:node")), fingerprint(store))
+
+
+def describe() -> bytes:
+    """The identity of this node, or in words why it has none, pickled."""
+    try:
+        return pickle.dumps(identity())
+    except CompileError as error:
+        return pickle.dumps(f"has no toolchain: {error.diagnostics[0].message}")
+
+
+def perform(builder: Identity, data: bytes) -> bytes:
+    """Run one parcel for `builder`; the answer, pickled."""
+    start = time.perf_counter()
+    try:
+        why = builder.difference(identity())
+        if why:
+            return pickle.dumps(Answer(refused=why))
+        parcel: Parcel = pickle.loads(data)
+        with _sources(parcel) as root:
+            task = replace(parcel.task, request=replace(parcel.task.request, root=str(root)), store=str(store_root()))
+            events = tuple(_run(task, parcel.runner, parcel.preload))
+    except CompileError as error:
+        return pickle.dumps(Answer(refused=error.diagnostics[0].message))
+    except (OSError, ValueError) as error:
+        return pickle.dumps(Answer(refused=f"{type(error).__name__}: {error}"[:300]))
+    return pickle.dumps(Answer(events, time.perf_counter() - start))
+
+
+@contextlib.contextmanager
+def _sources(parcel: Parcel) -> Any:
+    """A folder with the files of a parcel, each held against its digest. ValueError where one is not what the task names."""
+    wanted = parcel.task.request.sources
+    if parcel.files.keys() != wanted.keys():
+        raise ValueError("a parcel without all of its sources")
+    root = Path(tempfile.mkdtemp(prefix="tilec-node-"))
+    try:
+        for name, data in parcel.files.items():
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or hashlib.sha256(data).hexdigest() != wanted[name]:
+                raise ValueError("a source that is not what its task names")
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(data)
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _run(task: Task, runner: Runner, preload: Sequence[str]) -> list[Report | Finished | Crashed]:
+    """Run on the server of this thread, which is made where there is none."""
+    standing: Standing | None = getattr(_local, "standing", None)
+    if standing is None:
+        standing = _local.standing = Standing([runner.__module__, *preload])
+        atexit.register(standing.stop)
+    try:
+        return list(standing.run([task], runner))
+    except BaseException:
+        _local.standing = None
+        standing.stop()
+        raise
