@@ -328,7 +328,7 @@ def test_the_place_in_the_source_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["canonicalize", "overlap", "staging", "versioning", "layout", "conversions", "exchanges", "meetings"]
+    "name", ["canonicalize", "wait_prior", "staging", "versioning", "layout", "conversions", "exchanges", "meetings"]
 )
 def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
@@ -339,7 +339,7 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
 
     where, what = {
         "canonicalize": (prepare_module, "canonicalize"),
-        "overlap": (prepare_module.overlap, "overlap"),
+        "wait_prior": (prepare_module.wait_prior, "insert"),
         "staging": (prepare_module.staging, "stage"),
         "versioning": (prepare_module.versioning, "version"),
         "layout": (prepare_module.layout, "assign"),

@@ -12,9 +12,9 @@ from tilec.passes.schedule import (
     in_range,
     layout,
     meetings,
-    overlap,
     staging,
     versioning,
+    wait_prior,
 )
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.choose import choose
@@ -42,8 +42,8 @@ def prepare(
         schedule = choose(function, target, schedule)
     canonicalize(function)
     _check(function, "canonicalize")
-    overlap.overlap(function)
-    _check(function, "overlap")
+    wait_prior.insert(function)
+    _check(function, "wait_prior")
     function.num_warps = schedule.warps
     staging.stage(function, schedule)
     _check(function, "staging")

@@ -17,7 +17,7 @@ from tilec.ir.ops_staging import AsyncCopy
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
-from tilec.passes.schedule.overlap import launch_values
+from tilec.passes.schedule.wait_prior import launch_values
 
 Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent of the tensor: a number, a dim or a scalar
 
