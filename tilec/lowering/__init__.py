@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.artifact import AbiSlot
+from tilec.artifact import AbiSlot, TensorMapSpec
 from tilec.ir import ops, ops_launch, ops_staging, ops_sync, thread_elements
 from tilec.ir.core import Access, Function, Op
 from tilec.ir.lines import text_line
@@ -30,8 +30,8 @@ _RULES_OF: Final = (arithmetic, convert, launch, memory, products, reduce, stagi
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block, and
-    whether the kernel waits by itself for the kernels before it."""
+    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block, whether
+    the kernel waits by itself for the kernels before it, and the maps among its arguments."""
 
     mlir: str
     entry: str
@@ -39,6 +39,7 @@ class Lowered:
     num_threads: int
     dynamic_shared_bytes: int
     dependent_launch: bool
+    tensor_maps: tuple[TensorMapSpec, ...] = ()
 
 
 def lower(function: Function, target: Target, *, min_blocks: int | None = None) -> Lowered:
