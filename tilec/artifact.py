@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.ir.expr import Expr, from_json
+from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
 from tilec.ir.types import DTYPES
 
 MANIFEST_FORMAT: Final = 3
@@ -24,15 +25,6 @@ MAX_RANK: Final = 64
 MAX_SCHEDULED: Final = 64
 """Roles, pipelines and stages of a schedule."""
 MAX_NAME: Final = 200
-MAP_BYTES: Final = 128
-MAP_ALIGNMENT: Final = 64
-"""Of a tensor map among the arguments (CUDA driver API, `CUtensorMap`)."""
-MAX_MAP_RANK: Final = 5
-MAX_BOX: Final = 256
-"""Elements of a tensor map's box on one axis."""
-MAP_SWIZZLES: Final = (32, 64, 128)
-MAP_ELEMENTS: Final = ("f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8", "i32", "i64", "u8", "u16", "u32")
-"""Dtypes that a map can be of."""
 NO_SCALARS: Final = ("f8e4m3", "f8e5m2")
 """Dtypes that PTX has no parameters of."""
 

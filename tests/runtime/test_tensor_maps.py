@@ -32,8 +32,10 @@ def described(strided: bool = False) -> Manifest:
 
 def arguments(rows: int = 40, depth: int = 72, a: int = 4096) -> dict[str, TensorView]:
     return {
-        "a": view(a, "bf16", (rows, depth)), "b": view(1 << 20, "f16", (depth, rows, depth)), "out": view(1 << 24, "f32", (rows,)),
-    }  # fmt: skip
+        "a": view(a, "bf16", (rows, depth)),
+        "b": view(1 << 20, "f16", (depth, rows, depth)),
+        "out": view(1 << 24, "f32", (rows,)),
+    }
 
 
 def sent(kernel: Kernel, launch: Any) -> list[bytes]:

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tilec.artifact import MAP_ALIGNMENT, MAP_BYTES, Manifest, manifest_from_json
+from tilec.artifact import Manifest, manifest_from_json
 from tilec.cubin_image import check_image
+from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
@@ -33,7 +34,8 @@ MAX_CUBIN: Final = 256 << 20
 """Bytes of the two files of an artifact."""
 
 ARGUMENT_FORMATS: Final = {"pointer": "Q", "dim": "i4x", "stride": "q", "tensor_map": "8x"}
-"""How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes, and tensor maps elsewhere."""
+"""How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes, tensor maps lie
+elsewhere."""
 
 
 class Plan:

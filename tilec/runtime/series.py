@@ -20,7 +20,6 @@ from tilec.runtime.kernel import Kernel, addresses, packed_arguments
 from tilec.runtime.tensors import TensorView, contiguous_strides
 from tilec.runtime.values import Evidence, check_evidence
 
-
 _NOWHERE: Final = TensorView(0, "u8", (), ())
 """Stands for all tensors where only numbers are packed."""
 

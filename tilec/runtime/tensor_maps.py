@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tilec.artifact import MAP_BYTES, Manifest, TensorMapSpec
+from tilec.artifact import Manifest, TensorMapSpec
+from tilec.ir.tensor_maps import MAP_BYTES
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView
 

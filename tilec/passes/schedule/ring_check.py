@@ -12,6 +12,8 @@ loop's bounds are computed, all else is unknown.
 - A read, by threads or by a product of warpgroups, is of a stage that was waited for and not released, and of the copy for this
   turn. Of a ring of groups, all threads have met since the wait. A product needs a fence of its proxy between wait and meeting
   (PTX ISA, "Async proxy").
+- What is done with a ring of mbarriers names the stage and the parity of its turn; the bytes that are expected are those of the
+  copies, and the mbarriers are used once all know of them. Where a buffer is freed, all copies into it have been waited for.
 - Roles run side by side, each until a ring of mbarriers makes it wait. Rings are queues, so what each sees does not depend on
   who goes first; where all wait, none ever goes on.
 - Scratch takes no bytes of a ring with copies or products under way; none are left where a ring is freed and at the end.
@@ -23,11 +25,13 @@ from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
+from tilec.atoms import tma
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Constant, For, If
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitMma
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, Roles, SharedFree, Wait
+from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, StageCopy, WaitMma
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, RingOp, Roles, SharedFree, Wait
 from tilec.ir.touches import Touches, touches
+from tilec.ir.types import SharedType
 from tilec.passes.schedule.ring_state import Queue, Role, Stage, There, left_over, number
 
 OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
@@ -63,6 +67,7 @@ class _Run:
     read: set[Stage] = field(default_factory=set[Stage])  # since all threads met
     role: Role = field(default_factory=Role)
     beside: bool = False  # roles run beside this one
+    freed: set[Value] = field(default_factory=set[Value])  # buffers
     fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
 
     def bound(self, loops: list[For]) -> None:
@@ -102,22 +107,25 @@ class _Run:
                 self.role.waited[op.result] = self.role.released[op.result] = 0
             case SharedAlloc():
                 self.started[op.result] = 0
-            case AsyncCopy():
+                self.freed.discard(op.result)
+            case StageCopy():
                 self.copy(op)
             case Commit():
                 self.commit(op)
             case Release():
-                self.release(op, self.role.waited[op.ring] - op.held)
+                self.give_back(op)
             case Drain():
                 self.drain(op)
             case Barrier():
                 self.meet(op)
             case ProxyFence():
-                for one in self.there.values():
+                for one in (*self.there.values(), *self.rings.values()):
                     one.fenced |= not one.met
             case SharedFree():
                 self.free(op)
             case SharedLoad():
+                if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread of a warp gives a stage back for all of it
+                    raise VerifyError(f"{_at(op)}: products of warpgroups alone read a ring of mbarriers")
                 self.read.add(self.arrived(op, op.buffer, op.stage, False))
             case GroupMma():
                 pairs = ((op.operands[0], op.operands[1]), (op.operands[2], op.operands[3]))
@@ -166,20 +174,32 @@ class _Run:
         depth = op.ring.ring.stages
         if ring.by_groups and ring.acquired - ring.free >= depth:  # a release counts once all have met
             raise VerifyError(f"{_at(op)} takes a stage that may still be read")
+        self.expect(op, ring, ring.acquired)
         while not ring.by_groups and ring.acquired - min(one.released[op.ring] for one in ring.readers) >= depth:
             yield op
         if not ring.by_groups:  # its readers gave the stage back, which they do after they have read it
             index = ring.acquired % depth
             self.read -= {(buffer, at) for buffer, at in self.read if at == index and self.of_buffer(op, buffer)[0] is op.ring}
         ring.acquired += 1
+        ring.brought, ring.expected = 0, op.expected
 
-    def copy(self, op: AsyncCopy) -> None:
+    def expect(self, op: RingOp, ring: Queue, turn: int) -> None:
+        problem = None if ring.by_groups else ring.problem(op, turn, self.env)
+        if problem is not None:
+            raise VerifyError(f"{_at(op)} {problem}")
+
+    def copy(self, op: StageCopy) -> None:
         stage = self.place(op, op.buffer, op.stage)
         if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
             raise VerifyError(f"{_at(op)} overwrites a stage that is in use")
         value, ring = self.of_buffer(op, op.buffer)
         if ring.acquired == ring.committed or stage[1] != (ring.acquired - 1) % value.ring.stages:
             raise VerifyError(f"{_at(op)} goes into a stage that was not acquired")
+        if op.buffer in self.freed:
+            raise VerifyError(f"{_at(op)}: the buffer was freed")
+        if ring.by_groups != isinstance(op, AsyncCopy):
+            raise VerifyError(f"{_at(op)}: its ring counts other copies")
+        ring.brought += tma.copied_bytes(op.buffer.shared)
         self.there.pop(stage, None)
         self.role.group.append((stage, self.started[op.buffer]))
         self.started[op.buffer] += 1
@@ -192,6 +212,8 @@ class _Run:
         if ring.by_groups:
             self.role.groups.append((op.ring, self.role.group))
         else:
+            if ring.brought != ring.expected:
+                raise VerifyError(f"{_at(op)}: copies bring {ring.brought} bytes where {ring.expected} are expected")
             ring.arrivals.append(self.role.group)
         self.role.group = []
 
@@ -201,11 +223,12 @@ class _Run:
             self.finish(op.pending)
             if ring.full <= self.role.waited[op.ring]:
                 raise VerifyError(f"{_at(op)}: the next stage may not be full yet")
+        self.expect(op, ring, self.role.waited[op.ring])
         while not ring.by_groups and ring.committed <= self.role.waited[op.ring]:
             yield op
         if not ring.by_groups:
             arrived = ring.arrivals[self.role.waited[op.ring]]
-            self.there |= {stage: There(turn, met=True) for stage, turn in arrived}
+            self.there |= {stage: There(turn, fenced=True, met=True) for stage, turn in arrived}
         self.role.waited[op.ring] += 1
 
     def finish(self, pending: int) -> None:
@@ -215,6 +238,14 @@ class _Run:
             if value in self.rings:
                 self.rings[value].full += 1
             self.there |= {stage: There(turn) for stage, turn in group}
+
+    def give_back(self, op: Release) -> None:
+        ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.held
+        if not ring.by_groups:
+            self.expect(op, ring, self.role.released[op.ring])
+            if count != self.role.released[op.ring] + 1:
+                raise VerifyError(f"{_at(op)}: no stage, or several, could be given back")
+        self.release(op, count)
 
     def release(self, op: Op, count: int) -> None:
         """The first `count` stages of the ring are not read any more."""
@@ -243,7 +274,7 @@ class _Run:
         self.read.clear()
         for value, ring in self.rings.items():
             ring.free = self.role.released[value]
-        for one in self.there.values():
+        for one in (*self.there.values(), *self.rings.values()):
             one.met = True
 
     def free(self, op: SharedFree) -> None:
@@ -254,6 +285,17 @@ class _Run:
                 raise VerifyError(f"{_at(op)}: stages of the ring were filled, or may yet be, and nobody waited for them")
             if any(buffer is value for buffer, _ in busy):
                 raise VerifyError(f"{_at(op)}: the buffer is in use")
+            if isinstance(value.type, SharedType):
+                self.free_buffer(op, value)
+
+    def free_buffer(self, op: SharedFree, buffer: Value) -> None:
+        """Roles beside this one copy into it no more, and all that they copied is there."""
+        assert isinstance(buffer.owner, SharedAlloc)
+        (value,) = buffer.owner.operands
+        ring = self.rings.get(value)
+        if ring is not None and not ring.by_groups and (ring.acquired != ring.committed or left_over(value, ring)):
+            raise VerifyError(f"{_at(op)}: copies into the buffer are under way, or may yet come")
+        self.freed.add(buffer)
 
     def end(self, message: str) -> None:
         left = any(left_over(value, ring) for value, ring in self.rings.items())
