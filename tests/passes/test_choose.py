@@ -75,6 +75,17 @@ def test_what_a_kernel_cannot_have_is_refused_at_its_place() -> None:
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(mma="mma_sync")).message
 
 
+def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
+    assert "sm_100a has not" in refused("matmul", SM_100A, Overrides(copy="tma")).message
+    assert "does not make its product on 8 warps" in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
+    assert "does not make its product" in refused("flash_attention", SM_90A, Overrides(copy="tma")).message
+    assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(copy="tma")).message
+    assert "`consumers` are of copies by `tma`" in refused("matmul", SM_90A, Overrides(consumers=1)).message
+    assert "4 warps where consumers and producer have 8" in refused("matmul", SM_90A, Overrides(copy="tma", warps=4)).message
+    assert "leave 40 registers a thread" in refused("matmul", SM_90A, Overrides(copy="tma", blocks=6)).message
+    assert "stages take" in refused("matmul", SM_90A, Overrides(copy="tma", stages=15)).message
+
+
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
 BY_TMA = Pipeline(3, "tma", "wgmma")

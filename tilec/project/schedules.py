@@ -93,10 +93,10 @@ def _rules(
 def _alone(overrides: Overrides) -> Schedule:
     """A schedule of what is fixed, and of what never is a problem."""
     stages = overrides.stages or 2
-    copy = overrides.copy or ("load" if stages == 1 else "cp_async")
+    copy = overrides.copy or ("tma" if overrides.consumers else "load" if stages == 1 else "cp_async")
     by_tma = copy == "tma"
     loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
-    roles = tma_roles(overrides.consumers or 1) if by_tma or overrides.consumers else (Role("all", overrides.warps or 1),)
+    roles = tma_roles(overrides.consumers or 1) if by_tma else (Role("all", overrides.warps or 1),)
     return Schedule(
         roles, loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
         overrides.order or "grid", overrides.split or 1,

@@ -26,7 +26,18 @@ from tilec.ir.thread_elements import FITTING_ELEMENTS
 from tilec.passes.schedule import conversions, exchanges, layout, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
-from tilec.schedule import NOT_AHEAD, NOTHING_FIXED, Overrides, Pipeline, Problem, Role, Schedule, problems, tma_roles
+from tilec.schedule import (
+    MOST_WARPS,
+    NOT_AHEAD,
+    NOTHING_FIXED,
+    Overrides,
+    Pipeline,
+    Problem,
+    Role,
+    Schedule,
+    problems,
+    tma_roles,
+)
 from tilec.target import Target
 
 MAX_STAGES: Final = 4
@@ -59,7 +70,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
-    found = [*_unmet(schedule, wanted), *problems(schedule, target)] or _too_large(draft, schedule, target, wanted)
+    found = [*_unmet(schedule, wanted), *problems(schedule, target), *_too_few_registers(draft, schedule)]
+    found = found or _too_large(draft, schedule, target, wanted)
     if found:
         raise refusal(function, found[0], wanted, target)
     return schedule
@@ -76,6 +88,20 @@ def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
         text = f"{wanted.warps} warps where consumers and producer have {schedule.warps}"
         return [Problem("warps", text, "leave `warps` out, or choose another number of `consumers`")]
     return []
+
+
+def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
+    """Blocks beside each other that leave a thread less than an instruction of `wgmma` takes."""
+    if all(loop.mma != "wgmma" for loop in schedule.pipelines) or not 1 <= schedule.warps <= MOST_WARPS:
+        return []
+    blocks = schedule.blocks or 1
+    left = wgmma.REGISTERS_OF_BLOCKS // (blocks * 32 * schedule.warps) // 8 * 8
+    columns = max(op.result.tile.shape[1] for op in draft.body.walk() if isinstance(op, Mma))
+    if left >= wgmma.least_registers(columns):
+        return []
+    text = f"{blocks} blocks of {schedule.warps} warps leave {left} registers a thread; a product of {columns} columns takes"
+    part = "blocks" if schedule.blocks else "consumers" if len(schedule.roles) > 1 else "warps"
+    return [Problem(part, f"{text} {wgmma.least_registers(columns)}", "choose fewer, or tiles of fewer columns")]
 
 
 def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Final
 
-from tilec.atoms import tma
+from tilec.atoms import tma, wgmma
 from tilec.ir import verifier
 from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.exchange import exchange_bytes, is_uniform, renamed
@@ -35,8 +35,6 @@ from tilec.passes.schedule.exchanges import kept_layout
 from tilec.schedule import MOST_WARPS
 from tilec.target import Target
 
-REGISTERS: Final = 65536
-"""Of a multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability")."""
 GROUP_ALIGNMENT: Final = 1024
 MOST_ROLES: Final = 15
 """The sixteenth of a block's barriers is that of all its threads (PTX ISA, `barrier`)."""
@@ -179,8 +177,8 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: a block has barriers for {MOST_ROLES} roles")
         self.readers(op)
         given = sum(32 * warps * registers for warps, registers in zip(op.warps, op.registers, strict=True))
-        if any(op.registers) and ("setmaxnreg" not in self.target.families or given > REGISTERS):
-            raise VerifyError(f"{_at(op)}: {given} registers; a multiprocessor has {REGISTERS}")
+        if any(op.registers) and ("setmaxnreg" not in self.target.families or given > wgmma.REGISTERS_OF_BLOCKS):
+            raise VerifyError(f"{_at(op)}: {given} registers; a multiprocessor has {wgmma.REGISTERS_OF_BLOCKS}")
         made = [
             [touch for inner in region.walk() if inner in self.touches for touch in self.touches[inner].made]
             for region in op.regions
