@@ -14,8 +14,9 @@ from tilec.schedule import Schedule
 from tilec.target import SM_90A
 
 CASES: list[Any] = [
-    (("bf16", 64, 64), {"stages": 2}, (72, 72, 200), (0, 1)),
-    (("f16", 128, 64), {"consumers": 2, "stages": 3}, (136, 72, 264), (0,)),
+    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0, 1)),
+    (("bf16", 64, 64), {"stages": 2}, (1, 8, 8), (0,)),
+    (("f16", 128, 64), {"consumers": 2, "stages": 3}, (72, 40, 264), (1,)),
     (("bf16", 128, 256), {}, (8, 264, 72), (0,)),
 ]  # fmt: skip
 

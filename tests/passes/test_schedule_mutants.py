@@ -20,7 +20,7 @@ REFUSED = (
     "swapped roles", "roles of other warps", "released too early or late", "loop begins elsewhere", "loop of other turns",
     "counts other stages", "barrier of other threads",
 )  # fmt: skip
-EVERY = 2
+EVERY = 3
 
 
 def test_what_changes_an_order_is_refused() -> None:

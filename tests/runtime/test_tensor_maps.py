@@ -6,11 +6,15 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_driver import FakeDriver, argument_bytes
 from launch_contracts import T, loaded, manifest, tensor, view
 
 from tilec.artifact import AbiSlot, Manifest, TensorMapSpec, manifest_from_json, to_json
+from tilec.emulator.launch import tensor_map
+from tilec.emulator.matrices.tensor_maps import TensorMap
+from tilec.emulator.memory import Memory
 from tilec.ir.expr import sym
 from tilec.runtime import DriverError, Kernel, LaunchError, TensorView
 from tilec.runtime.series import Series
@@ -129,6 +133,20 @@ def test_launches_of_a_series_have_maps_of_their_own_that_follow_the_extents() -
             series.launch(place, 0)
             wanted = TensorMapRequest(pointer, "bf16", (72, rows), (144,), (64, 128), 128)
             assert sent(series.kernel, driver.launches[-1])[0] == FakeDriver().encode_tensor_map(wanted)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_the_emulator_makes_the_same_maps(strided: bool) -> None:
+    full, shapes = described(strided), {"a": (40, 72), "b": (72, 40, 72)}
+    steps = {"a": (80, 1) if strided else (72, 1), "b": (40 * 72, 72, 1)}
+    dtypes = {"a": "bf16", "b": "f16"}
+    memory = Memory()
+    places = {name: memory.allocate(name, np.zeros(72 * 40 * 72, np.uint16), writable=False) for name in shapes}
+    for spec in full.tensor_maps:
+        name = spec.tensor
+        found = TensorMap.decode(tensor_map(spec, full, places, {"T": 40, "K": 72, "S": 80, "Z": 1}))
+        asked = request_of(spec, view(places[name].address, dtypes[name], shapes[name], steps[name]), "demo")
+        assert found == TensorMap(asked.pointer, 2, asked.dims, asked.strides, asked.box, asked.swizzle)
 
 
 def test_a_manifest_with_maps_comes_back() -> None:
