@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,9 @@ from tilec.emulator.launch import tensor_map
 from tilec.emulator.matrices.tensor_maps import TensorMap
 from tilec.emulator.memory import Memory
 from tilec.ir.expr import sym
+from tilec.ir.tensor_maps import MAP_ELEMENTS
 from tilec.runtime import DriverError, Kernel, LaunchError, TensorView
+from tilec.runtime.driver import CudaDriver
 from tilec.runtime.series import Series
 from tilec.runtime.tensor_maps import TensorMapRequest, request_of
 
@@ -119,6 +122,32 @@ def test_what_the_chip_cannot_count_is_refused(a: TensorView) -> None:
 def test_a_driver_that_refuses_is_told() -> None:
     with pytest.raises(DriverError, match="cuTensorMapEncodeTiled"):
         loaded(described(), FakeDriver(fail={"cuTensorMapEncodeTiled": "CUDA_ERROR_INVALID_VALUE"})).plan(arguments())
+
+
+def test_the_driver_is_called_as_its_bindings_want() -> None:
+    """With the real types and enumerations, and a call that answers what it was given."""
+    api = pytest.importorskip("cuda.bindings.driver")
+    calls: list[tuple[Any, ...]] = []
+
+    class Api:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(api, name)
+
+        def cuTensorMapEncodeTiled(self, *given: Any) -> tuple[Any, Any]:
+            calls.append(given)
+            made = api.CUtensorMap()
+            made.opaque = [api.cuuint64_t(place + 1) for place in range(16)]
+            return api.CUresult.CUDA_SUCCESS, made
+
+    driver = CudaDriver.__new__(CudaDriver)
+    vars(driver).update(_api=Api(), _success=api.CUresult.CUDA_SUCCESS)
+    for dtype in MAP_ELEMENTS:
+        request = TensorMapRequest(4096, dtype, (72, 40), (144,), (64, 128), 128)
+        assert driver.encode_tensor_map(request) == struct.pack("<16Q", *range(1, 17))
+    kind, rank, address, dims, strides, box, steps, interleave, swizzle, _, fill = calls[MAP_ELEMENTS.index("bf16")]
+    assert (kind, rank, address) == (api.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, 4096)
+    assert [list(map(int, one)) for one in (dims, strides, box, steps)] == [[72, 40], [144], [64, 128], [1, 1]]
+    assert [int(one) for one in (interleave, swizzle, fill)] == [0, 3, 0]  # none, 128 bytes, zeros
 
 
 def test_launches_of_a_series_have_maps_of_their_own_that_follow_the_extents() -> None:

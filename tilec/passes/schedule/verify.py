@@ -81,8 +81,8 @@ class _Walk:
             self.op(op, warps)
             self.by_threads(op, alone)
             inner = op.warps if isinstance(op, Roles) else (warps,) * len(op.regions)
-            left = op.alone if isinstance(op, Roles) else (alone,) * len(op.regions)
-            for region, count, one in zip(op.regions, inner, left, strict=True):
+            by_one = op.alone if isinstance(op, Roles) else (alone,) * len(op.regions)
+            for region, count, one in zip(op.regions, inner, by_one, strict=True):
                 self.block(region, count, one, yielded_layouts(op))
 
     def by_threads(self, op: Op, alone: bool) -> None:
@@ -173,6 +173,8 @@ class _Walk:
                 raise VerifyError(f"{_at(ring.owner)}: a stage is free after {ring.owner.readers} warps, and {warps} read it")
 
     def roles(self, op: Roles) -> None:
+        if op not in self.function.body.ops:
+            raise VerifyError(f"{_at(op)}: roles stand in no loop and no branch")
         if len(op.regions) > MOST_ROLES:
             raise VerifyError(f"{_at(op)}: a block has barriers for {MOST_ROLES} roles")
         self.readers(op)
