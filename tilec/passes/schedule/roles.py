@@ -22,7 +22,8 @@ def split(function: Function, schedule: Schedule) -> Function:
     body = function.body
     (filling,) = [op for op in body.ops if isinstance(op, For) and _fills(op)]
     ring = next(i for i, op in enumerate(body.ops) if isinstance(op, Ring))
-    setup = body.ops[ring : body.ops.index(filling)]
+    met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
+    setup = body.ops[ring : met + 1]
     known = launch_values(function)
 
     def is_shared(op: Op) -> bool:

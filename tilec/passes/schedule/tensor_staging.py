@@ -2,7 +2,7 @@
 
 With s stages, a loop of one product becomes two, which `roles` gives to a role each:
 
-    ring of mbarriers; fence; barrier             who uses them next knows of them
+    ring of mbarriers; fence; barrier             at the start of the kernel
     for each iteration: acquire, copy, commit     by one thread, up to s iterations ahead
     for each iteration:
         wait; start the product; wait for the product before, and release its stage
@@ -20,6 +20,7 @@ from typing import Final
 from tilec.atoms import tma
 from tilec.ir.core import Block, Function, Value
 from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import SharedAlloc, TensorCopy
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, SharedType, TileType, i32
@@ -66,12 +67,16 @@ def pipeline(block: Block, loop: For, product: Product, operands: list[Operand],
         offset += type_.bytes
     setup.add(ProxyFence())
     setup.add(Barrier())
-    first, condition = setup.number(0), setup.compare("lt", loop.lower, loop.upper)
+    # At the start, so that scratch in front of the loop takes no bytes of the ring, which fills meanwhile.
+    start = next((place + 1 for place, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
+    block.ops[start:start] = setup.ops
+    before = Emitter()
+    first, condition = before.number(0), before.compare("lt", loop.lower, loop.upper)
     filling = _filling(loop, operands, ring, first)
     _read(loop, product, ring, first, warps)
     after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
     position = block.ops.index(loop)
-    block.ops[position : position + 1] = [*setup.ops, filling, guarded(loop, product, condition, warps, 2), *after.ops]
+    block.ops[position : position + 1] = [*before.ops, filling, guarded(loop, product, condition, warps, 2), *after.ops]
 
 
 def _filling(loop: For, operands: list[Operand], ring: Value, first: Value) -> For:
