@@ -62,8 +62,6 @@ NOTHING: Final = {
     "product wait dropped": "of the first turn, before which there is no product",
     "product wait weaker": "of the first turn, before which there is no product",
     "mbarrier count": "one arrival too few shows where that warp comes last, which it does in none of these interleavings",
-    "bytes expected": "in what LLVM leaves over of a loop that it doubles, which an even number of turns does not run",
-    "announcement dropped": "in what LLVM leaves over of a loop that it doubles, which an even number of turns does not run",
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
 """Why mistakes of a kind may be found by nobody: they change nothing that a launch can observe, or what it says."""
@@ -114,6 +112,12 @@ def run(kernel: Made, extents: tuple[int, int, int], ptx: str) -> str:
     return ""
 
 
+def idle_lines(kernel: Made, extents: tuple[int, int, int]) -> set[str]:
+    """PTX lines that the launch does not run: of a loop that LLVM doubles, what an even number of turns leaves out."""
+    counts: dict[int, int] = emulated(kernel, extents, 0)[0].statistics["lane_counts"]
+    return {f"line {line}" for line, count in counts.items() if not count}
+
+
 def judge(kernel: Made, extents: tuple[int, int, int], text: str) -> tuple[str, str]:
     """Who finds a mistake in a prepared function, and what they say."""
     function = parse_function(text)
@@ -136,10 +140,12 @@ def main() -> int:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     start = time.monotonic()
+    idle: set[str] = set()
 
     def add(level: str, name: str, kind: str, what: str, verdict: tuple[str, str]) -> None:
         by, said = verdict
-        why = (said or NOTHING.get(kind, "")) if by == "nobody" else ""
+        reason = "the launch does not run the line" if what in idle else NOTHING.get(kind, "")
+        why = (said or reason) if by == "nobody" else ""
         rows.append({"level": level, "kernel": name, "kind": kind, "what": what, "by": by, "said": said, "why": why})
         if by == "nobody":
             print(f"{name}: {kind}, {what}: nobody{f' ({why})' if why else ''}", flush=True)
@@ -147,7 +153,7 @@ def main() -> int:
     for sizes, wanted, extents in KERNELS[: options.kernels]:
         kernel = made(*sizes, **wanted)
         name = f"{sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
-        text = print_function(kernel.prepared)
+        text, idle = print_function(kernel.prepared), idle_lines(kernel, extents)
         assert judge(kernel, extents, text) == ("nobody", "the same code") and not run(kernel, extents, kernel.ptx)
         for mutant in mutants(text):
             add("schedule", name, mutant.kind, mutant.what, judge(kernel, extents, mutant.text))
