@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.ir.expr import Expr, from_json
+from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
 from tilec.ir.types import DTYPES
 
-MANIFEST_FORMAT: Final = 2
+MANIFEST_FORMAT: Final = 3
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 MAX_ITEMS: Final = 100_000
 """Of any list of a manifest."""
@@ -51,10 +52,22 @@ class ScalarSpec:
 
 @dataclass(frozen=True, slots=True)
 class AbiSlot:
-    """One kernel argument in order: `kind` pointer (u64), dim (i32), stride (i64) or scalar (its dtype)."""
+    """One kernel argument in order: `kind` pointer (u64), dim (i32), stride (i64), scalar (its dtype) or tensor_map (128 bytes,
+    aligned to 64): the next one of the manifest's `tensor_maps`, named after its tensor."""
 
     kind: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapSpec:
+    """A map that the launcher makes of a whole tensor parameter, for copies of boxes of it: `box` elements on each axis of the
+    tensor, outermost first; `swizzle` the bytes of a box's row, within which 16-byte chunks are permuted. What lies outside of
+    the tensor reads as zero."""
+
+    tensor: str
+    box: tuple[int, ...]
+    swizzle: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +138,7 @@ class Manifest:
     digests: dict[str, str]
     toolchain: dict[str, str]
     schedule: dict[str, Any] = field(default_factory=dict[str, Any])
+    tensor_maps: tuple[TensorMapSpec, ...] = ()
     format: int = MANIFEST_FORMAT
 
 
@@ -162,6 +176,14 @@ def _manifest(record: dict[str, Any]) -> Manifest:
         raise ValueError("two parameters have the same name")
     by_kind = {"pointer": {spec.name for spec in tensors}, "scalar": {spec.name for spec in scalars}}
     abi = tuple(_slot(item, by_kind, f"abi[{i}]") for i, item in enumerate(_list(record["abi"], "abi", MAX_SLOTS)))
+    maps = tuple(
+        _tensor_map(item, {spec.name: spec for spec in tensors}, f"tensor_maps[{i}]")
+        for i, item in enumerate(_list(record["tensor_maps"], "tensor_maps", MAX_PARAMETERS))
+    )
+    if [slot.name for slot in abi if slot.kind == "tensor_map"] != [spec.tensor for spec in maps]:
+        raise ValueError("tensor_maps: not those of the calling convention")
+    if 8 * len(abi) + (MAP_BYTES + MAP_ALIGNMENT) * len(maps) > 8 * MAX_SLOTS:
+        raise ValueError("tensor_maps: too many for the calling convention")
     grid = _expressions(record["grid"], "grid")
     if not 1 <= len(grid) <= 3:
         raise ValueError("grid: one to three axes")
@@ -173,6 +195,7 @@ def _manifest(record: dict[str, Any]) -> Manifest:
         tensors=tensors,
         scalars=scalars,
         abi=abi,
+        tensor_maps=maps,
         grid=grid,
         block=_integer(record["block"], "block", 1, 1024),
         cluster=_integer(record["cluster"], "cluster", 1, 16),
@@ -345,13 +368,30 @@ def _scalar(data: Any, where: str) -> ScalarSpec:
 def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
     record = _record(data, AbiSlot, where)
     kind, name = record["kind"], _name(record["name"], f"{where}.name")
-    if kind not in ("pointer", "dim", "stride", "scalar"):
+    if kind not in ("pointer", "dim", "stride", "scalar", "tensor_map"):
         raise ValueError(f"{where}: unknown kind {kind!r:.80}")
+    if kind == "tensor_map":
+        return AbiSlot(kind, name)  # held against the maps by `_manifest`
     if kind in by_kind and name not in by_kind[kind]:
         raise ValueError(f"{where}: no parameter `{name}`")
     if kind not in by_kind and any(name in known for known in by_kind.values()):
         raise ValueError(f"{where}: `{name}` is a parameter, not a {kind}")  # it may have any value, and a slot has few bits
     return AbiSlot(kind, name)
+
+
+def _tensor_map(data: Any, tensors: dict[str, TensorSpec], where: str) -> TensorMapSpec:
+    record = _record(data, TensorMapSpec, where)
+    tensor = tensors.get(_name(record["tensor"], f"{where}.tensor"))
+    if tensor is None or tensor.access != "in" or tensor.dtype not in MAP_ELEMENTS:
+        raise ValueError(f"{where}: no tensor `{record['tensor']}` that is only read and that a map can be of")
+    box = _list(record["box"], f"{where}.box", MAX_MAP_RANK)
+    extents = tuple(_integer(extent, f"{where}.box", 1, MAX_BOX) for extent in box)
+    if not 2 <= len(extents) == len(tensor.dims):
+        raise ValueError(f"{where}.box: {len(extents)} extents for a tensor of rank {len(tensor.dims)}")
+    row_bytes = extents[-1] * DTYPES[tensor.dtype].bytes
+    if record["swizzle"] not in MAP_SWIZZLES or _integer(record["swizzle"], f"{where}.swizzle", 1, 128) != row_bytes:
+        raise ValueError(f"{where}.swizzle: not the {row_bytes} bytes of a box's row, or no swizzle")
+    return TensorMapSpec(tensor.name, extents, row_bytes)
 
 
 def _launch_check(data: Any, where: str) -> LaunchCheck:

@@ -178,6 +178,7 @@ def _mlir(work: Work) -> dict[str, bytes]:
     launch = {
         "entry": lowered.entry,
         "abi": to_json(lowered.abi),
+        "tensor_maps": to_json(lowered.tensor_maps),
         "block": lowered.num_threads,
         "dynamic_shared_bytes": lowered.dynamic_shared_bytes,
         "dependent_launch": lowered.dependent_launch,
@@ -356,6 +357,7 @@ def _link(work: Work) -> None:
         "tensors": interface["tensors"],
         "scalars": interface["scalars"],
         "abi": launch["abi"],
+        "tensor_maps": launch["tensor_maps"],
         "grid": interface["grid"],
         "block": launch["block"],
         "cluster": schedule["cluster"],

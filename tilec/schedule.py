@@ -14,16 +14,23 @@ from typing import Any, Final
 from tilec.diagnostics import Span
 from tilec.target import Target
 
-COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None}
+COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None, "tma": None}
 """How operands come to a product, and the family of instructions that a target must have for it: by the threads' own loads, by
-asynchronous copies of 4 to 16 bytes of each thread."""
+asynchronous copies of 4 to 16 bytes of each thread, by copies of whole boxes that one thread of a role of its own starts."""
 PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
 """Families of products: of a warp, from registers; of four warps, from shared memory."""
-TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": ("tma",), "mma": ("tcgen05",), "order": ("snake", "grouped")}
+TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped")}
 """Names that are understood, and that nothing lowers yet."""
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
 MOST_STAGES: Final = 16
+MOST_CONSUMERS: Final = 3
+CONSUMER: Final = "consumer"
+PRODUCER: Final = "producer"
+"""Roles of a block whose operands come by `tma`: warps that hold the kernel's tiles, in groups of four, and those that start
+copies."""
+PRODUCER_WARPS: Final = 4
+"""A group of four, of which one thread works, so that registers can be passed on between groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,11 @@ class Schedule:
         """Of a block, all roles together."""
         return sum(role.warps for role in self.roles)
 
+    @property
+    def tile_warps(self) -> int:
+        """Warps of the first role, which hold the kernel's tiles."""
+        return self.roles[0].warps
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return dataclasses.asdict(self)
@@ -98,9 +110,10 @@ def _registers(role: Role) -> str:
 
 OVERRIDES: Final[dict[str, type]] = {
     "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
-    "persistent": bool, "cluster": int, "order": str, "split": int,
+    "persistent": bool, "cluster": int, "order": str, "split": int, "consumers": int,
 }  # fmt: skip
-"""What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel."""
+"""What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel; `consumers` are
+groups of four warps that multiply what copies by `tma` bring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,7 @@ class Overrides:
     cluster: int | None = None
     order: str | None = None
     split: int | None = None
+    consumers: int | None = None
     target: str | None = None
     places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
 
@@ -174,12 +188,25 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     return list(dict.fromkeys(found))
 
 
+def tma_roles(consumers: int) -> tuple[Role, ...]:
+    """The roles of a block whose operands come by `tma`."""
+    return Role(CONSUMER, 4 * consumers), Role(PRODUCER, PRODUCER_WARPS)
+
+
 def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
     found: list[Problem] = []
     if not 1 <= schedule.warps <= MOST_WARPS or min(role.warps for role in schedule.roles) < 1:
         found.append(Problem("warps", f"{schedule.warps} warps a block", f"choose 1 to {MOST_WARPS}"))
-    if len(schedule.roles) > 1:
-        found.append(_not_yet("roles", f"{len(schedule.roles)} roles", "one"))
+    by_tma = [loop for loop in schedule.pipelines if loop.copy == "tma"]
+    if by_tma and (schedule.roles != tma_roles(schedule.tile_warps // 4) or schedule.tile_warps > 4 * MOST_CONSUMERS):
+        text = f"`tma` for roles {', '.join(f'{role.name} of {role.warps} warps' for role in schedule.roles)}"
+        found.append(Problem("consumers", text, f"choose 1 to {MOST_CONSUMERS} consumers"))
+    if not by_tma and len(schedule.roles) > 1:
+        found.append(Problem("consumers", f"{len(schedule.roles)} roles without `tma`", 'choose `copy = "tma"`, or one role'))
+    if by_tma and (len(by_tma) < len(schedule.pipelines) or len(by_tma) > 1):
+        found.append(Problem("copy", "`tma` in a kernel with several loops that feed products", 'choose `copy = "cp_async"`'))
+    if any(loop.mma != "wgmma" for loop in by_tma):
+        found.append(Problem("copy", "`tma` for products other than `wgmma`", 'choose `mma = "wgmma"`, or `copy = "cp_async"`'))
     if any(role.registers is not None for role in schedule.roles):
         found.append(_not_yet("registers", "registers that roles pass on", "none"))
     if schedule.blocks is not None:

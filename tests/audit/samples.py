@@ -52,6 +52,7 @@ def manifest_data(function: Function, tir: bytes, code: bytes, *, proven: bool =
         "tensors": to_json(tuple(tensors)),
         "scalars": to_json(tuple(scalars)),
         "abi": abi,
+        "tensor_maps": [],
         "grid": to_json(function.grid),
         "launch_checks": to_json(launch_checks(function)),
         "value_checks": to_json(value_checks(function)),

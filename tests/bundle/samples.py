@@ -43,7 +43,7 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 2,
+        "format": 3,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
@@ -59,7 +59,9 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
             {"kind": "dim", "name": "T"},
             {"kind": "stride", "name": "S"},
             {"kind": "scalar", "name": "eps"},
+            {"kind": "tensor_map", "name": "x"},
         ],
+        "tensor_maps": [{"tensor": "x", "box": [8, 64], "swizzle": 128}],
         "grid": [["//", ["+", "T", 3], 4], 1],
         "block": 128,
         "cluster": 1,

@@ -64,6 +64,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
   acquire %32
   async_copy %x, %24, %3, %0, %1 {vector = 16, pad = true, unsafe = none}
+  tensor_copy %x, %24, %3, %0, %1 {row_axis = -2, unsafe = none}
   commit %32
   wait %32 {pending = 1}
   proxy_fence
@@ -83,7 +84,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   reduce_put %33, %5 {kind = "sum", axis = 0}
   %35 = reduce_take %33, %5 {kind = "sum", axis = 0} : f32[16]
   shared_free %33, %24
-  roles {names = ["producer", "consumer"], warps = [1, 1], registers = [0, 0]} {
+  roles {names = ["producer", "consumer"], warps = [1, 1], registers = [0, 0], alone = [false, false]} {
     barrier {scope = "role"}
   } {
     %36 = cast %e : bf16
@@ -215,7 +216,7 @@ BROKEN = [
     ("wait %32 {pending = 1}", "wait %32 {pending = -1}", "wait: -1 groups cannot be pending"),
     ("release %32 {held = 0}", "release %32 {held = -1}", "release: -1 stages cannot be held"),
     ("acquire %32", "acquire %24", "acquire: operand 0 is shared<f32"),
-    ("acquire %32", "acquire", "acquire: 0 operands instead of 1"),
+    ("acquire %32", "acquire", "acquire: 0 operands, at least 1 are needed"),
     ("%32 = ring : ring<3>", "%32 = ring : ring<0>", "ring<0> is no ring"),
     ("%32 = ring : ring<3>", '%32 = ring {sync = "hope"} : ring<3>', "unknown way to signal, hope"),
     ("%32 = ring : ring<3>", "%32 = ring {offset = 4} : ring<3>", "mbarriers are aligned to 8 bytes"),
@@ -328,7 +329,7 @@ def test_the_place_in_the_source_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["canonicalize", "overlap", "staging", "versioning", "layout", "conversions", "exchanges", "meetings"]
+    "name", ["canonicalize", "wait_prior", "staging", "versioning", "layout", "conversions", "exchanges", "meetings"]
 )
 def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     function = shipped.load("add")
@@ -339,7 +340,7 @@ def test_every_pass_is_followed_by_the_verifier(name: str, monkeypatch: pytest.M
 
     where, what = {
         "canonicalize": (prepare_module, "canonicalize"),
-        "overlap": (prepare_module.overlap, "overlap"),
+        "wait_prior": (prepare_module.wait_prior, "insert"),
         "staging": (prepare_module.staging, "stage"),
         "versioning": (prepare_module.versioning, "version"),
         "layout": (prepare_module.layout, "assign"),

@@ -14,7 +14,7 @@ from tilec.ir.ops_staging import GroupMma
 from tilec.ir.ops_sync import Ring
 from tilec.ir.printer import print_function
 from tilec.passes.schedule import choose, prepare
-from tilec.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems
+from tilec.schedule import NOTHING_FIXED, Overrides, Pipeline, Role, Schedule, problems, tma_roles
 from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
 
 PLACE = Span("build.toml", 7, 3, 7, 9)
@@ -75,14 +75,31 @@ def test_what_a_kernel_cannot_have_is_refused_at_its_place() -> None:
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(mma="mma_sync")).message
 
 
+def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
+    assert "sm_100a has not" in refused("matmul", SM_100A, Overrides(copy="tma")).message
+    assert "does not make its product on 8 warps" in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
+    assert "does not make its product" in refused("flash_attention", SM_90A, Overrides(copy="tma")).message
+    assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(copy="tma")).message
+    assert "`consumers` are of copies by `tma`" in refused("matmul", SM_90A, Overrides(consumers=1)).message
+    assert "4 warps where consumers and producer have 8" in refused("matmul", SM_90A, Overrides(copy="tma", warps=4)).message
+    assert "leave 40 registers a thread" in refused("matmul", SM_90A, Overrides(copy="tma", blocks=6)).message
+    assert "stages take" in refused("matmul", SM_90A, Overrides(copy="tma", stages=15)).message
+
+
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
+BY_TMA = Pipeline(3, "tma", "wgmma")
 
 
 @pytest.mark.parametrize(
     ("schedule", "part"),
     [
-        (replace(GOOD, roles=(Role("producer", 4), Role("consumer", 8))), "roles"),
+        (replace(GOOD, roles=tma_roles(2)), "consumers"),
+        (replace(GOOD, roles=tma_roles(4), pipelines=(BY_TMA,)), "consumers"),
+        (replace(GOOD, roles=tma_roles(2)[::-1], pipelines=(BY_TMA,)), "consumers"),
+        (replace(GOOD, roles=tma_roles(2), pipelines=(BY_TMA, BY_TMA)), "copy"),
+        (replace(GOOD, roles=tma_roles(2), pipelines=(replace(BY_TMA, mma="mma_sync"),)), "copy"),
+        (replace(GOOD, roles=tma_roles(2), pipelines=(replace(BY_TMA, stages=1),)), "stages"),
         (replace(GOOD, roles=(Role("all", 4, 232),)), "registers"),
         (replace(GOOD, roles=(Role("all", 33),), blocks=None), "warps"),
         (replace(GOOD, roles=(Role("all", 0),)), "warps"),
@@ -93,7 +110,7 @@ LOOP = GOOD.pipelines[0]
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
         (replace(GOOD, split=2), "split"),
-        (replace(GOOD, pipelines=(replace(LOOP, copy="tma"),)), "copy"),
+        (replace(GOOD, pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
         (replace(GOOD, pipelines=(replace(LOOP, stages=1),)), "stages"),
         (replace(GOOD, pipelines=(replace(LOOP, stages=17),)), "stages"),

@@ -26,7 +26,7 @@ from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.schedule import anchors, meetings, prepare, staged_loads, versioning
 from tilec.passes.schedule.choose import _warps_to_load  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.schedule.folding import same_as
-from tilec.passes.schedule.overlap import launch_values
+from tilec.passes.schedule.wait_prior import launch_values
 from tilec.target import SM_90A
 
 # Warps and padding

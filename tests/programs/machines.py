@@ -110,7 +110,7 @@ def manifest(function: Function, made: Lowered, target: Target) -> Manifest:
         kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tuple(tensors), scalars=tuple(scalars),
         abi=made.abi, grid=function.grid, block=made.num_threads, cluster=1, dependent_launch=made.dependent_launch,
         launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, made.dynamic_shared_bytes),
-        obligations=(), unsafe=(), digests={}, toolchain={},
+        obligations=(), unsafe=(), digests={}, toolchain={}, tensor_maps=made.tensor_maps,
     )  # fmt: skip
 
 

@@ -76,6 +76,7 @@ def _mlir(work: pipeline.Work) -> dict[str, bytes]:
     launch = {
         "entry": work.request.kernel,
         "abi": list[object](),
+        "tensor_maps": list[object](),
         "block": 128,
         "dynamic_shared_bytes": 64,
         "dependent_launch": True,

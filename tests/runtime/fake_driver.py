@@ -10,6 +10,7 @@ import numpy as np
 
 from tilec.runtime import DriverError
 from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, SHARED_MEMORY_OPTIN
+from tilec.runtime.tensor_maps import TensorMapRequest
 
 
 @dataclass
@@ -39,6 +40,7 @@ class FakeDriver:
     freed: list[tuple[int, int]] = field(default_factory=list)
     images: list[bytes] = field(default_factory=list)
     devices: int = 1
+    map_requests: list[TensorMapRequest] = field(default_factory=list)
     elsewhere: dict[int, int | None] = field(default_factory=dict)  # pointers on other devices
 
     def _maybe_fail(self, call: str) -> None:
@@ -92,6 +94,11 @@ class FakeDriver:
         self._maybe_fail("cuLaunchKernel")
         record = Recorded(function, grid, block, shared, stream, parameters, overlap)
         (self.launches if self.capturing is None else self.capturing).append(record)
+
+    def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
+        self._maybe_fail("cuTensorMapEncodeTiled")
+        self.map_requests.append(request)
+        return repr(request).encode()[-128:].rjust(128)
 
     def allocate(self, size: int, stream: int) -> int:
         self._maybe_fail("cuMemAllocAsync")

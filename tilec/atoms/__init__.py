@@ -5,6 +5,8 @@
 | `mma_sync` | products of fragments in registers | all |
 | `ldmatrix` | fragments from shared memory | all |
 | `cp_async` | copies into shared memory, by threads | all |
+| `tma` | copies of boxes into shared memory, by one thread | all |
+| `mbarrier` | waiting for such copies, and for those who read them | all |
 | `wgmma` | products from shared memory, by four warps | sm_90a |
 
 In: tile types, and the SSA values that a thread holds. Out: layouts for the schedule, operations for lowering. A new family is

@@ -24,6 +24,9 @@ GROUP_N_LIMIT: Final = 256
 GROUP_ROW_BYTES: Final = 128
 """Bytes of a row of its operands in shared memory, the span of the widest swizzle."""
 
+REGISTERS_OF_BLOCKS: Final = 65536
+"""Of a multiprocessor, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
+
 _UNIT: Final = 16  # descriptors count bytes in sixteens
 
 _ADDRESS_MASK: Final = 0x3FFFF
@@ -43,6 +46,11 @@ def group_accumulator(rows: int, columns: int, warps: int) -> Layout:
     registers = (Digit(2, 1, 1), Digit(2, 0, 8), Digit(columns // N, 1, N), Digit(tiles, 0, GROUP_M))
     lanes = (Digit(4, 1, 2), Digit(8, 0, 1))
     return Layout(2, registers, lanes, (Digit(4, 0, M), Digit(groups, 0, GROUP_M * tiles)))
+
+
+def least_registers(columns: int) -> int:
+    """Of a thread, with which ptxas (13.5) takes an instruction of so many columns: its accumulators, and 26 beside them."""
+    return columns // 2 + 26
 
 
 def descriptor(out: Builder, stage: SsaValue) -> SsaValue:

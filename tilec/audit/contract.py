@@ -93,6 +93,8 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
     slots = [("pointer", name) for name, *_ in tensors]
     slots += [("stride" if name in function.strides else "dim", name) for name in function.dims]
     slots += [("scalar", name) for name, _ in scalars]
+    # Maps come last. A launcher makes each of a whole tensor that is only read, so none reaches what the contract does not.
+    slots += [("tensor_map", one.tensor) for one in manifest.tensor_maps]
     if slots != [(slot.kind, slot.name) for slot in manifest.abi]:
         yield "the order of the arguments is not that of the tile IR"
     if manifest.constants != function.constants:

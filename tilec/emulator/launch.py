@@ -14,13 +14,15 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import AbiSlot, Manifest, TensorSpec
+from tilec.artifact import AbiSlot, Manifest, TensorMapSpec, TensorSpec
 from tilec.emulator import finish, instructions
 from tilec.emulator.errors import Limits, Report, StopLaunch, UnsupportedPtx
 from tilec.emulator.machine import Machine
+from tilec.emulator.matrices.tensor_maps import TensorMap
 from tilec.emulator.memory import Allocation, Memory
 from tilec.emulator.parser import parse
 from tilec.emulator.syntax import Module, Parameter
+from tilec.ir.types import DTYPES
 
 Block = tuple[int, int, int]
 Argument = int | float | bytes | Allocation
@@ -160,7 +162,10 @@ def emulate(
             required=_elements(spec, tensors[spec.name], env) if spec.access == "out" else None,
         )
     dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
-    arguments = [_argument(slot, pointers, values, dtypes) for slot in manifest.abi]
+    maps = iter(tensor_map(spec, manifest, pointers, env) for spec in manifest.tensor_maps)
+    arguments = [
+        next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
+    ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
     return run(
         module,
@@ -175,6 +180,23 @@ def emulate(
         limits=limits,
         blocks=blocks,
     )
+
+
+def tensor_map(spec: TensorMapSpec, manifest: Manifest, pointers: Mapping[str, Allocation], env: Mapping[str, int]) -> bytes:
+    """The bytes of a tensor map of a manifest, as the emulator encodes them. ValueError where no map can be of the tensor."""
+    tensor = next(one for one in manifest.tensors if one.name == spec.tensor)
+    size = DTYPES[tensor.dtype].bytes
+    dims = [dim.evaluate(env) for dim in tensor.dims]
+    if tensor.strides is None:
+        strides = [size * int(np.prod(dims[axis + 1 :])) for axis in range(len(dims))]
+    else:
+        strides = [size * stride.evaluate(env) for stride in tensor.strides]
+    if strides[-1] != size:
+        raise ValueError(f"`{spec.tensor}`: its rows have gaps, which no tensor map can have")
+    inward = slice(None, None, -1)
+    return TensorMap(
+        pointers[spec.tensor].address, size, tuple(dims[inward]), tuple(strides[:-1][inward]), spec.box[inward], spec.swizzle
+    ).encode()
 
 
 def _elements(spec: TensorSpec, array: NDArray[Any], env: Mapping[str, int]) -> NDArray[np.bool_] | None:

@@ -1,4 +1,4 @@
-"""Operations that order a block with the kernels around it on the stream, made by the overlap pass.
+"""Operations that order a block with the kernels around it on the stream, made by a pass of the schedule.
 
 A grid may be launched while the one before it on the stream still runs. Its blocks then may do anything that does not depend
 on memory, and must wait before they touch it.

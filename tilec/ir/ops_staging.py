@@ -16,7 +16,8 @@ from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileTy
 @dataclass(eq=False, kw_only=True)
 class SharedAlloc(Op, opcode="shared_alloc"):
     """Bytes of dynamic shared memory, `offset` from its start, taken up to their `shared_free`: a matrix for each stage of a
-    ring, the operand, or scratch, without one. `alignment` (bytes) is 1024 where `group_mma` reads it."""
+    ring, the operand, or scratch, without one. `alignment` (bytes) is 1024 where `group_mma` reads it or `tensor_copy` fills
+    it."""
 
     others = (RingType,)
     makes_tiles = False
@@ -47,20 +48,14 @@ class SharedAlloc(Op, opcode="shared_alloc"):
 
 
 @dataclass(eq=False, kw_only=True)
-class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
-    """Start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset per tensor axis.
-
-    The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end, -2 or less), and
-    one element on the others. Each thread copies `vector` bytes at a time (4, 8 or 16), to which addresses are aligned. With
-    `pad`, elements outside the tensor read as zero; with `whole`, the tensor's rows end where a copy does.
-    """
+class StageCopy(Op):
+    """Base of operations that start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset
+    per tensor axis. The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end,
+    -2 or less), and one element on those left."""
 
     leading = (TensorType, SharedType)
     num_results = 0
 
-    vector: int
-    pad: bool = False
-    whole: bool = False
     row_axis: int = -2
     unsafe: int | None = None
 
@@ -86,12 +81,36 @@ class AsyncCopy(Op, opcode="async_copy", effect=Effect.READ):
         self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
         self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
         self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
-        self.require(self.vector in (4, 8, 16), "a copy moves 4, 8 or 16 bytes")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
         self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
 
     def touched(self) -> tuple[tuple[Value, Effect], ...]:
         return ((self.source, Effect.READ), (self.buffer, Effect.WRITE))
+
+
+@dataclass(eq=False, kw_only=True)
+class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
+    """A copy by all threads, into a ring of groups (PTX ISA, `cp.async`). Each thread copies `vector` bytes at a time (4, 8 or
+    16), to which addresses are aligned. With `pad`, elements outside the tensor read as zero; with `whole`, the tensor's rows
+    end where a copy does."""
+
+    vector: int
+    pad: bool = False
+    whole: bool = False
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.vector in (4, 8, 16), "a copy moves 4, 8 or 16 bytes")
+
+
+@dataclass(eq=False, kw_only=True)
+class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
+    """A copy that one thread starts through a map of the tensor, into a ring of mbarriers, whose stage counts its bytes (PTX
+    ISA, `cp.async.bulk.tensor`). Elements outside the tensor read as zero."""
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
 
 
 @dataclass(eq=False, kw_only=True)

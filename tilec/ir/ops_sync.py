@@ -10,8 +10,10 @@ A *ring* is a queue of stages between those who fill them and those who read the
 What signals this is the ring's `sync`. With `groups` it is the groups of asynchronous copies of every thread (PTX ISA,
 `cp.async.commit_group`, `cp.async.wait_group`): a `wait` sees to a thread's own copies alone, so a barrier of the block must
 follow it before others read, and one must lie between a `release` and the `acquire` that takes the stage; those two print
-nothing. With `mbarriers` the four operations wait for and signal objects in shared memory, and roles need no barrier beside
-them.
+nothing. With `mbarriers` the four operations wait for and signal objects in shared memory (PTX ISA, "mbarrier"), two for each
+stage: one that the bytes of its copies complete, and one that its readers arrive at. Roles then need no barrier beside them.
+Which stage they mean, and in which round of the ring, is given beside it: turn t is stage t % stages in the round of parity
+t // stages % 2.
 
 `tilec.passes.schedule.verify` holds every function to this.
 """
@@ -19,10 +21,10 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from tilec.ir.core import Effect, Op, Value
-from tilec.ir.types import RingType, ScratchType, SharedType
+from tilec.ir.types import RingType, ScratchType, SharedType, TileType, i32
 
 SYNCS: Final = ("groups", "mbarriers")
 SCOPES: Final = ("block", "role", "cluster")
@@ -31,13 +33,16 @@ SCOPES: Final = ("block", "role", "cluster")
 @dataclass(eq=False, kw_only=True)
 class Ring(Op, opcode="ring", effect=Effect.SHARED):
     """A ring of as many stages as its type says; all of them are free. No operands. `offset`: where its mbarriers begin, bytes
-    from the start of dynamic shared memory, two of 8 bytes for each stage; with `groups` it takes none."""
+    from the start of dynamic shared memory, two of 8 bytes for each stage; with `groups` it takes none. `readers`: warps that
+    release a stage before it is free, with `mbarriers`. One thread makes the mbarriers: others know of them when all have met,
+    and copies once it has fenced its proxy as well."""
 
     num_operands = 0
     makes_tiles = False
 
     sync: str = "groups"
     offset: int = 0
+    readers: int = 0
 
     def verify(self) -> None:
         type_ = self.result.type
@@ -45,6 +50,7 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
         self.require(self.offset >= 0, f"{self.offset} lies before shared memory")
         self.require(self.sync in SYNCS, f"unknown way to signal, {self.sync}")
         self.require(self.offset % 8 == 0, "mbarriers are aligned to 8 bytes")
+        self.require((self.readers > 0) == (self.sync == "mbarriers"), "warps read a ring of mbarriers, and of no other kind")
 
     @property
     def bytes(self) -> int:
@@ -54,9 +60,10 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class RingOp(Op):
-    """Base of what is done with a ring, the first operand."""
+    """Base of what is done with a ring, the first operand. `takes` is how many numbers (i32) stand behind one of mbarriers: the
+    stage, and the parity of its round."""
 
-    num_operands = 1
+    takes: ClassVar[int] = 0
     leading = (RingType,)
     num_results = 0
 
@@ -64,10 +71,37 @@ class RingOp(Op):
     def ring(self) -> Value:
         return self.operands[0]
 
+    @property
+    def stage(self) -> Value:
+        """Of a ring of mbarriers."""
+        return self.operands[1]
+
+    @property
+    def parity(self) -> Value:
+        """Of the stage's round, in a ring of mbarriers."""
+        return self.operands[2]
+
+    def verify(self) -> None:
+        made = self.ring.owner
+        assert isinstance(made, Ring)
+        numbers = self.operands[1:]
+        self.require(len(numbers) == (self.takes if made.sync == "mbarriers" else 0), "stage and parity stand beside mbarriers")
+        self.require(all(value.type == TileType(i32) for value in numbers), "stage and parity are i32 scalars")
+
 
 @dataclass(eq=False, kw_only=True)
 class Acquire(RingOp, opcode="acquire", effect=Effect.SHARED):
-    """Wait until the next stage is free; copies may then be started into it. Operand: ring."""
+    """Wait until the next stage is free; copies may then be started into it. Operands: ring; of mbarriers stage and parity, and
+    `expected`, the bytes that those copies bring."""
+
+    takes = 2
+
+    expected: int = 0
+
+    def verify(self) -> None:
+        super().verify()
+        self.require((self.expected > 0) == (len(self.operands) > 1), "bytes are expected at mbarriers alone")
+        self.require(self.expected < 1 << 20, "an mbarrier counts up to 2^20 - 1 bytes")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -77,27 +111,35 @@ class Commit(RingOp, opcode="commit", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class Wait(RingOp, opcode="wait", effect=Effect.SHARED):
-    """Wait until the next stage is full. Operand: ring. With `groups`, at most `pending` groups of copies may then be
-    unfinished, those of this stage not among them; with `mbarriers` it says nothing and is 0."""
+    """Wait until the next stage is full. Operands: ring; of mbarriers stage and parity. With `groups`, at most `pending` groups
+    of copies may then be unfinished, those of this stage not among them; with `mbarriers` it says nothing and is 0."""
+
+    takes = 2
 
     pending: int = 0
 
     def verify(self) -> None:
+        super().verify()
         self.require(self.pending >= 0, f"{self.pending} groups cannot be pending")
+        self.require(len(self.operands) == 1 or not self.pending, "groups are pending of a ring of groups alone")
 
 
 @dataclass(eq=False, kw_only=True)
 class Drain(RingOp, opcode="drain", effect=Effect.SHARED):
-    """Wait for all copies that are under way into a ring; its stages are not read any more. Operand: ring."""
+    """Wait for all copies that are under way into a ring of groups; its stages are not read any more. Operand: ring."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Release(RingOp, opcode="release", effect=Effect.SHARED):
-    """All stages that were waited for but the newest `held` are no longer read. Operand: ring."""
+    """All stages that were waited for but the newest `held` are no longer read: of mbarriers, one, which is given. Operands:
+    ring; of mbarriers the stage."""
+
+    takes = 1
 
     held: int = 0
 
     def verify(self) -> None:
+        super().verify()
         self.require(self.held >= 0, f"{self.held} stages cannot be held")
 
 
@@ -117,8 +159,8 @@ class Barrier(Op, opcode="barrier", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class ProxyFence(Op, opcode="proxy_fence", effect=Effect.SHARED):
-    """What this thread wrote or copied to shared memory is there for products of warpgroups too, which read it through a proxy
-    of their own (PTX ISA, "Async proxy", `fence.proxy.async`). No operands."""
+    """What this thread wrote or copied to shared memory is there for products of warpgroups and copies through tensor maps too,
+    which use it through a proxy of their own (PTX ISA, "Async proxy", `fence.proxy.async`). No operands."""
 
     num_operands = num_results = 0
 
@@ -137,9 +179,9 @@ class SharedFree(Op, opcode="shared_free", effect=Effect.SHARED):
 @dataclass(eq=False, kw_only=True)
 class Roles(Op, opcode="roles", effect=Effect.CONTROL):
     """Parts of the block's warps run a region each, at the same time: role i has `warps[i]` of them, behind those of the roles
-    before it, and `registers[i]` a thread where that is not 0 (PTX ISA, `setmaxnreg`). All have met when it ends. No operands,
-    no results. A region sees scalars, tensors and shared memory from outside, and no tile: those are held by the block's
-    threads."""
+    before it, and `registers[i]` a thread where that is not 0 (PTX ISA, `setmaxnreg`). Where `alone[i]`, one thread runs the
+    region and the rest of the role does nothing. All have met when it ends. No operands, no results. A region sees scalars,
+    tensors and shared memory from outside, and no tile: those are held by the block's threads."""
 
     num_operands = num_results = 0
     has_regions = True
@@ -147,12 +189,12 @@ class Roles(Op, opcode="roles", effect=Effect.CONTROL):
     names: tuple[str, ...]
     warps: tuple[int, ...]
     registers: tuple[int, ...]
+    alone: tuple[bool, ...]
 
     def verify(self) -> None:
         count = len(self.regions)
-        self.require(
-            count >= 1 and count == len(self.names) == len(self.warps) == len(self.registers), "one region for each role"
-        )
+        told = {len(self.names), len(self.warps), len(self.registers), len(self.alone)}
+        self.require(count >= 1 and told == {count}, "one region for each role")
         self.require(len(set(self.names)) == count, "two roles share a name")
         self.require(min(self.warps) >= 1, "every role has a warp")
         self.require(all(not region.arguments for region in self.regions), "a role takes no arguments")

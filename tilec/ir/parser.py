@@ -251,5 +251,5 @@ def _required(op_class: type[Op]) -> frozenset[str]:
 def _fits(value: Any, options: tuple[Any, ...]) -> bool:
     if isinstance(value, tuple):
         items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
-        return any(tuple[kind, ...] in options and all(type(item) is kind for item in items) for kind in (int, str))
+        return any(tuple[kind, ...] in options and all(type(item) is kind for item in items) for kind in (int, str, bool))
     return type(value) in options or (type(value) is int and float in options)

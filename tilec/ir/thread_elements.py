@@ -9,6 +9,7 @@ of them live in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Final
 
 from tilec.diagnostics import CompileError, Diagnostic, Label
@@ -67,11 +68,11 @@ def too_long(function: Function) -> CompileError:
     return CompileError(Diagnostic("E0531", message) if found is None else _refusal("E0531", message, function, *found))
 
 
-def told(function: Function, value: Value) -> str:
+def told(value: Value) -> str:
     """A tile and what each thread holds of it, in words."""
     assert value.layout is not None
     shape = " x ".join(map(str, value.tile.shape))
-    count, threads = value.layout.num_registers, function.num_warps * 32
+    count, threads = value.layout.num_registers, 32 * prod(digit.extent for digit in value.layout.warps)
     return f"a tile of {shape} {value.tile.dtype}: {count} elements for each of {threads} threads"
 
 
@@ -86,5 +87,5 @@ def way_out(function: Function, value: Value) -> str:
 def _refusal(code: str, message: str, function: Function, op: Op, value: Value) -> Diagnostic:
     where = op.loc or function.loc
     note = f"a thread has 255 registers of 32 bits, and holds well up to {FITTING_ELEMENTS} elements of a tile"
-    label = Label(where, told(function, value)) if where else None
+    label = Label(where, told(value)) if where else None
     return Diagnostic(code, message, label, notes=(note,), hint=way_out(function, value))

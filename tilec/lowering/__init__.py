@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.artifact import AbiSlot
+from tilec.artifact import AbiSlot, TensorMapSpec
 from tilec.ir import ops, ops_launch, ops_staging, ops_sync, thread_elements
 from tilec.ir.core import Access, Function, Op
 from tilec.ir.lines import text_line
 from tilec.ir.shared_plan import shared_bytes
-from tilec.lowering import arithmetic, control, convert, launch, memory, products, reduce, staging, total
+from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
+from tilec.lowering import arithmetic, control, convert, launch, memory, products, reduce, rings, staging, total
 from tilec.lowering.context import Context, argument_of
 from tilec.lowering.launch_terms import symbol
 from tilec.lowering.rules import RULES
@@ -25,13 +26,13 @@ from tilec.target import Target
 
 __all__ = ["Lowered", "lower"]
 
-_RULES_OF: Final = (arithmetic, convert, launch, memory, products, reduce, staging)  # importing them fills `RULES`
+_RULES_OF: Final = (arithmetic, convert, launch, memory, products, reduce, rings, staging)  # importing them fills `RULES`
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block, and
-    whether the kernel waits by itself for the kernels before it."""
+    """MLIR text and the launch it needs: entry symbol, arguments in order, threads and dynamic shared bytes per block, whether
+    the kernel waits by itself for the kernels before it, and the maps among its arguments."""
 
     mlir: str
     entry: str
@@ -39,6 +40,7 @@ class Lowered:
     num_threads: int
     dynamic_shared_bytes: int
     dependent_launch: bool
+    tensor_maps: tuple[TensorMapSpec, ...] = ()
 
 
 def lower(function: Function, target: Target, *, min_blocks: int | None = None) -> Lowered:
@@ -56,7 +58,7 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
             elif isinstance(op, ops.If):
                 control.lower_if(context, op, run)
             elif isinstance(op, ops_sync.Roles):
-                control.lower_roles(op, run)
+                control.lower_roles(context, op, run)
             else:
                 RULES[type(op)](context, op)
             if len(context.lines) > thread_elements.MOST_OPERATIONS:
@@ -64,11 +66,12 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
         context.at_line(around)
 
     run(function.body.ops)
-    abi = _abi(function)
+    maps = tuple(TensorMapSpec(function.parameter_of(t).name, box.extents, box.swizzle) for t, box in context.maps)
+    abi = (*_abi(function), *(AbiSlot("tensor_map", spec.tensor) for spec in maps))
     waits = any(isinstance(op, ops_launch.WaitPrior) for op in function.body.ops)
     mlir = _module(function, context, min_blocks)
     total.check(mlir)
-    return Lowered(mlir, symbol(function.name), abi, context.threads, shared_bytes(function), waits)
+    return Lowered(mlir, symbol(function.name), abi, context.threads, shared_bytes(function), waits, maps)
 
 
 def _abi(function: Function) -> tuple[AbiSlot, ...]:
@@ -82,10 +85,11 @@ def _module(function: Function, context: Context, min_blocks: int | None) -> str
     pointers = [Argument(argument_of(p), p.access is Access.IN) for p in function.parameters if p.access is not None]
     sizes = [Argument(context.leaves[name].value) for name in function.dims]
     scalars = [Argument(argument_of(p)) for p in function.parameters if p.access is None]
+    maps = [Argument(value, size=MAP_BYTES, alignment=MAP_ALIGNMENT) for value in context.maps.values()]
     alignment = max((op.alignment for op in function.body.walk() if isinstance(op, ops_staging.SharedAlloc)), default=128)
     return kernel_module(
         symbol(function.name),
-        (*pointers, *sizes, *scalars),
+        (*pointers, *sizes, *scalars, *maps),
         context.lines,
         threads=context.threads,
         min_blocks=min_blocks,

@@ -7,8 +7,11 @@ of their dtype (`storage`); bool is i1.
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import cache
 
+from tilec.atoms.tma import Box
 from tilec.ir.core import Function, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
@@ -17,7 +20,7 @@ from tilec.ir.types import DType
 from tilec.lowering.launch_terms import launch_term, leaves_of, named
 from tilec.lowering.narrow_floats import narrowed
 from tilec.mlir.builder import Builder
-from tilec.mlir.types import GLOBAL, SsaValue, Type, floating, i1, i32, i64, integer
+from tilec.mlir.types import GLOBAL, PARAMETER, SsaValue, Type, floating, i1, i32, i64, integer
 
 
 @cache
@@ -49,6 +52,25 @@ class Context(Builder):
         self._held: dict[Value, list[SsaValue]] = {p.value: [argument_of(p)] for p in function.parameters}
         self._thread = self.special_register("tid.x")
         self._base = self.dynamic_shared()
+        self.role_number: int = 0
+        """Of the role whose region is written, from 1 on; 0 where all threads of the block run it."""
+        self.maps: dict[tuple[Value, Box], SsaValue] = {}
+        """Arguments that are tensor maps, in order."""
+
+    @contextmanager
+    def role(self, number: int, first: int, warps: int) -> Generator[None]:
+        """What is written inside is for the role of a number, of the warps from `first` on; its threads count from 0."""
+        outside = self._thread, self.threads, self.role_number
+        self.threads, self.role_number = 32 * warps, number
+        self._thread = self.sub(self._thread, 32 * first) if first else self._thread
+        yield
+        self._thread, self.threads, self.role_number = outside
+
+    def tensor_map(self, tensor: Value, box: Box) -> SsaValue:
+        """Address of the map for boxes of a tensor, i64."""
+        name = self.function.parameter_of(tensor).name
+        argument = self.maps.setdefault((tensor, box), named(f"{name}$map{len(self.maps)}", PARAMETER))
+        return self.address(argument, i64)
 
     def registers(self, value: Value) -> list[SsaValue]:
         """What this thread holds of a value."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from tilec.ir.core import Block, Op, VerifyError
+from tilec.ir.core import Block, Op
 from tilec.ir.ops import Constant, For, If
-from tilec.ir.ops_staging import AsyncCopy, SharedLoad
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops_staging import GroupMma, SharedLoad, StageCopy
+from tilec.ir.ops_sync import Roles, SharedFree
 from tilec.lowering.context import Context
 from tilec.mlir.types import SsaValue
 
@@ -64,11 +64,28 @@ def lower_if(context: Context, op: If, lower: Lower) -> None:
         context.assign(value, registers)
 
 
-def lower_roles(op: Roles, lower: Lower) -> None:
-    """One role is all threads; several are for a lowering to come."""
-    if len(op.regions) > 1:
-        raise VerifyError(f"roles: nothing lowers {len(op.regions)} of them yet")
-    lower(op.regions[0].ops)
+def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
+    """Each thread runs the region of its role; all meet behind it where there is something for them to do."""
+    op.require(not any(op.registers), "nothing lowers registers that roles pass on")
+
+    def run(number: int, first: int) -> None:
+        def own() -> None:
+            with context.role(number + 1, first, op.warps[number]):
+                alone = context.compare("eq", context.thread(), context.constant(0)) if op.alone[number] else None
+                with context.where(alone):
+                    lower(op.regions[number].ops)
+
+        if number == len(op.regions) - 1:
+            own()
+        else:
+            last = context.constant(32 * (first + op.warps[number]))
+            mine = context.compare("ult", context.thread(), last)
+            context.either(mine, own, lambda: run(number + 1, first + op.warps[number]))
+
+    run(0, 0)
+    body = context.function.body.ops
+    if len(op.regions) > 1 and any(not isinstance(one, SharedFree) for one in body[body.index(op) + 1 :]):
+        context.barrier()
 
 
 def _joined(groups: list[list[SsaValue]]) -> list[SsaValue]:
@@ -85,7 +102,7 @@ def _unroll(op: For) -> tuple[int, int, list[int]]:
     """How many turns to put into one, the step, and the loop variable of the turns left over at the end, which follow the loop;
     no unrolling where the number of turns is unknown or the body is pipelined."""
     bounds = [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)]
-    if len(bounds) < 3 or any(isinstance(inner, For | AsyncCopy | SharedLoad) for inner in op.regions[0].walk()):
+    if len(bounds) < 3 or any(isinstance(inner, For | StageCopy | SharedLoad | GroupMma) for inner in op.regions[0].walk()):
         return 1, 1, []
     lower, upper, step = (int(bound) for bound in bounds)
     turns = max(0, -(-(upper - lower) // step))

@@ -1,15 +1,15 @@
-"""Buffers in shared memory and what goes through them: rings, asynchronous copies into a stage, operands read out of one."""
+"""Buffers in shared memory and what goes through them: copies into a stage, operands read out of one."""
 
 from __future__ import annotations
 
-from tilec.atoms import cp_async, ldmatrix, mma_sync
+from tilec.atoms import cp_async, ldmatrix, mma_sync, tma
 from tilec.atoms.cp_async import Box, Edges
-from tilec.ir.core import Op, Value, VerifyError
-from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.core import Value
+from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.types import ScratchType
 from tilec.lowering.context import Context
 from tilec.lowering.positions import position
+from tilec.lowering.rings import full
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, i64
 
@@ -19,50 +19,6 @@ def lower_shared_alloc(context: Context, op: SharedAlloc) -> None:
     """A buffer is a fixed offset into the dynamic shared memory; of scratch, the pointer is made where it is first used."""
     scratch = isinstance(op.result.type, ScratchType)
     context.assign(op.result, [] if scratch else [context.offset(context.shared_base(), op.offset)])
-
-
-@lowers(Ring)
-def lower_ring(context: Context, op: Ring) -> None:
-    """A ring of groups is the order of instructions; nothing is kept of it."""
-    if op.sync != "groups":
-        raise VerifyError(f"ring: nothing lowers {op.sync} yet")
-
-
-@lowers(Acquire, Release, SharedFree)
-def lower_nothing(context: Context, op: Op) -> None:
-    """What others see to: stages of a ring of groups are free and read by the order of barriers, bytes by their plan."""
-
-
-@lowers(Barrier)
-def lower_barrier(context: Context, op: Barrier) -> None:
-    """Wait for all threads of the block."""
-    if op.scope != "block":
-        raise VerifyError(f"barrier: nothing lowers the scope {op.scope} yet")
-    context.barrier()
-
-
-@lowers(Commit)
-def lower_commit(context: Context, _: Commit) -> None:
-    """The thread's copies since the last group are one."""
-    context.commit_group()
-
-
-@lowers(Wait)
-def lower_wait(context: Context, op: Wait) -> None:
-    """For all groups of the thread but the newest ones."""
-    context.wait_group(op.pending)
-
-
-@lowers(Drain)
-def lower_drain(context: Context, _: Drain) -> None:
-    """For all groups of the thread."""
-    context.wait_group(0)
-
-
-@lowers(ProxyFence)
-def lower_proxy_fence(context: Context, _: ProxyFence) -> None:
-    """What is written so far is there for the async proxy."""
-    cp_async.proxy_fence(context)
 
 
 def stage_pointer(context: Context, buffer: Value, stage: Value) -> SsaValue:
@@ -94,6 +50,19 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
     cp_async.async_copy(
         context, Box(pointer, row_stride, edges), op.buffer.shared, stage, context.thread(), context.threads, op.vector
     )
+
+
+@lowers(TensorCopy)
+def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
+    """One thread copies the whole box, in as many parts as its rows need."""
+    made = op.buffer.owner
+    assert isinstance(made, SharedAlloc)
+    box = tma.box_of(op.source.tensor, op.buffer.shared, op.row_axis)
+    stage = stage_pointer(context, op.buffer, op.stage)
+    place = [context.scalar(value) for value in op.offsets]
+    barrier = full(context, made.operands[0], op.stage)
+    map_ = context.tensor_map(op.source, box)
+    tma.copy_stage(context, map_, box, op.row_axis, op.buffer.shared, stage, place, barrier)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

@@ -44,7 +44,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "scf.for": ("step", "iter_args"),
     "scf.yield": (),
     "nvvm.shfl.sync": ("bfly",),
-    "nvvm.barrier": (),
+    "nvvm.barrier": ("id", "number_of_threads"),
     "nvvm.cp.async.commit.group": (),
     "nvvm.cp.async.wait.group": (),
     **{f"nvvm.read.ptx.sreg.{name}": () for name in ("tid.x", *(f"{n}ctaid.{axis}" for n in ("", "n") for axis in "xyz"))},
@@ -77,6 +77,12 @@ INLINE: Final = tuple(
         r"atom\.relaxed\.gpu\.global\.cas\.b32 seen, \[\$0\], old, new; setp\.eq\.b32 same, seen, old; mov\.b32 old, seen; "
         r"@!same bra again; done: \}",
         r"wgmma\.wait_group\.sync\.aligned \d+;",
+        r"mbarrier\.init\.shared::cta\.b64 \[\$0\], \d+;",
+        r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[\$0\], \d+;",
+        r"@\$1 mbarrier\.arrive\.shared::cta\.b64 _, \[\$0\];",
+        r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[\$0\], \$1; @!done bra again; \}",
+        rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes "
+        rf"\[\$0\], \[\$1, {_LIST}\], \[{_REGISTER}\];",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )
@@ -91,9 +97,11 @@ _COMPARISONS: Final = frozenset(
 )
 _HEAD: Final = re.compile(r"llvm\.func @[\w$]+\((?P<arguments>.*)\) attributes \{nvvm\.kernel, nvvm\.reqntid = array<i32: \d+>"
                           r"(?:, nvvm\.minctasm = \d+ : i32)?\} \{")  # fmt: skip
-_ARGUMENT: Final = re.compile(r"%[\w$]+: (?:!llvm\.ptr<1> \{(?P<promise>[^}]*)\}|i\d+|f16|bf16|f32)")
+_BYTES: Final = r"!llvm\.ptr \{llvm\.byval = !llvm\.array<128 x i8>, llvm\.align = 64 : i64, nvvm\.grid_constant\}"
+"""A tensor map: nothing writes it, and the launcher aligns it (`MAP_ALIGNMENT`)."""
+_ARGUMENT: Final = re.compile(rf"%[\w$]+: (?:!llvm\.ptr<1> \{{(?P<promise>[^}}]*)\}}|{_BYTES}|i\d+|f16|bf16|f32)")
 _LINE: Final = re.compile(r"(?:(?P<result>%[\w$]+)(?::\d+)? = )?(?P<name>[a-z][\w.]*)(?P<rest>.*)")
-_TYPE: Final = re.compile(r"!llvm\.(?:ptr<[13]>|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
+_TYPE: Final = re.compile(r"!llvm\.(?:ptr(?:<[13]>|(?!<))|struct<\([^)]*\)>|array<0 x i8>)|vector<\d+x\w+>")
 _NOT_WORDS: Final = re.compile(r"[%@][\w$#]+|\b(?:i\d+|f16|bf16|f32|to|0x[0-9A-F]+|\d+)\b")
 _SOURCE: Final = re.compile(r"// line \d+")
 _NAME: Final = re.compile(r"[%^]\w+")

@@ -268,6 +268,13 @@ class Builder(Writer):
         """Wait for all threads of the block."""
         self._effect("nvvm.barrier")
 
+    def part_barrier(self, number: int, threads: int) -> None:
+        """Wait for so many threads, who all come to the barrier of this number, 1 to 15; 0 is that of the block."""
+        if not 1 <= number <= 15 or threads % 32 or threads < 32:
+            raise VerifyError(f"MLIR: no barrier {number} of {threads} threads")
+        named, count = self.constant(number), self.constant(threads)
+        self._effect(f"nvvm.barrier id = {named.name} number_of_threads = {count.name}")
+
     def commit_group(self) -> None:
         """End this thread's group of asynchronous copies."""
         self._effect("nvvm.cp.async.commit.group")

@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilec.mlir.builder import DYNAMIC_SHARED
-from tilec.mlir.types import GLOBAL, SsaValue
+from tilec.mlir.types import GLOBAL, PARAMETER, SsaValue
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument of a kernel. What is promised of a pointer to global memory: it is the only way to what the kernel writes
-    through it, and with `read_only` nothing is written through it."""
+    through it, and with `read_only` nothing is written through it. What is passed as bytes has so many (`size`), aligned to
+    `alignment`, and stays where the launch put it."""
 
     value: SsaValue
     read_only: bool = False
+    size: int = 0
+    alignment: int = 0
 
 
 def kernel_module(
@@ -43,6 +46,9 @@ def kernel_module(
 
 def _argument(argument: Argument) -> str:
     text = f"{argument.value.name}: {argument.value.type}"
+    if argument.value.type is PARAMETER:
+        bytes_ = f"!llvm.array<{argument.size} x i8>"
+        return f"{text} {{llvm.byval = {bytes_}, llvm.align = {argument.alignment} : i64, nvvm.grid_constant}}"
     if argument.value.type is not GLOBAL:
         return text
     return f"{text} {{{'llvm.noalias, llvm.readonly' if argument.read_only else 'llvm.noalias'}}}"

@@ -43,6 +43,8 @@ bf16: Final = Type("bf16", "float", 16)
 f32: Final = Type("f32", "float", 32)
 GLOBAL: Final = Type("!llvm.ptr<1>", "pointer")
 SHARED: Final = Type("!llvm.ptr<3>", "pointer")
+PARAMETER: Final = Type("!llvm.ptr", "pointer")
+"""To an argument that is passed as bytes."""
 
 _INTEGERS: Final = {type.bits: type for type in (i1, i8, i16, i32, i64)}
 _FLOATS: Final = {type.text: type for type in (f16, bf16, f32)}

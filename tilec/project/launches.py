@@ -48,7 +48,7 @@ class Contract:
     @staticmethod
     def of_manifest(manifest: Manifest) -> Contract:
         """That of a built artifact."""
-        names = {slot.name for slot in manifest.abi if slot.kind != "pointer"} | {
+        names = {slot.name for slot in manifest.abi if slot.kind not in ("pointer", "tensor_map")} | {
             name for spec in manifest.tensors for expr in (*spec.dims, *(spec.strides or ())) for name in expr.symbols()
         }
         return Contract(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tilec.diagnostics import CompileError, Span
 from tilec.project.models import Constant
-from tilec.schedule import COPIES, OVERRIDES, PRODUCTS, Overrides, Pipeline, Role, Schedule, problems
+from tilec.schedule import COPIES, OVERRIDES, PRODUCTS, Overrides, Pipeline, Role, Schedule, problems, tma_roles
 from tilec.spelling import ask_first
 from tilec.target import Target
 
@@ -93,10 +93,12 @@ def _rules(
 def _alone(overrides: Overrides) -> Schedule:
     """A schedule of what is fixed, and of what never is a problem."""
     stages = overrides.stages or 2
-    copy = overrides.copy or ("load" if stages == 1 else "cp_async")
-    loops = (Pipeline(stages, copy, overrides.mma or "mma_sync"),)
+    copy = overrides.copy or ("tma" if overrides.consumers else "load" if stages == 1 else "cp_async")
+    by_tma = copy == "tma"
+    loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
+    roles = tma_roles(overrides.consumers or 1) if by_tma else (Role("all", overrides.warps or 1),)
     return Schedule(
-        (Role("all", overrides.warps or 1),), loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
+        roles, loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
         overrides.order or "grid", overrides.split or 1,
     )  # fmt: skip
 

@@ -182,7 +182,7 @@ def _kernel(data: Any, arch: str, blobs: dict[str, Blob], where: str) -> Bundled
         raise ValueError(f"`{name}` is for {manifest.arch}, the bundle for {arch}")
     if manifest.digests.get("cubin") != blob:
         raise ValueError(f"`{name}`: its code is not the one that its manifest describes")
-    unknown = _symbols(manifest) - {slot.name for slot in manifest.abi if slot.kind != "pointer"}
+    unknown = _symbols(manifest) - {slot.name for slot in manifest.abi if slot.kind not in ("pointer", "tensor_map")}
     if unknown:
         raise ValueError(f"`{name}`: nothing at launch gives `{min(unknown):.80}` a value")
     if name.split("-")[0] != manifest.kernel:

@@ -7,13 +7,20 @@ return code is checked; a failure is a `DriverError` with the driver's own name 
 from __future__ import annotations
 
 import importlib
+import struct
 from typing import Any, Final, NoReturn, Protocol
 
 from tilec.runtime.errors import LaunchError
+from tilec.runtime.tensor_maps import TensorMapRequest
 
 COMPUTE_CAPABILITY_MAJOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"
 COMPUTE_CAPABILITY_MINOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR"
 SHARED_MEMORY_OPTIN: Final = "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"
+MAP_TYPES: Final = {
+    "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i8": "UINT8",
+    "u8": "UINT8", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
+}  # fmt: skip
+"""Elements of a tensor map by dtype, as the driver names them."""
 DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
@@ -69,6 +76,10 @@ class Driver(Protocol):
     ) -> None:
         """Enqueue; `parameters` is the address of an array of pointers to the argument values. With `overlap`, the launch does
         not wait for the kernel before it on the stream; the kernel itself does."""
+        ...
+
+    def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
+        """The 128 bytes of a tensor map; nothing is enqueued."""
         ...
 
     def allocate(self, size: int, stream: int) -> int: ...
@@ -232,6 +243,25 @@ class CudaDriver:
         config.attrs = [attribute]
         config.numAttrs = 1
         return config
+
+    def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
+        """The 128 bytes of a tensor map, whose copies read zeros outside of the tensor."""
+        api, number, long = self._api, self._api.cuuint32_t, self._api.cuuint64_t
+        made = self._call(
+            "cuTensorMapEncodeTiled",
+            getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{MAP_TYPES[request.dtype]}"),
+            len(request.dims),
+            request.pointer,
+            [long(extent) for extent in request.dims],
+            [long(stride) for stride in request.strides],
+            [number(extent) for extent in request.box],
+            [number(1)] * len(request.dims),
+            api.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{request.swizzle}B"),
+            api.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            api.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        return struct.pack("<16Q", *map(int, made.opaque))
 
     def allocate(self, size: int, stream: int) -> int:
         """Stream-ordered allocation."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tilec.artifact import Manifest, manifest_from_json
 from tilec.cubin_image import check_image
+from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.regular_file import read_regular
 from tilec.runtime.scalars import pack_scalar
+from tilec.runtime.tensor_maps import TensorMaps
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 from tilec.strict_json import parse
 
@@ -31,8 +33,9 @@ MAX_MANIFEST: Final = 8 << 20
 MAX_CUBIN: Final = 256 << 20
 """Bytes of the two files of an artifact."""
 
-ARGUMENT_FORMATS: Final = {"pointer": "Q", "dim": "i4x", "stride": "q"}
-"""How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes."""
+ARGUMENT_FORMATS: Final = {"pointer": "Q", "dim": "i4x", "stride": "q", "tensor_map": "8x"}
+"""How `struct` packs an argument into eight bytes, by the kind of its slot; scalars come as bytes, tensor maps lie
+elsewhere."""
 
 
 class Plan:
@@ -45,14 +48,17 @@ class Plan:
         self.checked = launch
         self.trusted = trusted
         self._keep = keep
-        # Eight bytes for each argument, then the array of their addresses that the driver takes.
+        # Eight bytes for each argument, then the array of their addresses that the driver takes, then tensor maps.
         abi = kernel.manifest.abi
-        values = [argument(kernel.manifest, launch, slot.kind, slot.name) for slot in abi]
+        values = packed_arguments(kernel.manifest, launch)
+        maps = kernel.maps.of(launch.views)
         room = 8 * max(1, len(abi))
-        self._storage = ctypes.create_string_buffer(2 * room)
+        self._storage = ctypes.create_string_buffer(2 * room + MAP_ALIGNMENT + len(maps))
         self.storage = base = ctypes.addressof(self._storage)
         struct.pack_into(kernel.argument_format, self._storage, 0, *values)
-        struct.pack_into(f"<{len(abi)}Q", self._storage, room, *range(base, base + 8 * len(abi), 8))
+        self.maps = base + 2 * room + -(base + 2 * room) % MAP_ALIGNMENT
+        ctypes.memmove(self.maps, maps, len(maps))
+        struct.pack_into(f"<{len(abi)}Q", self._storage, room, *addresses(kernel.manifest, base, base, self.maps))
         self.parameters = base + room
         self._driver: Driver = kernel.device.driver
 
@@ -86,6 +92,7 @@ class Kernel:
                 given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
             )  # fmt: skip
         self.checked = Checked()
+        self.maps = TensorMaps(manifest, device.driver)
         self.argument_format = "<" + "".join(ARGUMENT_FORMATS.get(slot.kind, "8s") for slot in manifest.abi)
         self._module = device.driver.load_module(cubin)
         self.function = device.driver.function(self._module, manifest.entry)
@@ -193,6 +200,21 @@ def _check_architecture(manifest: Manifest, device: Device) -> None:
         )  # fmt: skip
     if manifest.cluster != 1:
         raise LaunchError("E0916", "cluster launches are not supported", kernel=manifest.kernel, given=str(manifest.cluster))
+
+
+def packed_arguments(manifest: Manifest, launch: Launch) -> list[int | bytes]:
+    """What `argument_format` packs."""
+    return [argument(manifest, launch, slot.kind, slot.name) for slot in manifest.abi if slot.kind != "tensor_map"]
+
+
+def addresses(manifest: Manifest, pointers: int, others: int, maps: int) -> Iterator[int]:
+    """Where each argument lies: its eight bytes in one of two storages, or the next of the tensor maps."""
+    for place, slot in enumerate(manifest.abi):
+        if slot.kind == "tensor_map":
+            yield maps
+            maps += MAP_BYTES
+        else:
+            yield (pointers if slot.kind == "pointer" else others) + 8 * place
 
 
 def argument(manifest: Manifest, launch: Launch, kind: str, name: str) -> int | bytes:

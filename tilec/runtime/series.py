@@ -9,24 +9,29 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from tilec.runtime.contract import Launch, check_launch
 from tilec.runtime.errors import LaunchError
-from tilec.runtime.kernel import Kernel, argument
+from tilec.runtime.kernel import Kernel, addresses, packed_arguments
 from tilec.runtime.tensors import TensorView, contiguous_strides
 from tilec.runtime.values import Evidence, check_evidence
+
+_NOWHERE: Final = TensorView(0, "u8", (), ())
+"""Stands for all tensors where only numbers are packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What a series is launched with: its arguments but for pointers, eight bytes each, and its grid."""
+    """What a series is launched with: its arguments but for pointers, eight bytes each, its grid, and the tensor maps of every
+    launch."""
 
     packed: bytes
     grid: tuple[int, int, int]
+    maps: tuple[bytes, ...] = ()
 
 
 class Series:
@@ -48,9 +53,8 @@ class Series:
         self._addresses = (ctypes.c_uint64 * (len(slots) * len(plans)))()
         self.parameters = tuple(ctypes.addressof(self._addresses) + 8 * len(slots) * i for i in range(len(plans)))
         for i, plan in enumerate(plans):
-            for j, slot in enumerate(slots):
-                base = plan.storage if slot.kind == "pointer" else shared
-                self._addresses[i * len(slots) + j] = base + 8 * j
+            for j, address in enumerate(addresses(kernel.manifest, plan.storage, shared, plan.maps)):
+                self._addresses[i * len(slots) + j] = address
         self._elements = {name: prod(view.shape) for name, view in plans[0].checked.views.items()}
         self.grid = plans[0].grid
         self.use(self._packed(plans[0].checked))
@@ -81,6 +85,8 @@ class Series:
     def use(self, numbers: Numbers) -> None:
         """Let every launch from now on have these numbers."""
         ctypes.memmove(self._numbers, numbers.packed, len(numbers.packed))
+        for plan, maps in zip(self._keep, numbers.maps, strict=True):
+            ctypes.memmove(plan.maps, maps, len(maps))
         self.grid = numbers.grid
 
     def launch(self, index: int, stream: int, *, overlap: bool = False) -> None:
@@ -93,9 +99,14 @@ class Series:
         )
 
     def _packed(self, launch: Launch) -> Numbers:
-        manifest = self.kernel.manifest
-        values = [0 if slot.kind == "pointer" else argument(manifest, launch, slot.kind, slot.name) for slot in manifest.abi]
-        return Numbers(struct.pack(self.kernel.argument_format, *values), launch.grid)
+        values = packed_arguments(self.kernel.manifest, replace(launch, views=dict.fromkeys(launch.views, _NOWHERE)))
+        return Numbers(struct.pack(self.kernel.argument_format, *values), launch.grid, tuple(self._maps(launch)))
+
+    def _maps(self, launch: Launch) -> Iterator[bytes]:
+        """The maps of every launch, for tensors of the shapes of `launch` at their own places."""
+        for plan in self._keep:
+            own = plan.checked.views
+            yield self.kernel.maps.of({n: replace(view, pointer=own[n].pointer) for n, view in launch.views.items()})
 
 
 def _shapes(arguments: Mapping[str, Any]) -> dict[str, Any]:

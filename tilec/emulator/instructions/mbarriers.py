@@ -1,8 +1,9 @@
 """`mbarrier`: barriers in shared memory that count arrivals and bytes, and what their phases order.
 
 PTX ISA, "Parallel synchronization and communication instructions: mbarrier". An arrival releases what the thread did, a wait
-that passes acquires it. A thread that waits for an unfinished phase sleeps until it is finished; if it never is, the launch is
-a deadlock. Bulk copies that count bytes on a barrier land when somebody looks at it, or when nobody else can run.
+that passes acquires it. A thread that waits for an unfinished phase sleeps until it is finished, or under a seed gives up now
+and then, as `try_wait` may; if it never is, the launch is a deadlock. Bulk copies that count bytes on a barrier land when
+somebody looks at it, or when nobody else can run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from tilec.emulator.transaction_barrier import BarrierMisuse, TransactionBarrier
 Index = NDArray[np.int64]
 Token = NDArray[np.int64]
 BYTES = 8
+GIVES_UP = 0.2
+"""How often, under a seed, `try_wait` comes back before the phase is complete: its time limit is the chip's own affair."""
 
 
 @dataclass(slots=True)
@@ -251,7 +254,7 @@ def _wait(d: Decoder, barriers: Mbarriers, operation: str) -> Step:
         if not asleep:
             target(frame, passed, None)
             return None
-        if operation == "test_wait":
+        if operation == "test_wait" or (machine.seed and machine.random.random() < GIVES_UP):
             target(frame, passed, None)
             machine.scheduler.yield_turn()
             return machine.park(frame, d.index + 1)

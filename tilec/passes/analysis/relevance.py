@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
-from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops_staging import StageCopy
 
 
 def deciding_ops(function: Function) -> list[Op]:
@@ -21,11 +21,11 @@ def deciding_ops(function: Function) -> list[Op]:
 
 def trusted_ops(function: Function) -> set[Op]:
     """Operations that an index in an `unsafe` block is computed from: there, nobody has proven that they do not wrap."""
-    accesses = (op for op in function.body.walk() if isinstance(op, MemoryOp | AsyncCopy))
+    accesses = (op for op in function.body.walk() if isinstance(op, MemoryOp | StageCopy))
     return _sources_of(function, [value for op in accesses if op.unsafe is not None for value in _places(op)])
 
 
-def _places(op: MemoryOp | AsyncCopy) -> list[Value]:
+def _places(op: MemoryOp | StageCopy) -> list[Value]:
     return op.places if isinstance(op, MemoryOp) else op.offsets
 
 

@@ -1,7 +1,7 @@
-"""Decides how the threads of a block run a proven kernel: pipelines, versions of loops, layouts, conversions, meetings.
+"""Decides how the threads of a block run a proven kernel: pipelines, versions of loops, layouts, conversions, meetings, roles.
 
 `choose` makes the schedule, a value; `prepare` says the order of the passes that follow it; each pass has a file, and
-`meeting_check` and `ring_check` judge the result.
+`verify` judges the result, with `meeting_check` and `ring_check`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ and cannot be is refused (E0809) at its place in the build file. Rules:
 
 1. Warps: those that suit every product; without products, enough that a thread holds its share of the largest tile well.
 2. Copies run ahead in every loop that can have them, on groups of four warps where the product is one that `wgmma` makes.
+   Where `tma` is asked for, they are a role's of their own, and one or two groups multiply.
 3. Stages: as many as let `blocks` blocks share a multiprocessor, but two at least; without `blocks`, three or more where two
    blocks then share one, else what one block can have. Fewer where scratch beside the rings needs the room.
 """
@@ -15,17 +16,28 @@ import dataclasses
 from dataclasses import replace
 from typing import Final
 
-from tilec.atoms import mma_sync
+from tilec.atoms import mma_sync, wgmma
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
-from tilec.passes.schedule import conversions, exchanges, layout
+from tilec.passes.schedule import conversions, exchanges, layout, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
-from tilec.schedule import NOT_AHEAD, NOTHING_FIXED, Overrides, Pipeline, Problem, Role, Schedule, problems
+from tilec.schedule import (
+    MOST_WARPS,
+    NOT_AHEAD,
+    NOTHING_FIXED,
+    Overrides,
+    Pipeline,
+    Problem,
+    Role,
+    Schedule,
+    problems,
+    tma_roles,
+)
 from tilec.target import Target
 
 MAX_STAGES: Final = 4
@@ -46,7 +58,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     canonicalize(draft)
     warps = function.num_warps or wanted.warps or product_warps(draft) or tile_warps(draft)
     schedule = Schedule(
-        (Role("all", warps),),
+        tma_roles(wanted.consumers or _consumers(draft)) if wanted.copy == "tma" else (Role("all", warps),),
         (),
         wanted.blocks,
         bool(wanted.persistent),
@@ -58,7 +70,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
-    found = [*problems(schedule, target), *_unmet(schedule, wanted)] or _too_large(draft, schedule, target, wanted)
+    found = [*_unmet(schedule, wanted), *problems(schedule, target), *_too_few_registers(draft, schedule)]
+    found = found or _too_large(draft, schedule, target, wanted)
     if found:
         raise refusal(function, found[0], wanted, target)
     return schedule
@@ -66,10 +79,29 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
 
 def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
     """What is wanted of pipelines that are not there."""
-    parts = [part for part in ("stages", "copy", "mma") if part in wanted.given()]
+    parts = [part for part in ("stages", "copy", "mma", "consumers") if part in wanted.given()]
     if parts and not schedule.pipelines:
         return [Problem(parts[0], f"no loop of it feeds a product, so that `{parts[0]}` says nothing", "leave it out")]
+    if wanted.consumers is not None and wanted.copy != "tma":
+        return [Problem("consumers", "`consumers` are of copies by `tma`", 'write `copy = "tma"` too, or `warps` instead')]
+    if wanted.warps is not None and wanted.warps != schedule.warps:
+        text = f"{wanted.warps} warps where consumers and producer have {schedule.warps}"
+        return [Problem("warps", text, "leave `warps` out, or choose another number of `consumers`")]
     return []
+
+
+def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
+    """Blocks beside each other that leave a thread less than an instruction of `wgmma` takes."""
+    if all(loop.mma != "wgmma" for loop in schedule.pipelines) or not 1 <= schedule.warps <= MOST_WARPS:
+        return []
+    blocks = schedule.blocks or 1
+    left = wgmma.REGISTERS_OF_BLOCKS // (blocks * 32 * schedule.warps) // 8 * 8
+    columns = max(op.result.tile.shape[1] for op in draft.body.walk() if isinstance(op, Mma))
+    if left >= wgmma.least_registers(columns):
+        return []
+    text = f"{blocks} blocks of {schedule.warps} warps leave {left} registers a thread; a product of {columns} columns takes"
+    part = "blocks" if schedule.blocks else "consumers" if len(schedule.roles) > 1 else "warps"
+    return [Problem(part, f"{text} {wgmma.least_registers(columns)}", "choose fewer, or tiles of fewer columns")]
 
 
 def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> list[Problem]:
@@ -102,6 +134,12 @@ def product_warps(function: Function) -> int:
         if all(mma_sync.choose_warps(rows, columns, count) is not None for rows, columns in products)
     ]
     return max(suiting, default=most)
+
+
+def _consumers(function: Function) -> int:
+    """Groups of four warps that share the rows of every product: two where each then has whole tiles of 64 rows."""
+    rows = [op.result.tile.shape[0] for op in function.body.walk() if isinstance(op, Mma)]
+    return 2 if rows and all(count % (2 * wgmma.GROUP_M) == 0 for count in rows) else 1
 
 
 def tile_warps(function: Function) -> int:
@@ -140,23 +178,42 @@ def pipelines_of(
     """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else took shared memory. Staging
     itself says which loops those are, on a copy."""
     found: list[Pipeline] = []
+    made = _copy(draft)
+    made.num_warps = schedule.tile_warps
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
+        if found[-1].copy == "tma":
+            problem = _no_tma(made, candidate, target)
+            if problem is not None:
+                raise refusal(draft, problem, wanted, target)
+            return found[-1]
         if found[-1].mma == "wgmma" and (not candidate.suits_groups or found[-1].stages < LEAST_GROUP_STAGES):
             text = f"its product is none that `wgmma` makes in {found[-1].stages} stages"
             raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {LEAST_GROUP_STAGES} stages"), wanted, target)
         return found[-1]
 
-    made = _copy(draft)
-    made.num_warps = schedule.warps
     stage_by(made, decide)
     return tuple(found)
+
+
+def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem | None:
+    """Why copies through tensor maps cannot feed a loop."""
+    if "wgmma" not in target.families:
+        text = f"`tma` feeds `wgmma`, which {target} has not"
+    elif not candidate.suits_groups:
+        text = f"`tma` feeds `wgmma`, which does not make its product on {function.num_warps} warps"
+    else:
+        text = tensor_staging.problem(function, candidate.loop, candidate.operands) or ""
+    return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None
 
 
 def _pipeline(
     candidate: Candidate, blocks: int | None, target: Target, wanted: Overrides, limit: int | None
 ) -> Pipeline:  # fmt: skip
+    if wanted.copy == "tma":
+        room = _stages(replace(candidate, used_bytes=tensor_staging.HEAD_BYTES), blocks, target, MAX_GROUP_STAGES)
+        return Pipeline(wanted.stages or min(limit or MAX_GROUP_STAGES, room), "tma", wanted.mma or "wgmma")
     grouped = "wgmma" in target.families and candidate.suits_groups if wanted.mma is None else wanted.mma == "wgmma"
     if wanted.stages is not None:
         stages = wanted.stages
@@ -191,7 +248,7 @@ def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> 
 def _laid_out(draft: Function, schedule: Schedule) -> Function:
     """A copy as far as its use of shared memory needs it."""
     made = _copy(draft)
-    made.num_warps = schedule.warps
+    made.num_warps = schedule.tile_warps
     stage(made, schedule)
     layout.assign(made)
     conversions.convert(made)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.layout import Digit, Layout
 from tilec.ir.ops import For
-from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops_staging import StageCopy
+from tilec.ir.ops_sync import Roles
 from tilec.ir.touches import Touch, Touches, may_conflict, touches
 
 
@@ -38,7 +39,7 @@ def check(function: Function) -> None:
 def _refuse_early_copies(function: Function) -> None:
     written = {op.operands[0] for op in function.body.walk() if op.effect in (Effect.WRITE, Effect.ATOMIC)}
     for op in function.body.walk():
-        if isinstance(op, AsyncCopy) and op.source in written:
+        if isinstance(op, StageCopy) and op.source in written:
             raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
 
 
@@ -56,24 +57,32 @@ class _Graph:
 
     following: dict[Op, list[_Edge]] = field(default_factory=dict[Op, list[_Edge]])
     inside: dict[Value, frozenset[For]] = field(default_factory=dict[Value, frozenset[For]])
+    role: dict[Op, Block | None] = field(default_factory=dict[Op, "Block | None"])
 
-    def block(self, block: Block, ends: list[Op], loops: tuple[For, ...] = ()) -> list[Op]:
-        """Add a block that is entered from `ends`; the operations it ends in."""
+    def block(self, block: Block, ends: list[Op], loops: tuple[For, ...] = (), role: Block | None = None) -> list[Op]:
+        """Add a block that is entered from `ends`; the operations it ends in. `role` is the region of the role that runs it."""
         for op in block.ops:
             for end in ends:
                 self.following[end].append(_Edge(op))
             self.following[op] = []
+            self.role[op] = role
             ends = [op]
             self.inside |= dict.fromkeys(op.results, frozenset(loops))
             if isinstance(op, For):
                 (body,) = op.regions
                 self.inside |= dict.fromkeys(body.arguments, frozenset((*loops, op)))
-                for end in self.block(body, [op], (*loops, op)):
+                for end in self.block(body, [op], (*loops, op), role):
                     if end is not op:
                         self.following[end].append(_Edge(op, op))
             elif op.regions:
-                ends = [end for region in op.regions for end in self.block(region, [op], loops)]
+                inner = [region if isinstance(op, Roles) else role for region in op.regions]
+                pairs = zip(op.regions, inner, strict=True)
+                ends = [end for region, within in pairs for end in self.block(region, [op], loops, within)]
         return ends
+
+    def meets(self, op: Op, start: Op) -> bool:
+        """Whether the threads that `start` was done by are all at the meeting `op`: one of a role is for its own threads."""
+        return getattr(op, "scope", "block") == "block" or self.role[op] is self.role[start]
 
     def close(self, ends: list[Op]) -> None:
         """The kernel ends here."""
@@ -97,7 +106,7 @@ def _follow(start: Op, touch: Touch, graph: _Graph, found: dict[Op, Touches]) ->
         for later in made.made:
             if may_conflict(touch, later) and not _is_ordered(touch, later, rounds, graph):
                 raise VerifyError(f"no meeting of the block's threads between {_at(start)} and {_at(op)}")
-        if not made.meets:
+        if not (made.meets and graph.meets(op, start)):
             pending += [(following, rounds) for following in graph.following[op]]
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.layout import Digit, Layout
 from tilec.ir.ops import For
-from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops_staging import StageCopy
 from tilec.ir.ops_sync import Barrier
 from tilec.ir.touches import Touch, Touches, may_conflict, touches
 
@@ -160,5 +160,5 @@ class _Walk:
         each, and one meeting before them all does."""
         if not op.regions or isinstance(op, For):
             return False
-        copies = [inner for region in op.regions for inner in region.ops if isinstance(inner, AsyncCopy)]
+        copies = [inner for region in op.regions for inner in region.ops if isinstance(inner, StageCopy)]
         return any(self._conflict(state, self.touches[copy].made) for copy in copies)

@@ -56,7 +56,7 @@ def notes(function: Function, target: Target) -> tuple[Note, ...]:
     heaviest = largest(function)
     if heaviest is not None:
         op, value = heaviest
-        found.append(Note("spill", text_line(op), told(function, value), way_out(function, value)))
+        found.append(Note("spill", text_line(op), told(value), way_out(function, value)))
     return tuple({(note.kind, note.text): note for note in reversed(found)}.values())[::-1]
 
 

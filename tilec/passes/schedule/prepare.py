@@ -12,9 +12,10 @@ from tilec.passes.schedule import (
     in_range,
     layout,
     meetings,
-    overlap,
+    roles,
     staging,
     versioning,
+    wait_prior,
 )
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.choose import choose
@@ -32,7 +33,7 @@ def prepare(
 ) -> Function:
     """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
     blocks from masks, mark divisions and shifts that need no guard, decide layouts and vectors, let threads meet where they
-    must; in place, and as the schedule says. Where that is not given, it is chosen here.
+    must, give each role its part; in place, and as the schedule says. Where that is not given, it is chosen here.
 
     `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; the VerifyError
     names the pass that broke a rule. CompileError E0530 where a thread would hold too much of a tile, E0507 where shared memory
@@ -42,9 +43,9 @@ def prepare(
         schedule = choose(function, target, schedule)
     canonicalize(function)
     _check(function, "canonicalize")
-    overlap.overlap(function)
-    _check(function, "overlap")
-    function.num_warps = schedule.warps
+    wait_prior.insert(function)
+    _check(function, "wait_prior")
+    function.num_warps = schedule.tile_warps
     staging.stage(function, schedule)
     _check(function, "staging")
     versioning.version(function)
@@ -60,6 +61,8 @@ def prepare(
     _check(function, "exchanges")
     meetings.meet(function)
     _check(function, "meetings")
+    roles.split(function, schedule)
+    _check(function, "splitting roles")
     _refuse_too_large(function, target)
     verify(function, target)
     return function

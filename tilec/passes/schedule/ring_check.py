@@ -12,6 +12,8 @@ loop's bounds are computed, all else is unknown.
 - A read, by threads or by a product of warpgroups, is of a stage that was waited for and not released, and of the copy for this
   turn. Of a ring of groups, all threads have met since the wait. A product needs a fence of its proxy between wait and meeting
   (PTX ISA, "Async proxy").
+- What is done with a ring of mbarriers names the stage and the parity of its turn; the bytes that are expected are those of the
+  copies, and the mbarriers are used once all know of them. Where a buffer is freed, all copies into it have been waited for.
 - Roles run side by side, each until a ring of mbarriers makes it wait. Rings are queues, so what each sees does not depend on
   who goes first; where all wait, none ever goes on.
 - Scratch takes no bytes of a ring with copies or products under way; none are left where a ring is freed and at the end.
@@ -20,19 +22,16 @@ loop's bounds are computed, all else is unknown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Constant, For, If
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, WaitMma
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, Roles, SharedFree, Wait
-from tilec.ir.touches import Touches, touches
-from tilec.passes.schedule.ring_state import Queue, Role, Stage, There, left_over, number
+from tilec.ir.ops_sync import Acquire, Ring, Roles, Wait
+from tilec.ir.touches import touches
+from tilec.passes.schedule.ring_state import Role
+from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
 OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
-Steps = Generator[Op]
-"""A run, which gives the operation at which it has to wait."""
 
 
 def check(function: Function) -> None:
@@ -45,25 +44,16 @@ def check(function: Function) -> None:
     begins = [int(op.lower.owner.value) for op in loops if isinstance(op.lower.owner, Constant)]
     # Loops that end at the same value and begin apart do not have the same number of turns: one run is as much longer.
     for turns in sorted({0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))}):
-        run = _Run(turns, found)
+        run = _Run(found, turns=turns)
         run.bound(loops)
         for op in run.block(function.body):
-            raise VerifyError(f"{_at(op)} waits for ever")
+            raise VerifyError(f"{at(op)} waits for ever")
         run.end(f"{function.name}: copies or products are under way at the end")
 
 
 @dataclass(eq=False, slots=True)
-class _Run:
-    turns: int
-    touches: dict[Op, Touches]
-    env: dict[Value, int] = field(default_factory=dict[Value, int])
-    there: dict[Stage, There] = field(default_factory=dict[Stage, There])
-    started: dict[Value, int] = field(default_factory=dict[Value, int])  # copies into each buffer by this pipeline
-    rings: dict[Value, Queue] = field(default_factory=dict[Value, Queue])
-    read: set[Stage] = field(default_factory=set[Stage])  # since all threads met
-    role: Role = field(default_factory=Role)
-    beside: bool = False  # roles run beside this one
-    fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
+class _Run(Operations):
+    turns: int = 0
 
     def bound(self, loops: list[For]) -> None:
         """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
@@ -95,192 +85,11 @@ class _Run:
             else:
                 self.step(op)
 
-    def step(self, op: Op) -> None:
-        match op:
-            case Ring():
-                self.rings[op.result] = Queue(op, [self.role])
-                self.role.waited[op.result] = self.role.released[op.result] = 0
-            case SharedAlloc():
-                self.started[op.result] = 0
-            case AsyncCopy():
-                self.copy(op)
-            case Commit():
-                self.commit(op)
-            case Release():
-                self.release(op, self.role.waited[op.ring] - op.held)
-            case Drain():
-                self.drain(op)
-            case Barrier():
-                self.meet(op)
-            case ProxyFence():
-                for one in self.there.values():
-                    one.fenced |= not one.met
-            case SharedFree():
-                self.free(op)
-            case SharedLoad():
-                self.read.add(self.arrived(op, op.buffer, op.stage, False))
-            case GroupMma():
-                pairs = ((op.operands[0], op.operands[1]), (op.operands[2], op.operands[3]))
-                self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in pairs})
-            case WaitMma():
-                while len(self.role.products) > op.pending:
-                    self.read |= self.role.products.pop(0)
-            case _:
-                self.other(op)
-
-    def other(self, op: Op) -> None:
-        """Scratch, and arithmetic on scalars."""
-        busy = self.role.copies_under_way().union(*self.role.products)
-        for touch in self.touches.get(op, Touches()).made:
-            for buffer, _ in busy if touch.is_shared else ():
-                first = getattr(buffer.owner, "offset", 0)
-                if touch.first < first + buffer.shared.bytes and first < touch.last:
-                    raise VerifyError(f"{_at(op)} takes bytes of a ring that is in use")
-        if op.results and op.result not in self.fixed:
-            value = number(op, self.env)
-            if value is None:
-                self.env.pop(op.result, None)
-            else:
-                self.env[op.result] = value
-
-    def place(self, op: Op, buffer: Value, stage: Value) -> Stage:
-        index = self.env.get(stage)
-        if index is None or not 0 <= index < buffer.shared.stages:
-            raise VerifyError(f"{_at(op)}: stage {index} of a ring of {buffer.shared.stages}")
-        return buffer, index
-
-    def queue(self, op: Op, ring: Value) -> Queue:
-        if ring not in self.rings:
-            raise VerifyError(f"{_at(op)}: its ring was freed")
-        return self.rings[ring]
-
-    def of_buffer(self, op: Op, buffer: Value) -> tuple[Value, Queue]:
-        assert isinstance(buffer.owner, SharedAlloc)
-        (ring,) = buffer.owner.operands
-        return ring, self.queue(op, ring)
-
-    def acquire(self, op: Acquire) -> Steps:
-        ring = self.queue(op, op.ring)
-        if ring.acquired != ring.committed:
-            raise VerifyError(f"{_at(op)}: the stage before was not committed")
-        depth = op.ring.ring.stages
-        if ring.by_groups and ring.acquired - ring.free >= depth:  # a release counts once all have met
-            raise VerifyError(f"{_at(op)} takes a stage that may still be read")
-        while not ring.by_groups and ring.acquired - min(one.released[op.ring] for one in ring.readers) >= depth:
-            yield op
-        if not ring.by_groups:  # its readers gave the stage back, which they do after they have read it
-            index = ring.acquired % depth
-            self.read -= {(buffer, at) for buffer, at in self.read if at == index and self.of_buffer(op, buffer)[0] is op.ring}
-        ring.acquired += 1
-
-    def copy(self, op: AsyncCopy) -> None:
-        stage = self.place(op, op.buffer, op.stage)
-        if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
-            raise VerifyError(f"{_at(op)} overwrites a stage that is in use")
-        value, ring = self.of_buffer(op, op.buffer)
-        if ring.acquired == ring.committed or stage[1] != (ring.acquired - 1) % value.ring.stages:
-            raise VerifyError(f"{_at(op)} goes into a stage that was not acquired")
-        self.there.pop(stage, None)
-        self.role.group.append((stage, self.started[op.buffer]))
-        self.started[op.buffer] += 1
-
-    def commit(self, op: Commit) -> None:
-        ring = self.queue(op, op.ring)
-        if ring.acquired != ring.committed + 1:
-            raise VerifyError(f"{_at(op)}: no stage was acquired")
-        ring.committed += 1
-        if ring.by_groups:
-            self.role.groups.append((op.ring, self.role.group))
-        else:
-            ring.arrivals.append(self.role.group)
-        self.role.group = []
-
-    def wait(self, op: Wait) -> Steps:
-        ring = self.queue(op, op.ring)
-        if ring.by_groups:
-            self.finish(op.pending)
-            if ring.full <= self.role.waited[op.ring]:
-                raise VerifyError(f"{_at(op)}: the next stage may not be full yet")
-        while not ring.by_groups and ring.committed <= self.role.waited[op.ring]:
-            yield op
-        if not ring.by_groups:
-            arrived = ring.arrivals[self.role.waited[op.ring]]
-            self.there |= {stage: There(turn, met=True) for stage, turn in arrived}
-        self.role.waited[op.ring] += 1
-
-    def finish(self, pending: int) -> None:
-        """Groups of copies are there, all but the newest `pending`."""
-        while len(self.role.groups) > pending:
-            value, group = self.role.groups.pop(0)
-            if value in self.rings:
-                self.rings[value].full += 1
-            self.there |= {stage: There(turn) for stage, turn in group}
-
-    def release(self, op: Op, count: int) -> None:
-        """The first `count` stages of the ring are not read any more."""
-        value = op.operands[0]
-        self.queue(op, value)
-        depth = value.ring.stages
-        for place in range(self.role.released[value], count):
-            for buffer, index in set[Stage]().union(*self.role.products):
-                if self.of_buffer(op, buffer)[0] is value and index == place % depth:
-                    raise VerifyError(f"{_at(op)} gives back a stage that a product reads")
-        self.role.released[value] = max(self.role.released[value], count)
-
-    def drain(self, op: Drain) -> None:
-        ring = self.queue(op, op.ring)
-        if not ring.by_groups or ring.acquired != ring.committed:
-            raise VerifyError(f"{_at(op)}: only groups that were committed can be waited for")
-        self.finish(0)
-        self.role.waited[op.ring] = ring.committed
-        self.release(op, ring.committed)
-
-    def meet(self, op: Barrier) -> None:
-        if self.beside and op.scope != "role":
-            raise VerifyError(f"{_at(op)}: threads of other roles never come")
-        if self.beside:
-            return
-        self.read.clear()
-        for value, ring in self.rings.items():
-            ring.free = self.role.released[value]
-        for one in self.there.values():
-            one.met = True
-
-    def free(self, op: SharedFree) -> None:
-        busy = self.role.copies_under_way().union(*self.role.products)
-        for value in op.operands:
-            ring = self.rings.pop(value, None)
-            if ring is not None and (ring.acquired != ring.committed or left_over(value, ring)):
-                raise VerifyError(f"{_at(op)}: stages of the ring were filled, or may yet be, and nobody waited for them")
-            if any(buffer is value for buffer, _ in busy):
-                raise VerifyError(f"{_at(op)}: the buffer is in use")
-
-    def end(self, message: str) -> None:
-        left = any(left_over(value, ring) for value, ring in self.rings.items())
-        if self.role.copies_under_way() or self.role.products or left:
-            raise VerifyError(message)
-
-    def arrived(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
-        place = self.place(op, buffer, stage)
-        value, _ = self.of_buffer(op, buffer)
-        found = self.there.get(place)
-        if found is None or found.turn != self.role.turn:
-            raise VerifyError(f"{_at(op)} reads a stage before its copy is there")
-        last = self.role.waited[value] - 1
-        sequence = last - (last - place[1]) % value.ring.stages
-        if sequence < self.role.released[value]:
-            raise VerifyError(f"{_at(op)} reads a stage that was given back, or not waited for")
-        if not found.met:
-            raise VerifyError(f"{_at(op)} reads what other threads copied before all have met")
-        if product and not found.fenced:
-            raise VerifyError(f"{_at(op)} reads a stage that its proxy may not see yet")
-        return place
-
     def roles(self, op: Roles) -> None:
         """Run the regions side by side: each until it has to wait for another."""
         outside, beside = self.role, self.beside
         if outside.copies_under_way() or outside.products:
-            raise VerifyError(f"{_at(op)}: copies or products are under way")
+            raise VerifyError(f"{at(op)}: copies or products are under way")
         parts = [Role(turn=outside.turn) for _ in op.regions]
         for value, ring in self.rings.items():
             reading = [
@@ -291,9 +100,10 @@ class _Run:
             ring.readers = reading or [outside]
             filling = [r for r in op.regions if any(isinstance(one, Acquire) and one.ring is value for one in r.walk())]
             if len(filling) > 1 or (len(op.regions) > 1 and (filling or reading) and ring.by_groups):
-                raise VerifyError(f"{_at(op)}: a ring is filled by one role, and its mbarriers tell the others")
+                raise VerifyError(f"{at(op)}: a ring is filled by one role, and its mbarriers tell the others")
             for part in parts:
                 part.waited[value], part.released[value] = outside.waited[value], outside.released[value]
+            self.same_turns(op, value)
         self.beside = len(parts) > 1
         going = {part: self.block(region) for part, region in zip(parts, op.regions, strict=True)}
         stuck: dict[Role, Op] = {}
@@ -301,16 +111,16 @@ class _Run:
             before = self.progress(parts)
             for part, steps in list(going.items()):
                 self.role = part
-                at = next(steps, None)
-                if at is None:
+                stopped = next(steps, None)
+                if stopped is None:
                     del going[part]
                     stuck.pop(part, None)
                     if part.copies_under_way() or part.products:
-                        raise VerifyError(f"{_at(op)}: a role leaves copies or products under way")
+                        raise VerifyError(f"{at(op)}: a role leaves copies or products under way")
                 else:
-                    stuck[part] = at
+                    stuck[part] = stopped
             if going and len(stuck) == len(going) and self.progress(parts) == before:
-                raise VerifyError(f"{_at(op)}: no role goes on: {', '.join(_at(one) for one in stuck.values())} waits for ever")
+                raise VerifyError(f"{at(op)}: no role goes on: {', '.join(at(one) for one in stuck.values())} waits for ever")
         self.role, self.beside = outside, beside
         for value, ring in self.rings.items():
             for count in (outside.waited, outside.released):
@@ -319,6 +129,19 @@ class _Run:
             ring.free = outside.released[value]
             ring.readers = [outside]
         self.read.clear()
+
+    def same_turns(self, op: Roles, ring: Value) -> None:
+        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds."""
+        bounds = {
+            tuple(loop.operands[:3])
+            for region in op.regions
+            for loop in region.walk()
+            if isinstance(loop, For)
+            and is_piped(loop)
+            and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
+        }
+        if len(op.regions) > 1 and len(bounds) > 1:
+            raise VerifyError(f"{at(op)}: roles go round a ring, and nothing says that they do so equally often")
 
     def progress(self, parts: list[Role]) -> tuple[int, ...]:
         """Changes whenever a role goes on."""
@@ -363,7 +186,7 @@ class _Run:
         if known is None:
             self.bind(op.results, [None] * len(op.results))
             if self.role.copies_under_way() or self.role.products:
-                raise VerifyError(f"{_at(op)}: a pipeline goes on behind a branch")
+                raise VerifyError(f"{at(op)}: a pipeline goes on behind a branch")
 
 
 def is_piped(op: For) -> bool:
@@ -371,7 +194,3 @@ def is_piped(op: For) -> bool:
     first."""
     first = next((inner for inner in op.regions[0].walk() if isinstance(inner, Ring | Acquire | Wait)), None)
     return isinstance(first, Acquire | Wait)
-
-
-def _at(op: Op) -> str:
-    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

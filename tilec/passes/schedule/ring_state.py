@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary, Cast, Compare, Constant, Select
-from tilec.ir.ops_sync import Ring
+from tilec.ir.ops_sync import Ring, RingOp
 
 Stage = tuple[Value, int]
 Copy = tuple[Stage, int]  # and the turn that it is for
@@ -41,11 +41,24 @@ class Queue:
     committed: int = 0
     full: int = 0
     free: int = 0
+    fenced: bool = False  # of a ring of mbarriers: copies know of them, and
+    met: bool = False  # so do all threads
+    brought: int = 0  # bytes of copies into the stage that was acquired, of
+    expected: int = 0
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # of a ring of mbarriers, by stage
 
     @property
     def by_groups(self) -> bool:
         return self.op.sync == "groups"
+
+    def problem(self, op: RingOp, count: int, env: dict[Value, int]) -> str | None:
+        """Why `op` on a ring of mbarriers does not mean turn `count`; None where it does."""
+        if not (self.fenced and self.met):
+            return "uses mbarriers that others do not know of yet"
+        depth = self.op.result.ring.stages
+        named = tuple(env.get(value) for value in op.operands[1:])
+        wanted = (count % depth, count // depth % 2)[: len(named)]
+        return None if named == wanted else f"names stage and parity {named} where {wanted} come next"
 
 
 @dataclass(eq=False, slots=True)

@@ -145,3 +145,18 @@ def _copy_vector(function: Function, load: Load, facts: dict[Value, Range]) -> i
         if tensor.align % vector == 0 and all(step * size % vector == 0 for step in steps):
             return vector
     return 0
+
+
+def without_dead(ops: list[Op]) -> list[Op]:
+    """Drop the loads that copies replaced, and what only they used."""
+    used: set[Value] = set()
+    kept: list[Op] = []
+    for op in reversed(ops):
+        removable = op.results and not op.regions and op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)
+        if removable and not any(result in used for result in op.results):
+            continue
+        kept.append(op)
+        used.update(op.operands)
+        for region in op.regions:
+            used.update(value for inner in region.walk() for value in inner.operands)
+    return kept[::-1]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from tilec.atoms import mma_sync
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.diagnostics import CompileError, Diagnostic, Label
-from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
+from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.layout import Layout
 from tilec.ir.ops import For, If, Load, Mma, Yield
 from tilec.ir.ops_staging import AsyncCopy, SharedAlloc
@@ -31,7 +31,8 @@ from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Relea
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
-from tilec.passes.schedule.staged_loads import Operand, staged_operand, users_of
+from tilec.passes.schedule import tensor_staging
+from tilec.passes.schedule.staged_loads import Operand, staged_operand, users_of, without_dead
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
 from tilec.passes.schedule.warpgroups import guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
@@ -177,6 +178,9 @@ def _pipeline(
     if stages < 2:
         return
     loop, products, operands, used = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
+    if decided.copy == "tma":
+        tensor_staging.pipeline(block, loop, products[0], operands, stages, warps)
+        return
     before, after = Emitter(), Emitter()
     ring = before.add(Ring(), RingType(stages))
     for operand in operands:
@@ -287,20 +291,5 @@ def _rewrite_body(
     tail.add(Release(operands=[ring], held=1 if group_warps else 0))
     following = tail.select(tail.compare("eq", current, last), zero, tail.binary("add", current, one))
     body.ops[-1].operands.append(following)
-    body.ops = _without_dead([*rewritten, *tail.ops, body.ops[-1]])
+    body.ops = without_dead([*rewritten, *tail.ops, body.ops[-1]])
     loop.results.append(Value(TileType(i32), "stage", loop))
-
-
-def _without_dead(ops: list[Op]) -> list[Op]:
-    """Drop the loads that copies replaced, and what only they used."""
-    used: set[Value] = set()
-    kept: list[Op] = []
-    for op in reversed(ops):
-        removable = op.results and not op.regions and op.effect in (Effect.NONE, Effect.READ, Effect.SHARED)
-        if removable and not any(result in used for result in op.results):
-            continue
-        kept.append(op)
-        used.update(op.operands)
-        for region in op.regions:
-            used.update(value for inner in region.walk() for value in inner.operands)
-    return kept[::-1]

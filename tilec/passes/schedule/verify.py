@@ -8,7 +8,8 @@ first:
 - what is taken at one time lies apart, aligned as its readers want it;
 - every operand has the layout that its operation takes it in, and no operation passes elements between threads but `put`,
   `take` and their like; what is taken was put;
-- a barrier is met by all threads that it counts; roles touch no memory of each other but through rings;
+- a barrier is met by all threads that it counts; roles touch no memory of each other but through rings, whose stages are free
+  once as many warps as read them have said so; one thread alone copies through tensor maps, of tensors that can have one;
 - threads meet where they must (`meeting_check`), and rings are in order (`ring_check`).
 """
 
@@ -17,24 +18,26 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Final
 
+from tilec.atoms import tma, wgmma
 from tilec.ir import verifier
-from tilec.ir.core import Block, Function, Op, Value, VerifyError
+from tilec.ir.core import Access, Block, Function, Op, Value, VerifyError
 from tilec.ir.exchange import exchange_bytes, is_uniform, renamed
 from tilec.ir.layout import Layout
 from tilec.ir.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.ops import Permute, Reshape, Yield
-from tilec.ir.ops_staging import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take
-from tilec.ir.ops_sync import Barrier, Ring, Roles
+from tilec.ir.ops_staging import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
+from tilec.ir.ops_sync import Acquire, Barrier, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.shared_plan import interval, live_shared, shared_bytes
-from tilec.ir.touches import may_conflict, touches
+from tilec.ir.touches import Touch, may_conflict, touches
+from tilec.ir.types import TileType
 from tilec.passes.schedule import meeting_check, ring_check
 from tilec.passes.schedule.exchanges import kept_layout
 from tilec.schedule import MOST_WARPS
 from tilec.target import Target
 
-REGISTERS: Final = 65536
-"""Of a multiprocessor (CUDA programming guide, "Technical Specifications per Compute Capability")."""
 GROUP_ALIGNMENT: Final = 1024
+MOST_ROLES: Final = 15
+"""The sixteenth of a block's barriers is that of all its threads (PTX ISA, `barrier`)."""
 
 
 def verify(function: Function, target: Target) -> None:
@@ -43,7 +46,7 @@ def verify(function: Function, target: Target) -> None:
     if not 1 <= function.num_warps <= MOST_WARPS:
         raise VerifyError(f"{function.name}: a block of {function.num_warps} warps")
     _check_shared(function, target)
-    _Walk(function, target).block(function.body, function.num_warps, ())
+    _Walk(function, target).block(function.body, function.num_warps, False, ())
     meeting_check.check(function)
     ring_check.check(function)
 
@@ -66,17 +69,31 @@ class _Walk:
         self.function, self.target = function, target
         self.touches = touches(function)
         self.put: dict[Value, Op] = {}  # what lies in scratch
+        self.live = live_shared(function)
 
-    def block(self, block: Block, warps: int, yielded: tuple[Layout | None, ...]) -> None:
+    def block(self, block: Block, warps: int, alone: bool, yielded: tuple[Layout | None, ...]) -> None:
+        """`alone`: one thread runs it."""
         for op in block.ops:
             wanted = yielded if isinstance(op, Yield) else operand_layouts(op)
             for value, layout in zip(op.operands, wanted, strict=False):
                 if layout is not None and value.layout is not None and value.layout != layout:
                     raise VerifyError(f"{_at(op)}: an operand is held as {value.layout} and taken as {layout}")
             self.op(op, warps)
+            self.by_threads(op, alone)
             inner = op.warps if isinstance(op, Roles) else (warps,) * len(op.regions)
-            for region, count in zip(op.regions, inner, strict=True):
-                self.block(region, count, yielded_layouts(op))
+            by_one = op.alone if isinstance(op, Roles) else (alone,) * len(op.regions)
+            for region, count, one in zip(op.regions, inner, by_one, strict=True):
+                self.block(region, count, one, yielded_layouts(op))
+
+    def by_threads(self, op: Op, alone: bool) -> None:
+        """What one thread must do alone, and what all must do together."""
+        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy)
+        if signals and alone != isinstance(op, Acquire | TensorCopy):
+            raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
+        if alone and (
+            op.meets or any(isinstance(v.type, TileType) and v.type.rank for v in op.results) or isinstance(op, Roles)
+        ):
+            raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
 
     def op(self, op: Op, warps: int) -> None:
         if exchange_bytes(op, warps * 32):
@@ -94,6 +111,8 @@ class _Walk:
                 self.taken(op)
             case GroupMma():
                 self.group(op, warps)
+            case TensorCopy():
+                self.tensor_copy(op)
             case Barrier():
                 if op.scope == "cluster" or (op.scope == "role") != (warps != self.function.num_warps):
                     raise VerifyError(f"{_at(op)}: threads of the {op.scope} that are not all here")
@@ -127,10 +146,41 @@ class _Walk:
             if not isinstance(made, SharedAlloc) or made.alignment % GROUP_ALIGNMENT:
                 raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {GROUP_ALIGNMENT} bytes")
 
+    def tensor_copy(self, op: TensorCopy) -> None:
+        found = tma.problem(op.source.tensor, op.buffer.shared)
+        made = op.buffer.owner
+        if found is None and (not isinstance(made, SharedAlloc) or made.alignment % tma.ALIGNMENT):
+            found = f"its stages begin at multiples of {tma.ALIGNMENT} bytes"
+        if found is None and self.function.parameter_of(op.source).access is not Access.IN:
+            found = "its tensor is written"
+        if found is not None:
+            raise VerifyError(f"{_at(op)}: {found}")
+
+    def readers(self, op: Roles) -> None:
+        """Every ring of mbarriers is released by as many warps as it waits for."""
+        rings = dict.fromkeys(
+            one.ring
+            for one in (inner for region in op.regions for inner in region.walk())
+            if isinstance(one, RingOp) and len(one.operands) > 1
+        )
+        for ring in rings:
+            warps = sum(
+                count
+                for count, region in zip(op.warps, op.regions, strict=True)
+                if any(isinstance(one, Wait | Release) and one.ring is ring for one in region.walk())
+            )
+            if isinstance(ring.owner, Ring) and ring.owner.readers != warps:
+                raise VerifyError(f"{_at(ring.owner)}: a stage is free after {ring.owner.readers} warps, and {warps} read it")
+
     def roles(self, op: Roles) -> None:
+        if op not in self.function.body.ops:
+            raise VerifyError(f"{_at(op)}: roles stand in no loop and no branch")
+        if len(op.regions) > MOST_ROLES:
+            raise VerifyError(f"{_at(op)}: a block has barriers for {MOST_ROLES} roles")
+        self.readers(op)
         given = sum(32 * warps * registers for warps, registers in zip(op.warps, op.registers, strict=True))
-        if any(op.registers) and ("setmaxnreg" not in self.target.families or given > REGISTERS):
-            raise VerifyError(f"{_at(op)}: {given} registers; a multiprocessor has {REGISTERS}")
+        if any(op.registers) and ("setmaxnreg" not in self.target.families or given > wgmma.REGISTERS_OF_BLOCKS):
+            raise VerifyError(f"{_at(op)}: {given} registers; a multiprocessor has {wgmma.REGISTERS_OF_BLOCKS}")
         made = [
             [touch for inner in region.walk() if inner in self.touches for touch in self.touches[inner].made]
             for region in op.regions
@@ -138,8 +188,14 @@ class _Walk:
         for one, other in combinations(made, 2):
             for touch in one:
                 for met in other:
-                    if may_conflict(touch, met):
+                    if may_conflict(touch, met) and self.is_there(touch, met) and self.is_there(met, touch):
                         raise VerifyError(f"{_at(op)}: nothing orders {_at(touch.op)} and {_at(met.op)} of two roles")
+
+    def is_there(self, touch: Touch, other: Touch) -> bool:
+        """Whether a buffer that `touch` is of takes its bytes where `other` is: behind its `shared_free`, which `ring_check`
+        has behind all copies into it, others may."""
+        memory = touch.memory.owner if touch.memory is not None and touch.is_shared else None
+        return memory is None or memory in self.live[other.op]
 
 
 def _at(op: Op) -> str:

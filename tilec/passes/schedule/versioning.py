@@ -13,11 +13,11 @@ from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Compare, Constant, DimValue, If, Load, Store, Yield
 from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops_staging import StageCopy
 from tilec.ir.types import TileType, boolean, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
-from tilec.passes.schedule.overlap import launch_values
+from tilec.passes.schedule.wait_prior import launch_values
 
 Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent of the tensor: a number, a dim or a scalar
 
@@ -26,7 +26,7 @@ def version(function: Function) -> Function:
     """Split the body, in place, where a masked access can be decided at the start of the block. Kernels whose loads go through
     shared memory mask each copy instead and stay as they are."""
     ops = list(function.body.walk())
-    if any(isinstance(op, AsyncCopy) for op in ops):
+    if any(isinstance(op, StageCopy) for op in ops):
         return function
     early = launch_values(function)
     facts = aligned_ranges(function)

@@ -60,18 +60,19 @@ def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> 
     return out.ops
 
 
-def guarded(loop: For, product: Product, condition: Value, warps: int) -> If:
+def guarded(loop: For, product: Product, condition: Value, warps: int, places: int = 1) -> If:
     """The loop and the wait for its last product, where `condition` says that there is one. Else no accumulator is touched
-    between a product and its wait, or ptxas would run all products one by one."""
+    between a product and its wait, or ptxas would run all products one by one. The last `places` values that the loop carries
+    are places in the ring, which nobody wants behind it."""
     place = loop.regions[0].ops[-1].operands.index(product.mma.result)
-    seen, layout = loop.results[:-1], _layout(product, warps)  # the last is the stage, which nobody wants
-    loop.results = [*(Value(value.tile, value.name, loop) for value in seen), loop.results[-1]]
+    seen, layout = loop.results[:-places], _layout(product, warps)
+    loop.results = [*(Value(value.tile, value.name, loop) for value in seen), *loop.results[-places:]]
     loop.results[place].layout = layout
     wait = WaitMma(operands=[loop.results[place]], pending=0)
     wait.define(seen[place].tile)
     wait.result.layout = layout
-    yielded = [*loop.results[:place], wait.result, *loop.results[place + 1 : -1]]
-    initial = list(loop.initial[:-1])
+    yielded = [*loop.results[:place], wait.result, *loop.results[place + 1 : -places]]
+    initial = list(loop.initial[:-places])
     branch = If(operands=[condition])
     branch.regions = [Block(ops=[loop, wait, Yield(operands=yielded)]), Block(ops=[Yield(operands=initial)])]
     branch.results = seen

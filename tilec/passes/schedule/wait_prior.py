@@ -1,4 +1,4 @@
-"""Let a kernel begin while the kernel before it ends.
+"""Where a kernel waits for the kernel before it, so that it may begin while that one ends.
 
 Every kernel waits for its predecessors itself, before its first access to memory, so that its launch may overlap them: their
 last blocks then cost neither the launch nor the arithmetic on block ids that comes first.
@@ -18,7 +18,7 @@ from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.types import TileType
 
 
-def overlap(function: Function) -> Function:
+def insert(function: Function) -> Function:
     """Insert `wait_prior` behind what follows from launch values alone, in place."""
     early = launch_values(function)
     start = [op for op in function.body.ops if op.results and set(op.results) <= early]

@@ -1,0 +1,199 @@
+"""Mistakes in schedules of roles, and in the PTX of such kernels: are they refused, or found when they run?
+
+    python ci/bench/schedule_mutants.py [--kernels 2] [--out ci/bench/results]
+
+In: products by `tma` of a few tile sizes. Each mistake in a prepared function (`tests/passes/schedule_mutants.py`) goes to the
+second verifier; what that accepts is lowered and run in the emulator, in three interleavings, beside the interpreter. Each
+mistake in the PTX goes to the emulator alone. Out: `schedule_mutants.json` and `.md`; status 1 where a mistake is found by
+nobody and no reason is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.passes.schedule_mutants import mutants  # noqa: E402
+from tests.tensor_products import Made, emulated, made  # noqa: E402
+from tilec.codegen import to_ptx  # noqa: E402
+from tilec.emulator import UnsupportedPtx  # noqa: E402
+from tilec.ir.core import VerifyError  # noqa: E402
+from tilec.ir.parser import parse_function  # noqa: E402
+from tilec.ir.printer import print_function  # noqa: E402
+from tilec.lowering import lower  # noqa: E402
+from tilec.passes.schedule.verify import verify  # noqa: E402
+from tilec.target import SM_90A  # noqa: E402
+
+KERNELS: Final[tuple[tuple[tuple[str, int, int], dict[str, int], tuple[int, int, int]], ...]] = (
+    (("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
+    (("f16", 128, 64), {"stages": 3, "consumers": 2}, (136, 72, 328)),
+)
+"""Element and tile, what is wanted of the schedule, and extents of the launch: two tiles each way, the second cut off, and an
+odd or even number of turns, two rounds of the ring or more."""
+SEEDS: Final = (0, 1, 2)
+NOTHING: Final = {
+    "proxy_fence doubled": "the same twice",
+    "barrier doubled": "the same twice",
+    "shared_free doubled": "bytes are free by the plan, and it stays as it was",
+    "shared_free dropped": "nothing takes the bytes behind it",
+    "shared_free moved": "bytes are free by the plan, and it stays as it was",
+    "proxy_fence moved": "still between the ring and its barrier",
+    "barrier moved": "past what touches no memory",
+    "wait_mma moved": "past what touches neither accumulators nor memory",
+    "acquire moved": "past arithmetic",
+    "commit moved": "past arithmetic",
+    "tensor_copy moved": "past the other copy, of another buffer",
+    "waits for other products": "waits for more than it must",
+    "wrong place": "to bytes that are free too",
+    "group_mma moved": "past arithmetic",
+    "wait moved": "past arithmetic",
+    "release moved": "past arithmetic",
+    "barrier of other number": "the barrier of all threads is in use no more",
+    "product wait dropped": "of the first turn, before which there is no product",
+    "product wait weaker": "of the first turn, before which there is no product",
+    "mbarrier count": "one arrival too few shows where that warp comes last, which it does in none of these interleavings",
+    "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
+}
+"""Why mistakes of a kind may be found by nobody: they change nothing that a launch can observe, or what it says."""
+PTX: Final[tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...]] = (
+    ("mbarrier count", r"(mbarrier\.init\.[\w:.]+ \[%\w+\], )(\d+);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
+    ("mbarrier count", r"(mbarrier\.init\.[\w:.]+ \[%\w+\], )([2-9]|\d\d+);", lambda m: f"{m[1]}{int(m[2]) - 1};"),
+    ("mbarrier init dropped", r"mbarrier\.init\.[\w:.]+ \[%\w+\], \d+;", lambda m: ""),
+    ("bytes expected", r"(mbarrier\.arrive\.expect_tx\.[\w:.]+ _, \[%\w+\], )(\d+);", lambda m: f"{m[1]}{int(m[2]) - 16};"),
+    ("bytes expected", r"(mbarrier\.arrive\.expect_tx\.[\w:.]+ _, \[%\w+\], )(\d+);", lambda m: f"{m[1]}{int(m[2]) + 16};"),
+    ("announcement dropped", r"mbarrier\.arrive\.expect_tx[^;]*;", lambda m: ""),
+    ("arrival dropped", r"@%\w+ mbarrier\.arrive\.shared[^;]*;", lambda m: ""),
+    ("arrival of all threads", r"@%\w+ (mbarrier\.arrive\.shared[^;]*;)", lambda m: m[1]),
+    ("wait dropped", r"\{ \.reg \.pred done; again: [^}]*\}", lambda m: ""),
+    ("wait asks once", r"(\{ \.reg \.pred done; again: [^}]*;) @!done bra again; \}", lambda m: f"{m[1]} }}"),
+    ("copy dropped", r"cp\.async\.bulk\.tensor[^;]*;", lambda m: ""),
+    ("copy counted elsewhere", r"(cp\.async\.bulk\.tensor[^;]*\[%\w+)\];", lambda m: f"{m[1]}+8];"),
+    ("copy goes elsewhere", r"(cp\.async\.bulk\.tensor\S+ \[%\w+)\]", lambda m: f"{m[1]}+128]"),
+    ("proxy fence dropped", r"fence\.proxy\.async[^;]*;", lambda m: ""),
+    ("barrier dropped", r"bar\.sync[^;]*;", lambda m: ""),
+    ("barrier of other threads", r"bar\.sync \t(\d+), (\d+);", lambda m: f"bar.sync \t{m[1]}, {int(m[2]) - 32};"),
+    ("barrier of other threads", r"bar\.sync \t(\d+), (\d+);", lambda m: f"bar.sync \t{m[1]}, {int(m[2]) + 32};"),
+    ("barrier of other number", r"bar\.sync \t([1-9]), (\d+);", lambda m: f"bar.sync \t0, {m[2]};"),
+    ("product wait dropped", r"wgmma\.wait_group[^;]*;", lambda m: ""),
+    ("product wait weaker", r"(wgmma\.wait_group\.sync\.aligned )(\d);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
+)  # fmt: skip
+"""Mistakes of lowering: a kind, where it can be made, and the text in its place."""
+
+
+def by_ptx(text: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, line and PTX of each."""
+    for kind, pattern, edit in PTX:
+        for match in re.finditer(pattern, text):
+            line = text.count("\n", 0, match.start()) + 1
+            yield kind, f"line {line}", text[: match.start()] + edit(match) + text[match.end() :]
+
+
+def run(kernel: Made, extents: tuple[int, int, int], ptx: str) -> str:
+    """What the emulator, or the comparison with the interpreter, says against a kernel; empty where nothing."""
+    try:
+        for seed in SEEDS:
+            report, found, right = emulated(kernel, extents, seed, ptx)
+            if not report.clean:
+                return f"fault: {next(one.kind for one in report.faults if one.kind != 'race-same-value')}"
+            if not (found == right).all():
+                return "another result"
+    except (UnsupportedPtx, ValueError) as error:
+        return f"refused: {error}"
+    return ""
+
+
+def idle_lines(kernel: Made, extents: tuple[int, int, int]) -> set[str]:
+    """PTX lines that the launch does not run: of a loop that LLVM doubles, what an even number of turns leaves out."""
+    counts: dict[int, int] = emulated(kernel, extents, 0)[0].statistics["lane_counts"]
+    return {f"line {line}" for line, count in counts.items() if not count}
+
+
+def judge(kernel: Made, extents: tuple[int, int, int], text: str) -> tuple[str, str]:
+    """Who finds a mistake in a prepared function, and what they say."""
+    function = parse_function(text)
+    try:
+        verify(function, SM_90A)
+        ptx = to_ptx(lower(function, SM_90A).mlir, SM_90A)
+    except VerifyError as error:
+        return "verifier", str(error)
+    if ptx == kernel.ptx:
+        return "nobody", "the same code"
+    said = run(kernel, extents, ptx)
+    return ("emulator", said) if said else ("nobody", "")
+
+
+def main() -> int:
+    """Judge all, write the table; the exit status."""
+    parser = argparse.ArgumentParser(description="mistakes in schedules of roles")
+    parser.add_argument("--kernels", type=int, default=len(KERNELS))
+    parser.add_argument("--out", type=Path, default=ROOT / "ci/bench/results")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    start = time.monotonic()
+    idle: set[str] = set()
+
+    def add(level: str, name: str, kind: str, what: str, verdict: tuple[str, str]) -> None:
+        by, said = verdict
+        reason = "the launch does not run the line" if what in idle else NOTHING.get(kind, "")
+        why = (said or reason) if by == "nobody" else ""
+        rows.append({"level": level, "kernel": name, "kind": kind, "what": what, "by": by, "said": said, "why": why})
+        if by == "nobody":
+            print(f"{name}: {kind}, {what}: nobody{f' ({why})' if why else ''}", flush=True)
+
+    for sizes, wanted, extents in KERNELS[: options.kernels]:
+        kernel = made(*sizes, **wanted)
+        name = f"{sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
+        text, idle = print_function(kernel.prepared), idle_lines(kernel, extents)
+        assert judge(kernel, extents, text) == ("nobody", "the same code") and not run(kernel, extents, kernel.ptx)
+        for mutant in mutants(text):
+            add("schedule", name, mutant.kind, mutant.what, judge(kernel, extents, mutant.text))
+        for kind, what, ptx in by_ptx(kernel.ptx):
+            said = run(kernel, extents, ptx)
+            add("PTX", name, kind, what, ("emulator", said) if said else ("nobody", ""))
+    report(rows, time.monotonic() - start, options.out)
+    return int(any(row["by"] == "nobody" and not row["why"] for row in rows))
+
+
+def report(rows: list[dict[str, Any]], seconds: float, out: Path) -> None:
+    """`schedule_mutants.json` and `.md`."""
+    counts = Counter((row["level"], row["kind"], row["by"]) for row in rows)
+    by, judged = ("verifier", "emulator", "nobody"), Counter(row["by"] for row in rows)
+    told = sum(bool(row["why"]) for row in rows)
+    lines = [
+        "# Mistakes in schedules of roles",
+        "",
+        "One mistake each in products whose operands come by `tma` (`ci/bench/schedule_mutants.py`): in the prepared",
+        "function, which the second verifier judges, and the emulator what it accepts; and in the PTX, which the emulator",
+        "judges.",
+        "",
+        f"{len(rows)} mistakes: {judged[by[0]]} refused by the verifier, {judged[by[1]]} found by the emulator, "
+        f"{judged[by[2]]} by nobody, {told} of them for a reason that is told below.",
+        "",
+        "| in | mistake | planted | verifier | emulator | nobody |",
+        "|---|---|--:|--:|--:|--:|",
+    ]
+    for level, kind in dict.fromkeys((row["level"], row["kind"]) for row in rows):
+        each = [counts[level, kind, one] for one in by]
+        lines.append(f"| {level} | {kind} | {sum(each)} | {' | '.join(map(str, each))} |")
+    left = sorted({(row["kind"], row["why"] or "**not known**") for row in rows if row["by"] == "nobody"})
+    lines += ["", "What nobody finds, and why:", "", *(f"- {kind}: {why}" for kind, why in left)]
+    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "schedule_mutants.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = {"kernels": kernels, "seconds": round(seconds), "mistakes": rows}
+    (out / "schedule_mutants.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    print(lines[6])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

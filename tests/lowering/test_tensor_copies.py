@@ -1,0 +1,92 @@
+"""Products whose operands come by `tma`: PTX in which the emulator finds nothing, machine code of the right instructions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tensor_products import emulated, made
+from tilec.artifact import TensorMapSpec
+from tilec.assemble import assemble
+from tilec.assemble.sass import disassemble, instructions
+from tilec.frontend import load_kernel
+from tilec.ir.ops_staging import SharedAlloc
+from tilec.ir.ops_sync import Roles
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides, Schedule
+from tilec.target import SM_90A
+
+CASES: list[Any] = [
+    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0, 1)),
+    (("bf16", 64, 64), {"stages": 2}, (1, 8, 8), (0,)),
+    (("f16", 128, 64), {"consumers": 2, "stages": 3}, (72, 40, 264), (1,)),
+    (("bf16", 128, 256), {}, (8, 264, 72), (0,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "wanted", "extents", "seeds"), CASES, ids=str)
+def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents: Any, seeds: tuple[int, ...]) -> None:
+    kernel = made(*sizes, **wanted)
+    for seed in seeds:
+        report, found, right = emulated(kernel, extents, seed)
+        assert report.clean, str(report.faults[0])
+        assert (found == right).all()
+
+
+SCALED = '''"""A product onto a tile, scaled by sums of weights."""
+import tilec
+from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, mma, requires, store, sum
+
+class M(Dim):
+    pass
+
+class K(Dim):
+    pass
+
+@tilec.kernel
+def k(a: In[bf16, M, K], b: In[bf16, 64, K], c: In[f32, M, 64], w: In[f32, 64, 64], out: Out[f32, M, 64]):
+    requires(K % 8 == 0)
+    grid(cdiv(M, 64))
+    i = bid(0)
+    s = sum(load(w, (0, 0), shape=(64, 64)), axis=0)
+    acc = load(c, (i, 0), shape=(64, 64), pad=0)
+    for j in range(cdiv(K, 64)):
+        acc = mma(load(a, (i, j), shape=(64, 64), pad=0), load(b, (0, j), shape=(64, 64), pad=0).T, acc)
+    store(out, (i, 0), acc * s[None, :], mask=True)
+'''
+
+
+def test_what_threads_exchange_before_the_loop_leaves_the_ring_alone(tmp_path: Path) -> None:
+    """It fills meanwhile. Behind the loop, scratch takes its bytes."""
+    path = tmp_path / "k.py"
+    path.write_text(SCALED)
+    made = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2))
+    (roles,) = [op for op in made.body.ops if isinstance(op, Roles)]
+    stages = [op for op in made.body.ops if isinstance(op, SharedAlloc)]
+    scratch = [op.offset for op in roles.regions[0].walk() if isinstance(op, SharedAlloc)]
+    end = max(op.offset + op.bytes for op in stages)
+    assert [offset >= end for offset in scratch] == [True, True, True, False, False]
+
+
+def test_the_schedule_is_told() -> None:
+    schedule = made("bf16", 128, 256).schedule
+    assert str(schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 4 stages"
+    assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:
+    kernel = made("bf16", 128, 256)
+    assert kernel.lowered.tensor_maps == (TensorMapSpec("a", (128, 64), 128), TensorMapSpec("b", (256, 64), 128))
+    assert [(slot.kind, slot.name) for slot in kernel.lowered.abi[-2:]] == [("tensor_map", "a"), ("tensor_map", "b")]
+    assert kernel.ptx.count(".param .align 64 .b8 ") == 2 and "[128]" in kernel.ptx
+
+
+def test_machine_code_copies_boxes_and_multiplies_from_shared_memory() -> None:
+    assembled = assemble(made("bf16", 128, 256).ptx, SM_90A)
+    used = instructions(disassemble(assembled.cubin))
+    assert assembled.resources.spill_bytes == assembled.resources.stack_bytes == 0
+    assert sum(count for name, count in used.items() if name.startswith("UTMALDG.2D")) >= 2
+    assert any(name.startswith("HGMMA") for name in used) and any(name.startswith("SYNCS") for name in used)
+    assert not any(name.startswith("LDGSTS") for name in used)

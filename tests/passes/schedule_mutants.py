@@ -1,0 +1,219 @@
+"""Schedules with one thing changed: the text of a prepared function whose roles share a ring goes in, named changes come out.
+
+Each mutant is a change of one operation that orders threads, or of what it names: dropped, doubled, moved past a neighbour, of
+another stage, parity, count, scope or role. A change that leaves the text as it was is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops import Binary, Constant, For, If
+from tilec.ir.ops_staging import GroupMma, SharedAlloc, TensorCopy, WaitMma
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Ring, RingOp, Roles, SharedFree, Wait
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.ir.types import TileType, i32
+
+Change = Callable[[Function, Op], None]
+ORDERING = (Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree)
+MOVED = (*ORDERING, GroupMma, WaitMma)
+
+
+class Mutant(NamedTuple):
+    """`kind` is a word for the change, `what` says where."""
+
+    kind: str
+    what: str
+    text: str
+
+
+def mutants(text: str) -> Iterator[Mutant]:
+    """All of a function, each once, of what follows the ring's making."""
+    seen = {text}
+    ops = list(parse_function(text).body.walk())
+    first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
+    for number, op in enumerate(ops):
+        for kind, detail, change in _changes(op) if number >= first else ():
+            function = parse_function(text)
+            chosen = list(function.body.walk())[number]
+            try:
+                change(function, chosen)
+                made = print_function(function)
+            except (IndexError, KeyError, StopIteration):
+                continue  # there is no such place, or what is named is not there
+            if made not in seen:
+                seen.add(made)
+                yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", made)
+
+
+def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
+    if isinstance(op, ORDERING):
+        yield f"{op.opcode} dropped", "", _drop
+        yield f"{op.opcode} doubled", "", _double
+    if isinstance(op, MOVED):
+        for step in (-2, -1, 1, 2):
+            yield f"{op.opcode} moved", f"by {step}", lambda f, o, step=step: _move(f, o, step)
+    if isinstance(op, RingOp | TensorCopy | GroupMma):
+        for place, value in enumerate(op.operands):
+            if value.type == TileType(i32) and (place < 4 or isinstance(op, TensorCopy)):
+                yield from _of_number(op, place)
+    yield from _of_kind(op)
+
+
+def _of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
+    """A stage, a parity or a coordinate is another."""
+    parity = isinstance(op, Acquire | Wait) and place == 2
+    kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
+    for number in (0, 1):
+        yield (
+            f"wrong {kind}",
+            f"operand {place} is {number}",
+            lambda f, o, n=number: _set(f, o, place, lambda f, v: _constant(f, o, n)),
+        )
+    yield (
+        f"wrong {kind}",
+        f"operand {place} one more",
+        lambda f, o: _set(f, o, place, lambda f, v: _computed(f, o, "add", v, 1)),
+    )
+    if parity:
+        yield "wrong parity", "turned", lambda f, o: _set(f, o, place, lambda f, v: _computed(f, o, "sub", v, 1))
+
+
+def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
+    match op:
+        case Acquire():
+            for factor in (-2, 2, -op.expected // 2, op.expected):
+                yield "wrong bytes", f"{factor} more", lambda f, o, n=factor: _attribute(o, "expected", op.expected + n)
+        case Ring():
+            for readers in (1, op.readers - 1, op.readers + 1, op.readers * 2, op.readers * 32):
+                yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
+            for offset in (1024, 1032, 4):
+                yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
+        case Release():
+            for held in (0, 1, 2):
+                yield "released too early or late", f"held {held}", lambda f, o, n=held: _attribute(o, "held", n)
+        case WaitMma():
+            for pending in (0, 1, 2):
+                yield "waits for other products", f"pending {pending}", lambda f, o, n=pending: _attribute(o, "pending", n)
+        case Barrier():
+            for scope in ("block", "role", "cluster"):
+                yield "barrier of other threads", scope, lambda f, o, s=scope: _attribute(o, "scope", s)
+        case SharedAlloc():
+            for offset in (0, op.offset - 1024, op.offset + 128):
+                yield "wrong place", f"offset {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
+        case Roles():
+            yield "swapped roles", "regions", lambda f, o: _attribute(o, "regions", o.regions[::-1])
+            yield "swapped roles", "who is alone", lambda f, o: _attribute(o, "alone", op.alone[::-1])
+            for alone in ((False, False), (True, True)):
+                yield "swapped roles", f"alone {alone}", lambda f, o, a=alone: _attribute(o, "alone", a)
+            yield "swapped roles", "warps", lambda f, o: _attribute(o, "warps", op.warps[::-1])
+            less = (op.warps[0] - 4, op.warps[1] + 4)
+            yield "roles of other warps", str(less), lambda f, o: _attribute(o, "warps", less)
+        case TensorCopy():
+            yield (
+                "copies elsewhere",
+                "coordinates swapped",
+                lambda f, o: _attribute(o, "operands", [*o.operands[:3], *o.operands[:2:-1]]),
+            )
+        case For() if any(isinstance(inner, RingOp) for inner in op.regions[0].walk()):
+            for place in (0, 3, 4, 5):
+                yield (
+                    "loop begins elsewhere",
+                    f"operand {place}",
+                    lambda f, o, p=place: _set(
+                        f, o, p if o.operands[p].type == TileType(i32) else 99, lambda f, v: _computed(f, o, "add", v, 1)
+                    ),
+                )
+            yield "loop of other turns", "one more", lambda f, o: _set(f, o, 1, lambda f, v: _computed(f, o, "add", v, 1))
+            yield "loop of other turns", "one less", lambda f, o: _set(f, o, 1, lambda f, v: _computed(f, o, "sub", v, -1))
+            yield "loop of other turns", "every other", lambda f, o: _set(f, o, 2, lambda f, v: _computed(f, o, "add", v, 1))
+        case If() if any(isinstance(inner, Release) for inner in op.regions[0].walk()):
+            yield "released too early or late", "where not", lambda f, o: _attribute(o, "regions", o.regions[::-1])
+            yield "released too early or late", "always", _always
+        case _:
+            yield from _of_places(op)
+
+
+def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
+    """The ring is counted through with other numbers."""
+    if isinstance(op, Constant) and op.result.type == TileType(i32) and isinstance(op.value, int) and 0 <= op.value < 16:
+        for more in (-1, 1):
+            yield (
+                "counts other stages",
+                f"{op.value + more} for {op.value}",
+                lambda f, o, n=op.value + more: _attribute(o, "value", n),
+            )
+    if isinstance(op, Binary) and op.kind in ("add", "sub") and op.result.type == TileType(i32):
+        other = "sub" if op.kind == "add" else "add"
+        yield "counts other stages", f"{other} for {op.kind}", lambda f, o: _attribute(o, "kind", other)
+
+
+def _home(function: Function, op: Op) -> Block:
+    return next(block for block in _blocks(function.body) if op in block.ops)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for region in op.regions:
+            yield from _blocks(region)
+
+
+def _drop(function: Function, op: Op) -> None:
+    _home(function, op).ops.remove(op)
+
+
+def _double(function: Function, op: Op) -> None:
+    home = _home(function, op)
+    home.ops.insert(home.ops.index(op), replace(op, operands=list(op.operands), results=[]))
+
+
+def _move(function: Function, op: Op, step: int) -> None:
+    """Past so many neighbours; the yield of a region stays last."""
+    home = _home(function, op)
+    place = home.ops.index(op) + step
+    last = len(home.ops) - (home.ops[-1].opcode == "yield")
+    if not 0 <= place < last:
+        raise IndexError
+    home.ops.remove(op)
+    home.ops.insert(place, op)
+
+
+def _attribute(op: Op, name: str, value: object) -> None:
+    setattr(op, name, value)
+
+
+def _set(function: Function, op: Op, place: int, made: Callable[[Function, Value], Value]) -> None:
+    op.operands[place] = made(function, op.operands[place])
+
+
+def _constant(function: Function, op: Op, number: int) -> Value:
+    constant = Constant(value=number)
+    constant.define(TileType(i32))
+    home = _home(function, op)
+    home.ops.insert(home.ops.index(op), constant)
+    return constant.result
+
+
+def _computed(function: Function, op: Op, kind: str, value: Value, number: int) -> Value:
+    """`value + number` or `number - value`."""
+    other = _constant(function, op, number)
+    operands = [value, other] if kind == "add" or number < 0 else [other, value]
+    if number < 0:
+        operands, kind = [value, _constant(function, op, -number)], "sub"
+    binary = Binary(kind=kind, operands=operands)
+    binary.define(TileType(i32))
+    home = _home(function, op)
+    home.ops.insert(home.ops.index(op), binary)
+    return binary.result
+
+
+def _always(function: Function, op: Op) -> None:
+    """A branch's first region whatever its condition."""
+    home = _home(function, op)
+    place = home.ops.index(op)
+    home.ops[place : place + 1] = op.regions[0].ops[:-1]

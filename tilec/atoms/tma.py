@@ -1,0 +1,97 @@
+"""Copies of boxes of a tensor into shared memory that one thread starts, through a map of the tensor that the launcher makes
+(PTX ISA, `cp.async.bulk.tensor`; CUDA driver API, `cuTensorMapEncodeTiled`).
+
+A box arrives in rows of 32, 64 or 128 bytes whose 16-byte chunks are permuted as `SharedType.offset` says, which is the swizzle
+of that span. Elements outside of the tensor arrive as zeros, and count as bytes like all others. A stage with more rows than a
+box may have comes by several copies. Exists on every target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tilec.ir.tensor_maps import MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
+from tilec.ir.types import SharedType, TensorType
+from tilec.mlir.builder import Builder
+from tilec.mlir.types import SsaValue, i32, i64
+
+ROWS_REPEAT: Final = 8
+"""Rows after which the widest swizzle repeats."""
+
+ALIGNMENT: Final = ROWS_REPEAT * MAP_SWIZZLES[-1]
+"""Bytes that a stage begins at a multiple of, so that its rows are permuted as if it began at 0."""
+
+MOST_BYTES: Final = (1 << 20) - 1
+"""Of one stage: what an mbarrier counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What one copy brings: elements on each tensor axis, outermost first, and the bytes of a row."""
+
+    extents: tuple[int, ...]
+    swizzle: int
+
+
+def problem(tensor: TensorType, stage: SharedType) -> str | None:
+    """Why copies cannot bring a stage of a tensor; None where they can. That base and strides are multiples of 16 bytes is
+    for who has proven it, and for the launcher."""
+    row_bytes = stage.shape[1] * stage.dtype.bytes
+    if tensor.dtype.name not in MAP_ELEMENTS:
+        return f"a tensor map has no elements of {tensor.dtype}"
+    if not 2 <= tensor.rank <= MAX_MAP_RANK:
+        return f"a tensor map has 2 to {MAX_MAP_RANK} axes, not {tensor.rank}"
+    if tensor.strides is not None and tensor.strides[-1].constant != 1:
+        return "a tensor map wants the elements of a row side by side"
+    if row_bytes not in MAP_SWIZZLES:
+        return f"rows of {row_bytes} bytes; a copy brings {', '.join(map(str, MAP_SWIZZLES[:-1]))} or {MAP_SWIZZLES[-1]}"
+    if stage.shape[0] % ROWS_REPEAT:
+        return f"{stage.shape[0]} rows; a stage has a multiple of {ROWS_REPEAT}"
+    return None
+
+
+def box_of(tensor: TensorType, stage: SharedType, row_axis: int) -> Box:
+    """The box of each copy into a stage; `row_axis` is counted from the end. Rows are cut into equal parts that fit."""
+    extents = [1] * tensor.rank
+    extents[-1] = stage.shape[1]
+    rows = stage.shape[0]
+    parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
+    extents[row_axis] = rows // parts
+    return Box(tuple(extents), stage.shape[1] * stage.dtype.bytes)
+
+
+def copied_bytes(stage: SharedType) -> int:
+    """Bytes that all copies into a stage bring, zeros included."""
+    return stage.shape[0] * stage.shape[1] * stage.dtype.bytes
+
+
+def copy_stage(
+    out: Builder,
+    map_: SsaValue,
+    box: Box,
+    row_axis: int,
+    stage: SharedType,
+    to: SsaValue,
+    place: list[SsaValue],
+    full: SsaValue,
+) -> None:
+    """Start the copies of the box at `place` (i32, a coordinate per axis, outermost first) into the stage at shared pointer
+    `to`; their bytes count at the mbarrier `full`. `map_` is the address of the map (i64)."""
+    rows = box.extents[row_axis]
+    for first in range(0, stage.shape[0], rows):
+        at = list(place)
+        at[row_axis] = out.add(at[row_axis], first) if first else at[row_axis]
+        _copy(out, map_, out.offset(to, first * box.swizzle), at, full)
+
+
+def _copy(out: Builder, map_: SsaValue, to: SsaValue, place: list[SsaValue], full: SsaValue) -> None:
+    assert map_.type is i64 and all(value.type is i32 for value in place)
+    rank = len(place)
+    coordinates = ", ".join(f"${2 + axis}" for axis in range(rank))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {{{coordinates}}}], [${2 + rank}];"
+    )
+    constraints = f"l,l,{','.join('r' * rank)},l,~{{memory}}"
+    out.inline_ptx(text, constraints, [to, map_, *reversed(place), full], side_effects=True)

@@ -1,0 +1,262 @@
+"""What each operation does to rings, as `ring_check` follows a run: the rules of one operation at a time, in its order.
+
+In: operations one by one. Out: the state of rings, buffers and of the role that runs, or a VerifyError that names the
+operation. An operation that waits gives itself, again and again, until it need not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from tilec.atoms import tma
+from tilec.ir.core import Op, Value, VerifyError
+from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, StageCopy, WaitMma
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, RingOp, SharedFree, Wait
+from tilec.ir.touches import Touches
+from tilec.ir.types import SharedType
+from tilec.passes.schedule.ring_state import Queue, Role, Stage, There, left_over, number
+
+Steps = Generator[Op]
+"""A run, which gives the operation at which it has to wait."""
+
+
+@dataclass(eq=False, slots=True)
+class Operations:
+    """The state of a run."""
+
+    touches: dict[Op, Touches]
+    env: dict[Value, int] = field(default_factory=dict[Value, int])
+    there: dict[Stage, There] = field(default_factory=dict[Stage, There])
+    started: dict[Value, int] = field(default_factory=dict[Value, int])  # copies into each buffer by this pipeline
+    rings: dict[Value, Queue] = field(default_factory=dict[Value, Queue])
+    read: set[Stage] = field(default_factory=set[Stage])  # since all threads met
+    role: Role = field(default_factory=Role)
+    beside: bool = False  # roles run beside this one
+    freed: set[Value] = field(default_factory=set[Value])  # buffers
+    fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
+
+    def step(self, op: Op) -> None:
+        match op:
+            case Ring():
+                self.rings[op.result] = Queue(op, [self.role])
+                self.role.waited[op.result] = self.role.released[op.result] = 0
+            case SharedAlloc():
+                self.started[op.result] = 0
+                self.freed.discard(op.result)
+            case StageCopy():
+                self.copy(op)
+            case Commit():
+                self.commit(op)
+            case Release():
+                self.give_back(op)
+            case Drain():
+                self.drain(op)
+            case Barrier():
+                self.meet(op)
+            case ProxyFence():
+                for one in (*self.there.values(), *self.rings.values()):
+                    one.fenced |= not one.met
+            case SharedFree():
+                self.free(op)
+            case SharedLoad():
+                if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread of a warp gives a stage back for all of it
+                    raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
+                self.read.add(self.arrived(op, op.buffer, op.stage, False))
+            case GroupMma():
+                pairs = ((op.operands[0], op.operands[1]), (op.operands[2], op.operands[3]))
+                self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in pairs})
+            case WaitMma():
+                while len(self.role.products) > op.pending:
+                    self.read |= self.role.products.pop(0)
+            case _:
+                self.other(op)
+
+    def other(self, op: Op) -> None:
+        """Scratch, and arithmetic on scalars."""
+        busy = self.role.copies_under_way().union(*self.role.products)
+        for touch in self.touches.get(op, Touches()).made:
+            for buffer, _ in busy if touch.is_shared else ():
+                first = getattr(buffer.owner, "offset", 0)
+                if touch.first < first + buffer.shared.bytes and first < touch.last:
+                    raise VerifyError(f"{at(op)} takes bytes of a ring that is in use")
+        if op.results and op.result not in self.fixed:
+            value = number(op, self.env)
+            if value is None:
+                self.env.pop(op.result, None)
+            else:
+                self.env[op.result] = value
+
+    def place(self, op: Op, buffer: Value, stage: Value) -> Stage:
+        index = self.env.get(stage)
+        if index is None or not 0 <= index < buffer.shared.stages:
+            raise VerifyError(f"{at(op)}: stage {index} of a ring of {buffer.shared.stages}")
+        return buffer, index
+
+    def queue(self, op: Op, ring: Value) -> Queue:
+        if ring not in self.rings:
+            raise VerifyError(f"{at(op)}: its ring was freed")
+        return self.rings[ring]
+
+    def of_buffer(self, op: Op, buffer: Value) -> tuple[Value, Queue]:
+        assert isinstance(buffer.owner, SharedAlloc)
+        (ring,) = buffer.owner.operands
+        return ring, self.queue(op, ring)
+
+    def acquire(self, op: Acquire) -> Steps:
+        ring = self.queue(op, op.ring)
+        if ring.acquired != ring.committed:
+            raise VerifyError(f"{at(op)}: the stage before was not committed")
+        depth = op.ring.ring.stages
+        if ring.by_groups and ring.acquired - ring.free >= depth:  # a release counts once all have met
+            raise VerifyError(f"{at(op)} takes a stage that may still be read")
+        self.expect(op, ring, ring.acquired)
+        while not ring.by_groups and ring.acquired - min(one.released[op.ring] for one in ring.readers) >= depth:
+            yield op
+        if not ring.by_groups:  # its readers gave the stage back, which they do after they have read it
+            index = ring.acquired % depth
+            self.read -= {
+                (buffer, place) for buffer, place in self.read if place == index and self.of_buffer(op, buffer)[0] is op.ring
+            }
+        ring.acquired += 1
+        ring.brought, ring.expected = 0, op.expected
+
+    def expect(self, op: RingOp, ring: Queue, turn: int) -> None:
+        problem = None if ring.by_groups else ring.problem(op, turn, self.env)
+        if problem is not None:
+            raise VerifyError(f"{at(op)} {problem}")
+
+    def copy(self, op: StageCopy) -> None:
+        stage = self.place(op, op.buffer, op.stage)
+        if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
+            raise VerifyError(f"{at(op)} overwrites a stage that is in use")
+        value, ring = self.of_buffer(op, op.buffer)
+        if ring.acquired == ring.committed or stage[1] != (ring.acquired - 1) % value.ring.stages:
+            raise VerifyError(f"{at(op)} goes into a stage that was not acquired")
+        if op.buffer in self.freed:
+            raise VerifyError(f"{at(op)}: the buffer was freed")
+        if ring.by_groups != isinstance(op, AsyncCopy):
+            raise VerifyError(f"{at(op)}: its ring counts other copies")
+        ring.brought += tma.copied_bytes(op.buffer.shared)
+        self.there.pop(stage, None)
+        self.role.group.append((stage, self.started[op.buffer]))
+        self.started[op.buffer] += 1
+
+    def commit(self, op: Commit) -> None:
+        ring = self.queue(op, op.ring)
+        if ring.acquired != ring.committed + 1:
+            raise VerifyError(f"{at(op)}: no stage was acquired")
+        ring.committed += 1
+        if ring.by_groups:
+            self.role.groups.append((op.ring, self.role.group))
+        else:
+            if ring.brought != ring.expected:
+                raise VerifyError(f"{at(op)}: copies bring {ring.brought} bytes where {ring.expected} are expected")
+            ring.arrivals.append(self.role.group)
+        self.role.group = []
+
+    def wait(self, op: Wait) -> Steps:
+        ring = self.queue(op, op.ring)
+        if ring.by_groups:
+            self.finish(op.pending)
+            if ring.full <= self.role.waited[op.ring]:
+                raise VerifyError(f"{at(op)}: the next stage may not be full yet")
+        self.expect(op, ring, self.role.waited[op.ring])
+        while not ring.by_groups and ring.committed <= self.role.waited[op.ring]:
+            yield op
+        if not ring.by_groups:
+            arrived = ring.arrivals[self.role.waited[op.ring]]
+            self.there |= {stage: There(turn, fenced=True, met=True) for stage, turn in arrived}
+        self.role.waited[op.ring] += 1
+
+    def finish(self, pending: int) -> None:
+        """Groups of copies are there, all but the newest `pending`."""
+        while len(self.role.groups) > pending:
+            value, group = self.role.groups.pop(0)
+            if value in self.rings:
+                self.rings[value].full += 1
+            self.there |= {stage: There(turn) for stage, turn in group}
+
+    def give_back(self, op: Release) -> None:
+        ring, count = self.queue(op, op.ring), self.role.waited[op.ring] - op.held
+        if not ring.by_groups:
+            self.expect(op, ring, self.role.released[op.ring])
+            if count != self.role.released[op.ring] + 1:
+                raise VerifyError(f"{at(op)}: no stage, or several, could be given back")
+        self.release(op, count)
+
+    def release(self, op: Op, count: int) -> None:
+        """The first `count` stages of the ring are not read any more."""
+        value = op.operands[0]
+        self.queue(op, value)
+        depth = value.ring.stages
+        for place in range(self.role.released[value], count):
+            for buffer, index in set[Stage]().union(*self.role.products):
+                if self.of_buffer(op, buffer)[0] is value and index == place % depth:
+                    raise VerifyError(f"{at(op)} gives back a stage that a product reads")
+        self.role.released[value] = max(self.role.released[value], count)
+
+    def drain(self, op: Drain) -> None:
+        ring = self.queue(op, op.ring)
+        if not ring.by_groups or ring.acquired != ring.committed:
+            raise VerifyError(f"{at(op)}: only groups that were committed can be waited for")
+        self.finish(0)
+        self.role.waited[op.ring] = ring.committed
+        self.release(op, ring.committed)
+
+    def meet(self, op: Barrier) -> None:
+        if self.beside and op.scope != "role":
+            raise VerifyError(f"{at(op)}: threads of other roles never come")
+        if self.beside:
+            return
+        self.read.clear()
+        for value, ring in self.rings.items():
+            ring.free = self.role.released[value]
+        for one in (*self.there.values(), *self.rings.values()):
+            one.met = True
+
+    def free(self, op: SharedFree) -> None:
+        busy = self.role.copies_under_way().union(*self.role.products)
+        for value in op.operands:
+            ring = self.rings.pop(value, None)
+            if ring is not None and (ring.acquired != ring.committed or left_over(value, ring)):
+                raise VerifyError(f"{at(op)}: stages of the ring were filled, or may yet be, and nobody waited for them")
+            if any(buffer is value for buffer, _ in busy):
+                raise VerifyError(f"{at(op)}: the buffer is in use")
+            if isinstance(value.type, SharedType):
+                self.free_buffer(op, value)
+
+    def free_buffer(self, op: SharedFree, buffer: Value) -> None:
+        """Roles beside this one copy into it no more, and all that they copied is there."""
+        assert isinstance(buffer.owner, SharedAlloc)
+        (value,) = buffer.owner.operands
+        ring = self.rings.get(value)
+        if ring is not None and not ring.by_groups and (ring.acquired != ring.committed or left_over(value, ring)):
+            raise VerifyError(f"{at(op)}: copies into the buffer are under way, or may yet come")
+        self.freed.add(buffer)
+
+    def end(self, message: str) -> None:
+        left = any(left_over(value, ring) for value, ring in self.rings.items())
+        if self.role.copies_under_way() or self.role.products or left:
+            raise VerifyError(message)
+
+    def arrived(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
+        place = self.place(op, buffer, stage)
+        value, _ = self.of_buffer(op, buffer)
+        found = self.there.get(place)
+        if found is None or found.turn != self.role.turn:
+            raise VerifyError(f"{at(op)} reads a stage before its copy is there")
+        last = self.role.waited[value] - 1
+        sequence = last - (last - place[1]) % value.ring.stages
+        if sequence < self.role.released[value]:
+            raise VerifyError(f"{at(op)} reads a stage that was given back, or not waited for")
+        if not found.met:
+            raise VerifyError(f"{at(op)} reads what other threads copied before all have met")
+        if product and not found.fenced:
+            raise VerifyError(f"{at(op)} reads a stage that its proxy may not see yet")
+        return place
+
+
+def at(op: Op) -> str:
+    """The operation and its place in the source."""
+    return f"{op.opcode}{f' at {op.loc}' if op.loc else ''}"

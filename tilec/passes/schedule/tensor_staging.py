@@ -1,0 +1,144 @@
+"""Pipelines whose copies one thread starts through maps of the tensors, while warpgroups multiply: `staging` for `tma`.
+
+With s stages, a loop of one product becomes two, which `roles` gives to a role each:
+
+    ring of mbarriers; fence; barrier             at the start of the kernel
+    for each iteration: acquire, copy, commit     by one thread, up to s iterations ahead
+    for each iteration:
+        wait; start the product; wait for the product before, and release its stage
+    wait for the last product
+
+Stage and parity of an iteration are carried by both loops. Operands that copies bring have no bounds to test: what lies outside
+of a tensor arrives as zero, which is what such loads are padded with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from tilec.atoms import tma
+from tilec.ir.core import Block, Function, Value
+from tilec.ir.ops import For, If, Yield
+from tilec.ir.ops_launch import WaitPrior
+from tilec.ir.ops_staging import SharedAlloc, TensorCopy
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.passes.schedule.staged_loads import Operand, without_dead
+from tilec.passes.schedule.staged_products import Emitter, Product
+from tilec.passes.schedule.wait_prior import launch_values
+from tilec.passes.schedule.warpgroups import guarded, multiply
+
+VECTOR: Final = 16
+"""Bytes that bases and strides of tensors are multiples of where a map is made of them."""
+HEAD_BYTES: Final = tma.ALIGNMENT
+"""In front of the first stage, of which the ring's barriers take some."""
+
+
+def problem(function: Function, loop: For, operands: list[Operand]) -> str | None:
+    """Why copies through tensor maps cannot feed a loop; None where they can."""
+    if loop not in function.body.ops:
+        return "its loop stands in another loop, or in a branch"
+    known = launch_values(function)
+    inside = {result for op in loop.regions[0].ops for result in op.results} | set(loop.regions[0].arguments)
+    for operand in operands:
+        name, type_ = operand.load.source.name, operand.load.source.tensor
+        found = tma.problem(type_, SharedType(type_.dtype, operand.shape, 1))
+        if found is None and operand.vector < VECTOR:
+            found = f"rows or the base are known to be multiples of {operand.vector} bytes, not {VECTOR}"
+        if found is not None:
+            return f"`{name}`: {found}"
+        for value in (*(v for op in operand.chain for v in op.operands), *operand.load.offsets, *loop.operands[:3]):
+            if value not in inside | known:
+                return f"`{name}`: where it is read follows from more than launch values"
+            if value in operand.load.offsets and value.type != TileType(i32):
+                return f"`{name}`: an index is no i32"
+    return None
+
+
+def pipeline(block: Block, loop: For, product: Product, operands: list[Operand], stages: int, warps: int) -> None:
+    """Replace the loop in `block`; `warps` multiply."""
+    setup, after = Emitter(), Emitter()
+    ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
+    offset = HEAD_BYTES
+    for operand in operands:
+        type_ = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
+        operand.buffer = setup.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
+        offset += type_.bytes
+    setup.add(ProxyFence())
+    setup.add(Barrier())
+    # At the start, so that scratch in front of the loop takes no bytes of the ring, which fills meanwhile.
+    start = next((place + 1 for place, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
+    block.ops[start:start] = setup.ops
+    before = Emitter()
+    first, condition = before.number(0), before.compare("lt", loop.lower, loop.upper)
+    filling = _filling(loop, operands, ring, first)
+    _read(loop, product, ring, first, warps)
+    after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
+    position = block.ops.index(loop)
+    block.ops[position : position + 1] = [*before.ops, filling, guarded(loop, product, condition, warps, 2), *after.ops]
+
+
+def _filling(loop: For, operands: list[Operand], ring: Value, first: Value) -> For:
+    """The loop that starts the copies of each iteration."""
+    body, filled = loop.regions[0], Block()
+    filling = For(operands=[*loop.operands[:3], first, first], regions=[filled], variable=loop.variable, loc=loop.loc)
+    mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
+    stage, parity = filled.add_argument(TileType(i32), "stage"), filled.add_argument(TileType(i32), "parity")
+    out = Emitter()
+    needed = {op for operand in operands for op in operand.chain}
+    for op in body.ops:
+        if op in needed:
+            copy = replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
+            copy.define(*(result.type for result in op.results))
+            out.ops.append(copy)
+            mapping.update(zip(op.results, copy.results, strict=True))
+    expected = sum(tma.copied_bytes(operand.buffer.shared) for operand in operands if operand.buffer is not None)
+    out.add(Acquire(operands=[ring, stage, parity], expected=expected))
+    for operand in operands:
+        assert operand.buffer is not None
+        load = operand.load
+        place = [mapping.get(value, value) for value in load.offsets]
+        copied = [load.source, operand.buffer, stage, *place]
+        out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, unsafe=load.unsafe, loc=load.loc))
+    out.add(Commit(operands=[ring]))
+    out.add(Yield(operands=list(_following(out, stage, parity, ring.ring.stages))))
+    filled.ops = out.ops
+    filling.define(TileType(i32), TileType(i32), names=("stage", "parity"))
+    return filling
+
+
+def _read(loop: For, product: Product, ring: Value, first: Value, warps: int) -> None:
+    """Make the loop read what the other one fills."""
+    body = loop.regions[0]
+    loop.operands += [first, first]
+    stage, parity = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
+    rewritten = Emitter()
+    rewritten.add(Wait(operands=[ring, stage, parity]))
+    for op in body.ops[:-1]:
+        if op is product.mma:
+            rewritten.ops += multiply(product, stage, [], warps)
+            _release_before(rewritten, loop, ring, stage)
+        else:
+            rewritten.ops.append(op)
+    body.ops[-1].operands += _following(rewritten, stage, parity, ring.ring.stages)
+    body.ops = without_dead([*rewritten.ops, body.ops[-1]])
+    loop.results += [Value(TileType(i32), name, loop) for name in ("stage", "parity")]
+
+
+def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
+    """Give back the stage of the iteration before, whose product is done, where there is one."""
+    then = Emitter()
+    wrapped = then.compare("eq", stage, then.number(0))
+    before = then.select(wrapped, then.number(ring.ring.stages - 1), then.binary("sub", stage, then.number(1)))
+    then.add(Release(operands=[ring, before], held=1))
+    then.add(Yield())
+    later = out.compare("lt", loop.lower, loop.regions[0].arguments[0])
+    out.add(If(operands=[later], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
+
+
+def _following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
+    """Stage and parity of the next iteration."""
+    wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
+    turned = out.select(wraps, out.binary("sub", one, parity), parity)
+    return out.select(wraps, out.number(0), out.binary("add", stage, one)), turned

@@ -1,0 +1,93 @@
+"""Maps of tensors among the arguments of a launch: a manifest and tensors that satisfy its contract go in, 128 bytes for each
+map come out, which the driver encodes (CUDA driver API, `cuTensorMapEncodeTiled`).
+
+A map is of the whole tensor and of nothing beside it, so a kernel reaches through it what the contract has checked, and zeros
+elsewhere. What no map can be made of is refused (E0918), naming the tensor. Maps are kept by place and shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tilec.artifact import Manifest, TensorMapSpec
+from tilec.ir.tensor_maps import MAP_BYTES
+from tilec.runtime.errors import LaunchError
+from tilec.runtime.tensors import TensorView
+
+KEPT: Final = 1024
+"""Maps that are remembered for a kernel."""
+UNIT: Final = 16
+"""Bytes that the base and the strides of a mapped tensor are multiples of."""
+MAX_STRIDE: Final = 1 << 40
+"""Bytes from one index to the next that a map cannot count."""
+MAX_EXTENT: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMapRequest:
+    """What a map is made of, the innermost axis first, as the driver wants it: `strides` (bytes) are those of all other axes,
+    `box` elements of a copy, `swizzle` the bytes of its row."""
+
+    pointer: int
+    dtype: str
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+class Encoder(Protocol):
+    """The part of a driver that makes maps."""
+
+    def encode_tensor_map(self, request: TensorMapRequest) -> bytes:
+        """The 128 bytes of a map."""
+        ...
+
+
+class TensorMaps:
+    """The maps of one kernel."""
+
+    def __init__(self, manifest: Manifest, driver: Encoder) -> None:
+        self._kernel, self._specs, self._driver = manifest.kernel, manifest.tensor_maps, driver
+        self._kept: dict[TensorMapRequest, bytes] = {}
+
+    def of(self, views: Mapping[str, TensorView]) -> bytes:
+        """All maps of a launch one behind the other, in the order of the manifest. LaunchError E0918 where a tensor can have
+        none."""
+        return b"".join([self._encoded(request_of(spec, views[spec.tensor], self._kernel)) for spec in self._specs])
+
+    def _encoded(self, request: TensorMapRequest) -> bytes:
+        found = self._kept.get(request)
+        if found is None:
+            found = self._driver.encode_tensor_map(request)
+            if len(found) != MAP_BYTES:
+                raise LaunchError("E0915", "the driver's tensor map has another size", given=f"{len(found)} bytes")
+            if len(self._kept) >= KEPT:
+                self._kept.clear()
+            self._kept[request] = found
+        return found
+
+
+def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapRequest:
+    """What the driver is asked for; LaunchError E0918 where a tensor can have no map."""
+
+    def refuse(given: str, required: str) -> LaunchError:
+        return LaunchError(
+            "E0918", "no tensor map can be of it", kernel=kernel, argument=spec.tensor, given=given, required=required
+        )  # fmt: skip
+
+    size = view.item_bytes
+    if view.pointer % UNIT:
+        raise refuse(f"address {view.pointer:#x}", f"a multiple of {UNIT} bytes")
+    if any(not 1 <= extent <= MAX_EXTENT for extent in view.shape):
+        raise refuse(f"shape {list(view.shape)}", f"1 to {MAX_EXTENT} elements on every axis")
+    if view.strides[-1] != 1 and view.shape[-1] != 1:
+        raise refuse(f"strides {list(view.strides)}", "the elements of the last axis side by side")
+    # The stride of an axis of extent 1 is never used, and may be anything.
+    strides = [UNIT if extent == 1 else stride * size for stride, extent in zip(view.strides, view.shape, strict=True)][:-1]
+    if any(stride % UNIT or not 0 < stride < MAX_STRIDE for stride in strides):
+        required = f"multiples of {UNIT // size} elements on all axes but the last, above 0 and below 2^40 bytes"
+        raise refuse(f"strides {list(view.strides)} for shape {list(view.shape)}", required)
+    return TensorMapRequest(view.pointer, view.dtype, view.shape[::-1], tuple(strides[::-1]), spec.box[::-1], spec.swizzle)
