@@ -13,17 +13,17 @@ from tests import shipped
 from tilec.cli import commands, emulate_command
 
 built: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
-held: dict[tuple[str, str, str], Any] = {}
+held: dict[tuple[str, str, str, str], Any] = {}
 
 
 @pytest.fixture(autouse=True)
 def _in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """Runs the command in this project; what it has built for one test, another one has too."""
 
-    def once(build: Any, entry: Any, constants: Any, target: Any) -> Any:
-        key = (str(build.root), entry.name, str(target))
+    def once(build: Any, entry: Any, target: Any) -> Any:
+        key = (str(build.root), entry.name, str(entry.constants), str(target))
         if key not in held:
-            held[key] = built(build, entry, constants, target)
+            held[key] = built(build, entry, target)
         return held[key]
 
     monkeypatch.chdir(shipped.ROOT)

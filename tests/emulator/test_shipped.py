@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ def test_shipped_kernel_agrees_with_the_reference(
     monkeypatch.setenv("TILEC_CACHE_DIR", str(shipped_store))
     size = shipped_launches.SIZES[name][-1]
     entry, constants = shipped.specialisation(name, size)
-    given = tuple(f"{key}={value}" for key, value in constants.items())
-    ptx, manifest, _ = _built(read_build_file(shipped.ROOT / "build.toml"), entry, given, Target.parse(arch))
+    one = replace(entry, constants={key: (value,) for key, value in constants.items()})
+    ptx, manifest, _ = _built(read_build_file(shipped.ROOT / "build.toml"), one, Target.parse(arch))
     function = shipped.load(name, size)
     env = shipped_launches.launch_values(function, size)
     arrays = shipped_launches.make_arrays(function, env)
