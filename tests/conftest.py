@@ -131,7 +131,7 @@ def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) 
         environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
         subprocess.run([*command, "--arch", "sm_90", "-o", str(folder)], env=environment, check=True, capture_output=True)
 
-    (path,) = made_once("bundle", pack).iterdir()
+    (path,) = made_once("bundle", pack).glob("*.bundle")
     return path
 
 

@@ -135,7 +135,7 @@ def attempt(folder: Path, given: tuple[Any, ...]) -> str:
     slots = argument_bytes(record, [8] * len(kernel.manifest.abi))
     wrong = complaint(
         json.loads((folder / "k.json").read_bytes()), tensors, scalars, stored,
-        Reached(record.grid, record.block, record.shared, slots, plan.env),
+        Reached(record.grid, record.block, record.shared, slots, plan.env, driver.map_requests),
     ) or checked_code(folder, driver)  # fmt: skip
     if wrong:
         raise AssertionError(wrong)

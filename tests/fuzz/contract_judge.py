@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,13 +39,15 @@ class Given:
 
 @dataclass
 class Reached:
-    """What the driver was asked to launch; `arguments` are 8 bytes for each slot of the calling convention."""
+    """What the driver was asked to launch; `arguments` are 8 bytes for each slot of the calling convention, `maps` what it was
+    asked to make maps of."""
 
     grid: tuple[int, int, int]
     block: int
     shared: int
     arguments: list[bytes]
     env: Mapping[str, int]
+    maps: list[Any] = field(default_factory=list)
 
 
 def value(expression: Any, env: Mapping[str, int]) -> int:
@@ -179,11 +181,23 @@ def _launch(manifest: dict[str, Any], tensors: Mapping[str, Given], scalars: Map
             wanted = struct.pack("<Q", tensors[name].pointer)
         elif kind in ("dim", "stride"):
             wanted = struct.pack("<i" if kind == "dim" else "<q", reached.env[name])
+        elif kind == "tensor_map":
+            if not any(_is_of(request, tensors[name]) for request in reached.maps):
+                return f"no map is of `{name}`"
+            continue
         else:
             wanted = scalar_bytes(dtypes[name], scalars[name])
         if found[: len(wanted)] != wanted:
             return f"the argument `{name}` is {found.hex()}, not {wanted.hex()}"
     return ""
+
+
+def _is_of(request: Any, given: Given) -> bool:
+    """Whether a map is of a whole tensor and of nothing beside it."""
+    if (request.pointer, request.dims[::-1]) != (given.pointer, given.shape) or len(request.box) != len(given.shape):
+        return False
+    steps = zip(request.strides[::-1], given.strides[:-1], given.shape[:-1], strict=True)
+    return all(extent == 1 or step == stride * BYTES[given.dtype] for step, stride, extent in steps)
 
 
 def scalar_bytes(dtype: str, given: Any) -> bytes:
