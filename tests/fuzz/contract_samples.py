@@ -45,7 +45,8 @@ def described(kernel: str, abi: str, **fields: Any) -> dict[str, Any]:
     slots = [{"kind": kinds.get(word[-1], "dim"), "name": word.rstrip("*+=")} for word in abi.split()]
     plain = samples.manifest(kernel, samples.cubin(kernel), {"E": "bf16", "N": 3})
     digests = {"cubin": hashlib.sha256(samples.cubin(kernel)).hexdigest()}
-    empty: dict[str, Any] = {"scalars": [], "launch_checks": [], "value_checks": [], "no_alias": [], "digests": digests}
+    names = ("scalars", "launch_checks", "value_checks", "no_alias", "tensor_maps")
+    empty: dict[str, Any] = {name: [] for name in names} | {"digests": digests}
     return plain | empty | {"abi": slots} | fields
 
 
