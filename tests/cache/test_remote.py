@@ -254,6 +254,16 @@ def test_a_public_key_reads_and_writes_nothing(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "private").chmod(0o640)
     with pytest.raises(CompileError, match="E0752"):
         read_key()
+    (tmp_path / "private").write_bytes(b"# of the team\n" + public)  # no secret that everybody knows
+    (tmp_path / "private").chmod(0o600)
+    with pytest.raises(CompileError, match="a PEM file begins with its first block"):
+        read_key()
+    both = private.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    (tmp_path / "private").write_bytes(public + both)
+    assert signer_of(read_key()).writes
+    (tmp_path / "private").chmod(0o644)
+    with pytest.raises(CompileError, match="may be read"):
+        read_key()
 
 
 def test_builders_that_start_together_make_each_artifact_once(tmp_path: Path) -> None:
@@ -284,6 +294,7 @@ def test_who_never_delivers_is_waited_for_no_longer(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(
     "text", ["redis://u:secret@", "simplecache::s3://x/y", "python://x", "http://h/../..", "http://h?q", "file://", "x",
+             "http://h/a/%2e%2e/b", "http://h/a/..%2fb", "http://h/a\\..\\b", "http://h/a/./b",
              "s3://b|options=1", "redis://h:port/0", "redis://h|timeout=0"],
 )  # fmt: skip
 def test_what_is_no_remote_is_refused_and_no_password_shown(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +319,8 @@ def test_a_remote_of_a_build_file_needs_the_users_word(monkeypatch: pytest.Monke
     ):
         monkeypatch.setenv("TILEC_REMOTE_ALLOW", prefix)
         assert chosen((), wanted) == ((), wanted)
+    for url in ("https://cache.example/tilec/%2e%2e/other", "https://cache.example/tilec/..%5cother"):
+        assert fault(url)
     assert not allowed("https://cache.example@evil.example/", ["https://cache.example"])
     monkeypatch.setenv("TILEC_REMOTE_CACHE", "redis://h:1/2|read_only|timeout=2.5 http://h/x")
     assert chosen((), ())[0] == (Address("redis://h:1/2", True, 2.5), Address("http://h/x"))

@@ -71,8 +71,8 @@ def fault(url: str) -> str:
         return f"has the scheme `{parts.scheme}`; known are {', '.join(SCHEMES)}"
     if parts.query or parts.fragment:
         return "has a query or a fragment"
-    if ".." in parts.path.split("/"):
-        return "has `..` in its path"
+    if {".", ".."} & set(parts.path.split("/")) or "%" in parts.path or "\\" in parts.path:
+        return "has `.`, `..`, `%` or `\\` in its path"
     named = parts.hostname if parts.scheme != "file" else parts.path.strip("/")
     return "" if named else "names no host" if parts.scheme != "file" else "names no folder"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ QUICK: Final = 0.5
 """Seconds within which a failure must come for a second attempt: what took long will again."""
 OPENING: Final = 20.0
 """Seconds that opening a layer may take: libraries are imported, and nothing is sent, or not much."""
+_USER: Final = re.compile(r"//[^/\s@]*@")
+"""User and password of a URL, which no message shows."""
 T = TypeVar("T")
 
 
@@ -98,8 +101,8 @@ class Guard:
     def _failed(self, why: str) -> None:
         with self._lock:
             self.failures += 1
-            clean = "".join(letter if letter.isprintable() else " " for letter in why)[:200]
-            self.trouble = self.trouble or clean.replace(self.address.url, self.name)
+            clean = "".join(letter if letter.isprintable() else " " for letter in why).replace(self.address.url, self.name)
+            self.trouble = self.trouble or _USER.sub("//", clean)[:200]
             self._in_a_row += 1
             if self._in_a_row >= FAILURES:
                 self._until = time.monotonic() + REST

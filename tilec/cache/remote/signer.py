@@ -25,6 +25,7 @@ from tilec.diagnostics import CompileError, Diagnostic
 KEY_FILE: Final = "TILEC_REMOTE_KEY_FILE"
 SHORTEST, LONGEST = 32, 4096  # bytes of a secret
 LARGEST_FILE: Final = 1 << 16
+PEM: Final = b"-----BEGIN"
 _PUBLIC = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
 _CONTEXT: Final = b"tilec remote entry\0"
 """What is signed begins with this: no signature that the same key made of something else is one of an entry."""
@@ -142,9 +143,11 @@ def read_key() -> bytes:
         data = (file.read(LARGEST_FILE + 1) or b"").strip()
     if status.st_uid not in (0, os.geteuid()):
         raise refused("belongs to another user")
-    if status.st_mode & (0o022 if _PUBLIC.match(data) else 0o077):
+    if PEM in data and not data.startswith(PEM):
+        raise refused("holds a PEM block behind something else; a PEM file begins with its first block")
+    if status.st_mode & (0o022 if _only_public(data) else 0o077):
         raise refused(f"may be read or written by others (mode {stat.S_IMODE(status.st_mode):04o})")
-    if not SHORTEST <= len(data) <= (LARGEST_FILE if data.startswith(b"-----BEGIN") else LONGEST):
+    if not SHORTEST <= len(data) <= (LARGEST_FILE if data.startswith(PEM) else LONGEST):
         raise refused(f"holds {len(data)} bytes; a secret has {SHORTEST} to {LONGEST}")
     return data
 
@@ -153,16 +156,21 @@ def signer_of(key: bytes) -> Signer:
     """The signer of what `read_key` gave. CompileError E0752 where that is no key."""
     if not key:
         return Unsigned()
-    if not key.startswith(b"-----BEGIN"):
+    if not key.startswith(PEM):
         return Secret(key)
     public = tuple(_PUBLIC.findall(key))
-    private = None if _PUBLIC.match(key) else key
+    private = None if _only_public(key) else _PUBLIC.sub(b"", key)
     try:
         return KeyPair(private, public)
     except ImportError:
         raise refused("needs the package `cryptography`: `pip install 'tilec[remote]'`") from None
     except Exception as error:  # the library has many kinds for a file that is no key
         raise refused(f"is no Ed25519 key: {error}"[:200]) from None
+
+
+def _only_public(data: bytes) -> bool:
+    """Whether it is public keys and nothing else, which others may read."""
+    return bool(_PUBLIC.search(data)) and not _PUBLIC.sub(b"", data).strip()
 
 
 def refused(why: str) -> CompileError:
