@@ -24,16 +24,14 @@ from tilec.cli.commands import run
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
 
+FOLDERS = ("tilec", "engine", "kernels_src")
+FILES = ("build.toml", "pyproject.toml", "README.md", "LICENSE", "ci/wheel.py")
+"""What a wheel is built from."""
+
+
 def build(folder: Path, umask: int, epoch: str) -> Path:
     """The wheel of a copy of what is tracked."""
-    for name in (
-        *tracked("tilec", "engine", "kernels_src"),
-        "build.toml",
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "ci/wheel.py",
-    ):
+    for name in (*tracked(*FOLDERS), *FILES):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, target)
@@ -130,3 +128,9 @@ def test_what_is_there_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFix
     assert run(["new", str(tmp_path / "other"), "--shipped", "--name", "x"]) == 2
     assert "leave one out" in capsys.readouterr().err
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "build.toml"]
+
+
+def test_a_team_s_image_has_what_it_is_built_from() -> None:
+    lines = (ROOT / "ci/team/compose.yaml").read_text(encoding="utf-8").splitlines()
+    copied = [words[2:-1] for line in lines if (words := line.split())[:1] == ["COPY"]]
+    assert {name for names in copied for name in names} >= {*FOLDERS, *FILES, "requirements.lock"}
