@@ -54,7 +54,7 @@ def test_a_new_project_is_proven_run_tested_and_built(
     assert Path(launched).is_file()
 
 
-@pytest.mark.parametrize("name", ["max", "two words", "class", "1st", "reference"])
+@pytest.mark.parametrize("name", ["max", "two words", "class", "1st", "reference", "np", "E", "row"])
 def test_a_name_that_no_kernel_can_have(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["new", str(tmp_path / name)]) == 2
     assert "write --name with" in capsys.readouterr().err
@@ -101,6 +101,9 @@ def test_a_kernel_that_computes_something_else_is_wrong_at_its_worst_element(pro
         ("def softmax(x):\n    return x / nothing\n", "fails at line 2: NameError"),
         ("import nothing_there\ndef softmax(x):\n    return x\n", "fails at line 1: ModuleNotFoundError"),
         ("softmax = 3\n", "has no function `softmax`"),
+        ("def softmax(x):\n    return [[1], [2, 3]]\n", "`reference.py:softmax` fails: ValueError"),
+        ("def softmax(x):\n    return 'much'\n", "`reference.py:softmax` fails: ValueError"),
+        ("import sys\ndef softmax(x):\n    sys.exit(0)\n", "fails at line 3: SystemExit"),
     ],
 )
 def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: Path) -> None:
@@ -110,11 +113,48 @@ def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: 
     assert not found.right
 
 
+@pytest.mark.parametrize("large", ["float('inf')", "1e200"])
+def test_a_large_element_excuses_nothing_at_the_others(large: str, project: Path) -> None:
+    path = project / "kernels_src/reference.py"
+    path.write_text(f"def softmax(x):\n    found = x.astype(float) * 7\n    found[0, 0] = {large}\n    return found\n")
+    (out,) = trial(question(project)).written
+    assert out.error is not None and out.error > 1
+    kernel = project / "kernels_src/softmax.py"
+    kernel.write_text(kernel.read_text().replace("weights / sum(weights, axis=1)[:, None]", "v * 7"))
+    (again,) = trial(question(project)).written
+    assert again.worst == (0, 0) and again.error is not None and again.error > 1  # all others are right
+
+
 def test_a_reference_chooses_its_tolerance(project: Path) -> None:
     path = project / "kernels_src/reference.py"
     path.write_text(path.read_text() + 'TOLERANCES = {"softmax": 1e-9}\n')
     assert not trial(question(project)).right
     assert trial(question(project, tolerance=(1e-2, None))).right
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ("T=1e400", "`T=1e400` is not NAME=NUMBER"), ("T=nan", "`T=nan` is not NAME=NUMBER"), ("T", "`T` is not NAME=NUMBER"),
+        ("T=1.5", "`T` is an integer, and 1.5 is none"), ("R=1", "no launch value `R`; they are T"),
+    ],
+)  # fmt: skip
+def test_dims_that_no_launch_has(dims: str, said: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["run", "softmax", "--dims", dims]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_kernel_without_launch_values_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fixed.py").write_text(
+        "import tilec\nfrom tilec import In, Out, bf16, grid, load, store\n\n\n@tilec.kernel\n"
+        "def fixed(x: In[bf16, 64], out: Out[bf16, 64]):\n    grid(1)\n    store(out, 0, load(x, 0, shape=64))\n"
+    )
+    assert commands.run(["run", "fixed.py"]) == 0
+    out = capsys.readouterr().out
+    assert "1 blocks" in out and "out bf16[64]" in out
 
 
 def test_nothing_to_test_names_what_to_write(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tilec import language
 from tilec.cli.project import UsageError
-from tilec.project.scaffold import copy_shipped, scaffold
+from tilec.project.scaffold import copy_shipped, names_used, scaffold
 
 
 def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:
@@ -27,6 +27,7 @@ def _checked(kernel: str) -> str:
     """A name; UsageError where no kernel may have it."""
     if not (kernel.isascii() and kernel.isidentifier()) or keyword.iskeyword(kernel) or kernel in ("reference", "tilec"):
         raise UsageError(f"`{kernel}` is no name for a kernel; write --name with letters, digits and `_`")
-    if kernel in language.__all__:
-        raise UsageError(f"`{kernel}` is a word of the language; write --name with another, such as `my_{kernel}`")
+    if kernel in language.__all__ or kernel in names_used():
+        of = "the language" if kernel in language.__all__ else "the kernel that is written"
+        raise UsageError(f"`{kernel}` is a word of {of}; write --name with another, such as `my_{kernel}`")
     return kernel

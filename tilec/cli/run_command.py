@@ -39,7 +39,7 @@ def run_command(
         print_diagnostics(answer.diagnostics, build.root)
         return status_of(answer.diagnostics)
     found: Trial = answer
-    if not found.values:
+    if found.problem and not found.blocks:
         raise UsageError(found.problem)
     if as_json:
         print(json.dumps(_as_json(entry.name, question, found), indent=1))

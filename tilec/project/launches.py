@@ -6,6 +6,7 @@ of tensors. Sizes are small, and reach past the edges of tiles where the contrac
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +26,10 @@ _TRIALS: Final = 5000
 _ENOUGH: Final = 300
 _MOST_ELEMENTS: Final = 1 << 18
 _LEAST_TILE: Final = 16
+
+
+LARGEST: Final = float(1 << 63)
+"""A launch value is below this."""
 
 
 class LaunchValuesError(ValueError):
@@ -85,8 +90,8 @@ def given_values(text: str | None) -> dict[str, float]:
         try:
             values[name] = float(value) if "." in value or "e" in value else int(value)
         except ValueError:
-            raise LaunchValuesError(f"`{item}` is not NAME=NUMBER") from None
-        if not equals or not name.isidentifier():
+            values[name] = math.nan
+        if not equals or not name.isidentifier() or not abs(values[name]) < LARGEST:
             raise LaunchValuesError(f"`{item}` is not NAME=NUMBER")
     return values
 
@@ -96,9 +101,11 @@ def launch_values(contract: Contract, given: dict[str, float], number: int = 0) 
     `number`, another launch, where there is one. LaunchValuesError where none are found."""
     floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
     names = contract.names
-    for name in given:
+    for name, value in given.items():
         if name not in names:
-            raise LaunchValuesError(f"no launch value `{name}`; they are {', '.join(sorted(names))}")
+            raise LaunchValuesError(f"no launch value `{name}`; they are {', '.join(sorted(names)) or 'none'}")
+        if name not in floats and int(value) != value:
+            raise LaunchValuesError(f"`{name}` is an integer, and {value:g} is none")
     tiles = sorted({int(c) for c in contract.constants.values() if isinstance(c, int) and c >= _LEAST_TILE})
     sizes = (
         *_SIZES,

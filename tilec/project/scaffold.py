@@ -5,6 +5,7 @@ In: a name. Out: a folder of that name, whole or not there.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import shutil
@@ -97,6 +98,17 @@ On a machine with the GPU and no compiler:
     ".gitignore": "artifacts/\n__pycache__/\n",
 }
 """`NAME` in names and texts stands for the kernel's name."""
+
+
+def names_used() -> set[str]:
+    """Names that the files of a new project give a meaning, which its kernel cannot have."""
+    nodes = [node for place, text in FILES.items() if place.endswith(".py") for node in ast.walk(ast.parse(text))]
+    found = {node.id for node in nodes if isinstance(node, ast.Name)} | {
+        node.arg for node in nodes if isinstance(node, ast.arg)
+    }
+    found |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+    found |= {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return found - {"NAME"}
 
 
 def scaffold(folder: Path, name: str) -> list[str]:

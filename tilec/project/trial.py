@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import math
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ TOLERANCES: Final[Mapping[str, float]] = {
 """What a result may be off, by its dtype: this part of the element, and this part of the root mean square of the tensor, since
 sums that cancel have the error of their terms. Of bf16 and f16 it is the relative tolerance of `torch.testing.assert_close`.
 Integers are equal."""
+
+
+OUTLIER: Final = 1000
+"""Times the median: elements beyond do not count in the root mean square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +102,11 @@ def trial(question: Question) -> Trial:
     before = {name: array.copy() for name, array in arrays.items()}
     scalars = {spec.name: values[spec.name] for spec in contract.scalars}
     given = {name: value for name, value in integers.items() if name in function.dims}
+    blocks = math.prod(axis.evaluate(integers) for axis in contract.grid)
     try:
         run(function, arrays, scalars, dims=given)
     except InterpreterError as error:  # a fault of the prover, or of the sizes chosen
-        return Trial(values, problem=f"the interpreter stopped: {error}")
-    blocks = int(np.prod([axis.evaluate(integers) for axis in contract.grid]))
+        return Trial(values, blocks, problem=f"the interpreter stopped: {error}")
     outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
     if question.reference is None:
         return Trial(values, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
@@ -163,14 +168,18 @@ def _reference(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> t
     if len(results) != outputs:
         raise NoReference(f"{shown} returns {len(results)} arrays; the kernel writes {outputs}")
     own: Any = getattr(module, "TOLERANCES", {})
-    return [np.asarray(one) for one in results], own.get(name) if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    with _told(shown, path):
+        arrays = [np.asarray(one) for one in results]
+        for array in arrays:
+            array.astype(np.float64)  # or it is not numbers
+    return arrays, own.get(name) if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 @contextlib.contextmanager
 def _told(shown: str, path: Path) -> Any:
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f" at line {frames[-1].lineno}" if frames else ""
         raise NoReference(f"{shown} fails{where}: {type(error).__name__}: {error}") from None
@@ -182,6 +191,14 @@ def _written(spec: TensorSpec, array: Array) -> Written:
     words = f"{finite.min():.6g} to {finite.max():.6g}, mean {finite.mean():.6g}" if finite.size else "nothing finite"
     lost = wide.size - finite.size
     return Written(spec.name, spec.dtype, array.shape, words + (f", {lost} not finite" if lost else ""))
+
+
+def _typical(expected: Array) -> float:
+    """The root mean square of what is finite and no outlier, so that a few large elements excuse nothing at the others."""
+    sizes = np.abs(expected[np.isfinite(expected)])
+    middle = float(np.median(sizes)) if sizes.size else 0.0
+    usual = sizes[sizes <= OUTLIER * middle] if middle else sizes
+    return float(np.sqrt(np.mean(usual * usual))) if usual.size else 0.0
 
 
 def _compared(
@@ -197,12 +214,13 @@ def _compared(
     relative, absolute = tolerance
     with np.errstate(all="ignore"):
         relative = TOLERANCES.get(spec.dtype, 0.0) if relative is None else relative
-        absolute = relative * float(np.sqrt(np.nanmean(expected**2))) if absolute is None else absolute
+        if absolute is None:
+            absolute = relative * _typical(expected)
         allowed = absolute + relative * np.abs(expected)
-        error = np.abs(found - expected) / np.where(allowed > 0, allowed, 1.0)
-        error = np.where(allowed > 0, error, np.where(found == expected, 0.0, np.inf))
+        comparable = np.isfinite(found) & np.isfinite(expected) & (allowed > 0)
+        error = np.where(comparable, np.abs(found - expected) / np.where(comparable, allowed, 1.0), np.inf)
         same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-        error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+        error = np.where(same, 0.0, error)
     worst = np.unravel_index(int(np.argmax(error)), error.shape)
     return Written(
         spec.name, spec.dtype, array.shape, seen.summary, float(error[worst]), tuple(map(int, worst)), float(found[worst]),
