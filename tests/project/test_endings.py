@@ -94,7 +94,8 @@ def test_processes_die_together(root: Path, sent: signal.Signals, status: int, s
         if sent == signal.SIGKILL:
             wait_until_dead(family(process.pid))
         assert family(process.pid) == []
-        assert not list(root.rglob(".tmp-*"))
+        left = [path.relative_to(root).parts[0] for path in root.rglob(".tmp-*")]
+        assert not left or (sent == signal.SIGKILL and set(left) == {"store"})  # where `cache prune` finds it
         path = root / "kernels_src/copy_a.py"
         path.write_text(path.read_text().replace("sleep 900", "sleep 0"))
         assert "failed" not in project.statuses(project.build(root))  # returns at all, as no lock is held
