@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
+from tests.programs.machines import manifest
 from tests.tensor_products import emulated, made
 from tilec.artifact import TensorMapSpec
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
+from tilec.codegen import to_ptx
+from tilec.emulator import emulate
 from tilec.frontend import load_kernel
+from tilec.interpreter import run
 from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.ops_sync import Roles
+from tilec.lowering import lower
 from tilec.passes.schedule import prepare
 from tilec.schedule import Overrides, Schedule
 from tilec.target import SM_90A
@@ -68,6 +76,32 @@ def test_what_threads_exchange_before_the_loop_leaves_the_ring_alone(tmp_path: P
     scratch = [op.offset for op in roles.regions[0].walk() if isinstance(op, SharedAlloc)]
     end = max(op.offset + op.bytes for op in stages)
     assert [offset >= end for offset in scratch] == [True, True, True, False, False]
+
+
+def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_role(tmp_path: Path) -> None:
+    """And is one without it."""
+    path = tmp_path / "k.py"
+    path.write_text(SCALED)
+    function = load_kernel(path, {}, root=tmp_path)
+    lowered = lower(prepare(function, SM_90A, Overrides(copy="tma", stages=2)), SM_90A)
+    described, ptx = manifest(load_kernel(path, {}, root=tmp_path), lowered, SM_90A), to_ptx(lowered.mlir, SM_90A)
+    random = np.random.default_rng(0)
+    m, k = 65, 136
+    shapes = {"a": (m, k), "b": (64, k), "c": (m, 64), "w": (64, 64), "out": (m, 64)}
+    held = {
+        name: random.integers(-2, 3, shape).astype(ml_dtypes.bfloat16 if name in "ab" else np.float32)
+        for name, shape in shapes.items()
+    }
+    flat = {
+        name: array.reshape(-1).view(np.uint16) if name in "ab" else array.reshape(-1).copy() for name, array in held.items()
+    }
+    report = emulate(ptx, described, flat, {"M": m, "K": k}, seed=1)
+    assert report.clean, str(report.faults[0])
+    run(load_kernel(path, {}, root=tmp_path), held, {})
+    assert (report.tensors["out"].reshape(m, 64) == held["out"]).all()
+    met, count = re.subn(r"^\s*bar(rier)?\.sync(\.aligned)?\s+1, 128;", "", ptx, flags=re.MULTILINE)
+    assert count
+    assert not emulate(met, described, flat, {"M": m, "K": k}, seed=1).clean
 
 
 def test_the_schedule_is_told() -> None:

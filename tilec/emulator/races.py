@@ -6,7 +6,7 @@ what lane u does now if u is the same lane, or u has learnt of that lane up to t
 the first such operation comes). The shadow holds for each granule of memory the last write and the last read (or that several
 unordered lanes did, of one block or of several); strong accesses are in `strong`, one by one. Nothing is forgotten before an
 access that is ordered after it (or was reported to race with it) takes its place: who is ordered after the last is ordered
-after all. Readers of one block are told apart where something orders parts of a block (`readers`); else, and for writers and
+after all. Readers, and writers, of one block are told apart where something orders parts of a block (`readers`); else, and
 for lanes of several blocks, "several" counts as ordered once the whole block is: that may report a race too many, never one too
 few.
 Memory consistency: PTX ISA, section 8. Lanes of one warp are ordered by nothing but that.
@@ -134,7 +134,9 @@ class Shadow:
         self.strong = StrongAccesses(clocks)
         self.writes: Stamps = np.zeros(0, np.int64)
         self.reads: Stamps = np.zeros(0, np.int64)
-        self.readers = Readers(clocks) if needed(clocks.machine.function.instructions) else None
+        self.readers = self.writers = None
+        if needed(clocks.machine.function.instructions):
+            self.readers, self.writers = Readers(clocks), Readers(clocks)
         self.grow(size)
 
     def grow(self, size: int) -> None:
@@ -143,8 +145,9 @@ class Shadow:
         if more > 0:
             self.writes = np.concatenate([self.writes, np.zeros(more, np.int64)])
             self.reads = np.concatenate([self.reads, np.zeros(more, np.int64)])
-        if self.readers is not None:
-            self.readers.grow(len(self.writes))
+        for one in (self.readers, self.writers):
+            if one is not None:
+                one.grow(len(self.writes))
 
     def forget(self, start: int, end: int) -> None:
         """Memory that gets a new owner."""
@@ -158,9 +161,11 @@ class Shadow:
         count = max(1, -(-width >> self.shift))
         return first[:, None] + np.arange(count) if count > 1 else first[:, None]
 
-    def unordered(self, stamps: Stamps, lanes: Index, atomic: bool = False, read: Index | None = None) -> NDArray[np.bool_]:
-        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics. `read`: the granules
-        of stamps that are of reads."""
+    def unordered(
+        self, stamps: Stamps, lanes: Index, where: Index, known: Readers | None, atomic: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which stamps [m, k] do not happen before lane [m] now; atomics are not in conflict with atomics. `where`: their
+        granules; `known`: who has read, or written, them where several lanes of a block have."""
         clocks = self.clocks
         blocks = clocks.machine.block[lanes]
         plain = stamps & ~ATOMIC
@@ -183,8 +188,8 @@ class Shadow:
         group = (code >= SEVERAL_IN_BLOCK) & (code != SEVERAL)
         if group.any():
             blocks = code[group] - SEVERAL_IN_BLOCK
-            if read is not None and self.readers is not None:
-                ordered[group] = self.readers.known(read[rows[group], columns[group]], lanes[rows[group]], blocks)
+            if known is not None:
+                ordered[group] = known.known(where[rows[group], columns[group]], lanes[rows[group]], blocks)
             else:
                 ordered[group] = clocks.knows_block(lanes[rows[group]], blocks, times[group])
         suspects[rows, columns] = ~ordered
@@ -197,7 +202,7 @@ class Shadow:
         scope where `narrow`."""
         where = self.granules(index, width)
         written = self.writes[where]
-        racing = self.unordered(written, lanes, atomic) if written.any() else None
+        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
         if self.strong.table:
             strong = self.strong.conflicts(where, lanes, with_writes=True, strong=atomic, narrow=narrow)
             racing = _either(racing, strong)
@@ -206,30 +211,41 @@ class Shadow:
         else:
             before = self.reads[where]
             if self.readers is None:
-                self._record(self.reads, where, lanes, self.unordered(before, lanes) if before.any() else None, before)
+                kept = self.unordered(before, lanes, where, None) if before.any() else None
+                self._record(self.reads, where, lanes, kept, before)
             else:
                 self._record_each(self.readers, where, lanes, before)
         return racing if racing is not None and racing.any() else None
 
     def _record_each(self, readers: Readers, where: Index, lanes: Index, before: Stamps) -> None:
         """Stamps reads, and notes who they are where several lanes of a block have read a granule. `before`: its stamps."""
-        clocks, machine = self.clocks, self.clocks.machine
+        machine = self.clocks.machine
         group = SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
         kept = (before & LANE_MASK) == group
         others = np.where(kept, 0, before)
-        alone = self.unordered(others, lanes, read=where) if others.any() else np.zeros(where.shape, np.bool_)
+        alone = self.unordered(others, lanes, where, readers) if others.any() else np.zeros(where.shape, np.bool_)
         self._record(self.reads, where, lanes, kept | alone, before)
-        noted = (self.reads[where] & LANE_MASK) == group
+        self._note(readers, self.reads, where, lanes, before, kept, alone)
+
+    def _note(
+        self, known: Readers, stamps: Stamps, where: Index, lanes: Index, before: Stamps, kept: NDArray[np.bool_],
+        alone: NDArray[np.bool_],
+    ) -> None:  # fmt: skip
+        """Notes who they are where the stamp just made says several lanes of one block: with those noted of the stamp `before`
+        where `kept`, with its one lane where `alone`."""
+        clocks, machine = self.clocks, self.clocks.machine
+        noted = (stamps[where] & LANE_MASK) == SEVERAL_IN_BLOCK + machine.block_number[machine.block[lanes]][:, None]
         if not noted.any():
             return
         fresh = noted & ~kept
         if fresh.any():
-            readers.start(where[fresh])
+            known.start(where[fresh])
             single = fresh & alone
             if single.any():
-                readers.add(where[single], (before[single] & LANE_MASK) - 1 - clocks.first_lane, before[single] >> LANE_BITS)
+                plain = before[single] & ~ATOMIC
+                known.add(where[single], (plain & LANE_MASK) - 1 - clocks.first_lane, plain >> LANE_BITS)
         who: Index = np.broadcast_to(lanes[:, None], where.shape)
-        readers.add(where[noted], who[noted], np.full(int(noted.sum()), clocks.now))
+        known.add(where[noted], who[noted], np.full(int(noted.sum()), clocks.now))
 
     def _record(
         self, stamps: Stamps, where: Index, lanes: Index, kept: NDArray[np.bool_] | None, before: Stamps
@@ -278,8 +294,9 @@ class Shadow:
         unordered read."""
         where = self.granules(index, width)
         written, read = self.writes[where], self.reads[where]
-        racing = self.unordered(written, lanes, atomic) if written.any() else None
-        beside = self.unordered(read, lanes, read=where) if read.any() else None
+        racing = self.unordered(written, lanes, where, self.writers, atomic) if written.any() else None
+        beside = self.unordered(read, lanes, where, self.readers) if read.any() else None
+        plain = np.zeros(where.shape, np.bool_) if racing is None else racing
         if self.strong.table:
             strong = [
                 self.strong.conflicts(where, lanes, with_writes=wrote, strong=atomic, narrow=narrow) for wrote in (True, False)
@@ -292,6 +309,10 @@ class Shadow:
             return racing, None, beside
         self.strong.take(where)
         lost = self._record(self.writes, where, lanes, racing, written)
+        if self.writers is not None:
+            block = SEVERAL_IN_BLOCK + self.clocks.machine.block_number[self.clocks.machine.block[lanes]][:, None]
+            several = (written & LANE_MASK) == block
+            self._note(self.writers, self.writes, where, lanes, written, several & plain, plain & ~several)
         self.reads[where] = 0
         return racing, lost, beside
 
