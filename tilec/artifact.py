@@ -164,7 +164,7 @@ def manifest_from_json(data: Any) -> Manifest:
 
 def _manifest(record: dict[str, Any]) -> Manifest:
     if record["format"] is True or record["format"] != MANIFEST_FORMAT:
-        raise ValueError(f"manifest: format is not {MANIFEST_FORMAT}")
+        raise ValueError(f"manifest: format is not {MANIFEST_FORMAT}; what another version of tilec made is to be built again")
     tensors = tuple(
         _tensor(item, f"tensors[{i}]") for i, item in enumerate(_list(record["tensors"], "tensors", MAX_PARAMETERS))
     )

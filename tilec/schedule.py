@@ -14,9 +14,10 @@ from typing import Any, Final
 from tilec.diagnostics import Span
 from tilec.target import Target
 
-COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None, "tma": None}
+COPIES: Final[dict[str, str | None]] = {"load": None, "cp_async": None, "tma": "wgmma"}
 """How operands come to a product, and the family of instructions that a target must have for it: by the threads' own loads, by
-asynchronous copies of 4 to 16 bytes of each thread, by copies of whole boxes that one thread of a role of its own starts."""
+asynchronous copies of 4 to 16 bytes of each thread, by copies of whole boxes that one thread of a role of its own starts,
+for products that read them where they lie."""
 PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
 """Families of products: of a warp, from registers; of four warps, from shared memory."""
 TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped")}
@@ -170,7 +171,9 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     """What of a schedule the target, or lowering, cannot do, whatever the kernel."""
     found = _of_roles(schedule, target)
     for loop in schedule.pipelines:
-        found += _of_family("copy", loop.copy, COPIES, target) + _of_family("mma", loop.mma, PRODUCTS, target)
+        found += _of_family("copy", loop.copy, COPIES, target)
+        if loop.copy != "tma" or loop.mma != COPIES["tma"]:
+            found += _of_family("mma", loop.mma, PRODUCTS, target)
         if not 1 <= loop.stages <= MOST_STAGES:
             found.append(Problem("stages", f"{loop.stages} stages", f"choose 1 to {MOST_STAGES}"))
         if (loop.stages == 1) != (loop.copy == "load"):
@@ -227,7 +230,8 @@ def _of_family(part: str, name: str, known: dict[str, str | None], target: Targe
         return [Problem(part, f'`{part} = "{name}"` is not known', f"choose among {names}")]
     family = known[name]
     if family is not None and family not in target.families:
-        return [Problem(part, f"{target} has no `{name}`", f"choose among {names}")]
+        text = f"{target} has no `{family}`" + (f", which `{name}` feeds" if family != name else "")
+        return [Problem(part, text, f"choose among {names}, or name the `arch` that it is for")]
     return []
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests import shipped
 from tilec.diagnostics import CompileError, Diagnostic, Span
+from tilec.frontend import load_kernel
 from tilec.ir.core import VerifyError
 from tilec.ir.ops import For
 from tilec.ir.ops_staging import GroupMma
@@ -119,6 +121,23 @@ BY_TMA = Pipeline(3, "tma", "wgmma")
         (replace(GOOD, pipelines=(replace(LOOP, mma="dot"),)), "mma"),
     ],
 )
+def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
+    path = tmp_path / "matmul.py"
+    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
+    path.write_text(text.replace("a: In[", "a: InOut[").replace("In, Out,", "In, InOut, Out,"))
+    function = load_kernel(path, {"E": "bf16", "BM": 64, "BN": 64, "BK": 64, "GROUP": 8})
+    choose(function, SM_90A, Overrides(copy="cp_async"))
+    with pytest.raises(CompileError, match="only a tensor that is declared `In` has a map"):
+        choose(function, SM_90A, Overrides(copy="tma"))
+
+
+def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
+    schedule = Schedule(tma_roles(1), (Pipeline(2, "tma", "wgmma"),))
+    (found,) = problems(schedule, SM_100A)
+    assert (found.part, found.text) == ("copy", "sm_100a has no `wgmma`, which `tma` feeds")
+    assert '"tma"' not in found.hint and "`arch`" in found.hint
+
+
 def test_what_nothing_lowers_is_refused_and_not_passed_over(schedule: Schedule, part: str) -> None:
     assert problems(GOOD, SM_90A) == []
     assert part in {problem.part for problem in problems(schedule, SM_90A)}

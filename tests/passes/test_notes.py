@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests import shipped
+from tests.tensor_products import made
 from tilec import pipeline
 from tilec.frontend import load_kernel
 from tilec.ir.lines import number_lines
+from tilec.ir.thread_elements import tile_warps
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.notes import Note, notes
 from tilec.schedule import Overrides
@@ -97,6 +99,12 @@ def test_a_product_without_wgmma_says_why(tmp_path: Path) -> None:
     assert note == Note("tensor_core", note.line, "a product of 96 x 64 does without `wgmma`: 2 warps are no groups of four",
                         "set `warps` of its schedule to a multiple of 4")  # fmt: skip
     assert found(tmp_path, "few_rows", SM_120A, warps=2) == []
+
+
+def test_warps_of_a_note_are_those_that_hold_tiles() -> None:
+    kernel = made("bf16", 64, 64, consumers=1, stages=2)
+    assert (kernel.prepared.num_warps, tile_warps(kernel.prepared)) == (8, 4)
+    assert "warps = " not in next(note.hint for note in notes(kernel.prepared, SM_90A) if note.kind == "spill")
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "matmul"])

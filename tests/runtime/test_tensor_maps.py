@@ -88,7 +88,13 @@ def test_strides_are_those_of_the_tensor() -> None:
     kernel.plan(arguments() | {"a": view(4096, "bf16", (40, 72), (80, 1))})
     assert driver.map_requests[0].strides == (160,)
     kernel.plan(arguments(rows=1) | {"a": view(4096, "bf16", (1, 72), (3, 1))})  # of one row, which has no next
-    assert driver.map_requests[3].strides == (16,)
+    assert driver.map_requests[3].strides == (144,)
+
+
+def test_an_axis_of_one_has_a_stride_that_a_map_can_have() -> None:
+    spec = TensorMapSpec("a", (64, 64), 128)
+    given = {stride: request_of(spec, TensorView(4096, "bf16", (1, 72), (stride, 1)), "k").strides for stride in (72, 80, 3, 0)}
+    assert given == {72: (144,), 80: (160,), 3: (144,), 0: (144,)}
 
 
 @pytest.mark.parametrize(

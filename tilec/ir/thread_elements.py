@@ -16,6 +16,7 @@ from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.ops import Broadcast, Constant, WriteOp
 from tilec.ir.ops_staging import Relayout
+from tilec.ir.ops_sync import Roles
 
 MOST_ELEMENTS: Final = 1024
 """Elements of one tile that a thread may hold."""
@@ -76,10 +77,16 @@ def told(value: Value) -> str:
     return f"a tile of {shape} {value.tile.dtype}: {count} elements for each of {threads} threads"
 
 
+def tile_warps(function: Function) -> int:
+    """Warps that hold the tiles: of the first role, where there are several."""
+    return next((op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps)
+
+
 def way_out(function: Function, value: Value) -> str:
     """What makes the threads hold less of a tile."""
-    warps, size = function.num_warps, value.tile.size
-    fitting = next((n for n in (2, 4, 8, 16) if n > warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
+    warps, size = tile_warps(function), value.tile.size
+    wider = () if warps < function.num_warps else (2, 4, 8, 16)  # the warps of a role follow from its tiles
+    fitting = next((n for n in wider if n > warps and size <= n * 32 * 2 * FITTING_ELEMENTS), None)
     smaller = f"use a smaller tile: {warps * 32} threads hold {warps * 32 * FITTING_ELEMENTS} elements well"
     return f"set `schedule = {{ warps = {fitting} }}` for this kernel, or {smaller}" if fitting else smaller
 

@@ -85,8 +85,13 @@ def request_of(spec: TensorMapSpec, view: TensorView, kernel: str) -> TensorMapR
         raise refuse(f"shape {list(view.shape)}", f"1 to {MAX_EXTENT} elements on every axis")
     if view.strides[-1] != 1 and view.shape[-1] != 1:
         raise refuse(f"strides {list(view.strides)}", "the elements of the last axis side by side")
-    # The stride of an axis of extent 1 is never used, and may be anything.
-    strides = [UNIT if extent == 1 else stride * size for stride, extent in zip(view.strides, view.shape, strict=True)][:-1]
+    strides: list[int] = []
+    row = view.shape[-1] * size
+    for stride, extent in reversed(list(zip(view.strides, view.shape, strict=True))[:-1]):
+        fits = (stride * size) % UNIT == 0 and 0 < stride * size < MAX_STRIDE
+        # The stride of an axis of extent 1 is never used: where it is none that a map has, that of a dense tensor stands in.
+        strides.insert(0, stride * size if fits or extent != 1 else -(-row // UNIT) * UNIT)
+        row = max(row, strides[0] * extent)
     if any(stride % UNIT or not 0 < stride < MAX_STRIDE for stride in strides):
         required = f"multiples of {UNIT // size} elements on all axes but the last, above 0 and below 2^40 bytes"
         raise refuse(f"strides {list(view.strides)} for shape {list(view.shape)}", required)

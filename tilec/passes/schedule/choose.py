@@ -202,7 +202,7 @@ def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem
     if "wgmma" not in target.families:
         text = f"`tma` feeds `wgmma`, which {target} has not"
     elif not candidate.suits_groups:
-        text = f"`tma` feeds `wgmma`, which does not make its product on {function.num_warps} warps"
+        text = f"`wgmma` does not make its product of two copied operands on {function.num_warps} warps (`tilec explain E0809`)"
     else:
         text = tensor_staging.problem(function, candidate.loop, candidate.operands) or ""
     return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None

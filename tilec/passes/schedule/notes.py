@@ -18,7 +18,7 @@ from tilec.ir.core import Function, Op, Value
 from tilec.ir.lines import text_line
 from tilec.ir.ops import Binary, Broadcast, Cast, Load, Mma, Reduce, Reshape, Store
 from tilec.ir.ops_staging import Put, ReduceTake, Relayout, Take
-from tilec.ir.thread_elements import largest, told, way_out
+from tilec.ir.thread_elements import largest, tile_warps, told, way_out
 from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
 from tilec.target import Target
 
@@ -42,15 +42,16 @@ class Note:
 def notes(function: Function, target: Target) -> tuple[Note, ...]:
     """All notes in program order, alike ones once; `spill` among them whether or not anything spills."""
     found: list[Note] = []
+    warps = tile_warps(function)
     put = {op.operands[0]: op.operands[1] for op in function.body.walk() if isinstance(op, Put)}
     for op in function.body.walk():
         match op:
             case Load() | Store():
-                found += _access(op, function.num_warps)
+                found += _access(op, warps)
             case Reduce() | ReduceTake():
                 found += _summed_product(op, put)
             case Mma():
-                found += _slow_product(op, target, function.num_warps)
+                found += _slow_product(op, target, warps)
             case _:
                 pass
     heaviest = largest(function)

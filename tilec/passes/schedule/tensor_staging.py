@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import tma
-from tilec.ir.core import Block, Function, Value
+from tilec.ir.core import Access, Block, Function, Value
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import SharedAlloc, TensorCopy
@@ -44,6 +44,8 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
     for operand in operands:
         name, type_ = operand.load.source.name, operand.load.source.tensor
         found = tma.problem(type_, SharedType(type_.dtype, operand.shape, 1))
+        if function.parameter_of(operand.load.source).access is not Access.IN:
+            found = "only a tensor that is declared `In` has a map"
         if found is None and operand.vector < VECTOR:
             found = f"rows or the base are known to be multiples of {operand.vector} bytes, not {VECTOR}"
         if found is not None:
