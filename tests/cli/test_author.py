@@ -163,6 +163,37 @@ def test_nothing_to_test_names_what_to_write(project: Path, capsys: pytest.Captu
     assert "write `def softmax(...)` in `kernels_src/reference.py`" in capsys.readouterr().err
 
 
+def test_integers_are_compared_exactly_and_json_is_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("large.py").write_text(
+        "import tilec\nfrom tilec import Out, f32, full, grid, i64, inf, store\n\n\n@tilec.kernel\n"
+        "def large(out: Out[i64, 4], wide: Out[f32, 4]):\n    grid(1)\n"
+        "    store(out, 0, full(4, 9007199254740993, i64))\n    store(wide, 0, full(4, inf, f32))\n"
+    )
+    text = "import numpy as np\ndef large():\n    return np.full(4, {}, np.int64), np.full(4, {})\n"
+    for integer, wide, right in ((2**53, "np.inf", False), (2**53 + 1, "np.inf", True), (2**53 + 1, "1.0", False)):
+        Path("reference.py").write_text(text.format(integer, wide))
+        assert commands.run(["run", "large.py", "--json"]) == int(not right)
+        data = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert data["right"] == right
+    assert (data["written"][1]["error"], data["written"][1]["found"]) == ("inf", "inf")
+    Path("reference.py").write_text(text.format(2**53 + 1, "1j"))
+    assert commands.run(["run", "large.py"]) == 1
+    assert "the reference of `wide` is complex" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "command", [["check"], ["build"], ["run", "softmax", "--seed", "-1"], ["emulate", "softmax", "--schedule-seed", "-1"]]
+)
+def test_an_empty_list_of_architectures_and_a_negative_seed_are_usage(
+    command: list[str], project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.run([*command, *(["--arch", ","] if len(command) == 1 else [])]) == 2
+    assert ("names no architecture" if len(command) == 1 else "Invalid value for") in capsys.readouterr().err
+
+
 def test_a_file_is_checked_without_a_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -79,7 +79,10 @@ def test_what_a_kernel_cannot_have_is_refused_at_its_place() -> None:
 
 def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
     assert "sm_100a has not" in refused("matmul", SM_100A, Overrides(copy="tma")).message
-    assert "does not make its product on 8 warps" in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
+    assert (
+        "does not make its product of two copied operands on 8 warps"
+        in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
+    )
     assert "does not make its product" in refused("flash_attention", SM_90A, Overrides(copy="tma")).message
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(copy="tma")).message
     assert "`consumers` are of copies by `tma`" in refused("matmul", SM_90A, Overrides(consumers=1)).message
@@ -91,6 +94,23 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
 BY_TMA = Pipeline(3, "tma", "wgmma")
+
+
+def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
+    path = tmp_path / "matmul.py"
+    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
+    path.write_text(text.replace("a: In[", "a: InOut[").replace("In, Out,", "In, InOut, Out,"))
+    function = load_kernel(path, {"E": "bf16", "BM": 64, "BN": 64, "BK": 64, "GROUP": 8})
+    choose(function, SM_90A, Overrides(copy="cp_async"))
+    with pytest.raises(CompileError, match="only a tensor that is declared `In` has a map"):
+        choose(function, SM_90A, Overrides(copy="tma"))
+
+
+def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
+    schedule = Schedule(tma_roles(1), (Pipeline(2, "tma", "wgmma"),))
+    (found,) = problems(schedule, SM_100A)
+    assert (found.part, found.text) == ("copy", "sm_100a has no `wgmma`, which `tma` feeds")
+    assert '"tma"' not in found.hint and "`arch`" in found.hint
 
 
 @pytest.mark.parametrize(
@@ -121,23 +141,6 @@ BY_TMA = Pipeline(3, "tma", "wgmma")
         (replace(GOOD, pipelines=(replace(LOOP, mma="dot"),)), "mma"),
     ],
 )
-def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
-    path = tmp_path / "matmul.py"
-    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
-    path.write_text(text.replace("a: In[", "a: InOut[").replace("In, Out,", "In, InOut, Out,"))
-    function = load_kernel(path, {"E": "bf16", "BM": 64, "BN": 64, "BK": 64, "GROUP": 8})
-    choose(function, SM_90A, Overrides(copy="cp_async"))
-    with pytest.raises(CompileError, match="only a tensor that is declared `In` has a map"):
-        choose(function, SM_90A, Overrides(copy="tma"))
-
-
-def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
-    schedule = Schedule(tma_roles(1), (Pipeline(2, "tma", "wgmma"),))
-    (found,) = problems(schedule, SM_100A)
-    assert (found.part, found.text) == ("copy", "sm_100a has no `wgmma`, which `tma` feeds")
-    assert '"tma"' not in found.hint and "`arch`" in found.hint
-
-
 def test_what_nothing_lowers_is_refused_and_not_passed_over(schedule: Schedule, part: str) -> None:
     assert problems(GOOD, SM_90A) == []
     assert part in {problem.part for problem in problems(schedule, SM_90A)}

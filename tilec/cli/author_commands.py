@@ -39,7 +39,7 @@ def new(folder: Path, name: str | None, shipped: bool) -> int:
 @PROJECT
 @CONSTANTS
 @click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
-@click.option("--seed", default=0, show_default=True, help="Of the random inputs.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random inputs.")
 @click.option(
     "--reference", metavar="FILE.py[:NAME]", help="What to compare with. Default: the function of that name in a reference*.py."
 )

@@ -188,7 +188,10 @@ def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: 
 @_ARCH
 @_CONSTANTS
 @click.option("--dims", metavar="LIST", help="Launch values, such as N=1000,eps=1e-6. Default: small ones that are allowed.")
-@click.option("--schedule-seed", default=0, show_default=True, help="0: in lock step; others: a random order of warps.")
+@click.option(
+    "--schedule-seed", type=click.IntRange(0), default=0, show_default=True,
+    help="0: in lock step; others: a random order of warps.",
+)  # fmt: skip
 @_JSON
 def emulate(
     kernel: str, project: str | None, arch: str | None, constants: tuple[str, ...], dims: str | None, schedule_seed: int,

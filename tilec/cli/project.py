@@ -144,12 +144,16 @@ def _split(names: Iterable[str]) -> list[str]:
 
 
 def chosen_targets(text: str | None) -> tuple[Target, ...] | None:
-    """Targets of a list such as `sm_90,sm_100`, each once; None for no list. CompileError E0603."""
+    """Targets of a list such as `sm_90,sm_100`, each once; None for no list. CompileError E0603; UsageError for an
+    empty list."""
     from tilec.target import Target
 
     if text is None:
         return None
-    return tuple(dict.fromkeys(Target.parse(item) for item in text.split(",") if item.strip()))
+    found = tuple(dict.fromkeys(Target.parse(item) for item in text.split(",") if item.strip()))
+    if not found:
+        raise UsageError("`--arch` names no architecture; write --arch sm_90,sm_100, or leave it out")
+    return found
 
 
 def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[str, str]:

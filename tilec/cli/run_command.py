@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def test_command(
             continue
         tally.launches += 1
         tally.error = max([tally.error, *(one.error or 0.0 for one in answer.written)])
-        if not answer.right:
+        if not answer.right and tally.status in ("right", "not compared"):
             tally.status = "not compared" if answer.problem else "wrong"
         found[index] = answer
     told = [(work[index][0].name, work[index][1], found[index]) for index in sorted(found)]
@@ -148,8 +149,13 @@ def _as_json(kernel: str, question: Question, found: Trial) -> dict[str, Any]:
     return {
         "kernel": kernel, "constants": dict(question.constants), "values": dict(found.values), "seed": question.seed,
         "blocks": found.blocks, "right": found.right, "compared": question.reference is not None, "problem": found.problem,
-        "written": [asdict(one) for one in found.written],
+        "written": [{name: _number(value) for name, value in asdict(one).items()} for one in found.written],
     }  # fmt: skip
+
+
+def _number(value: Any) -> Any:
+    """A number that JSON has; its name where it has none."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _lines(kernel: str, question: Question, found: Trial) -> list[str]:
