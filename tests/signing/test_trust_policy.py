@@ -133,6 +133,32 @@ def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatc
         assert find_trust() is None
 
 
+@pytest.mark.parametrize(("link", "target"), [("tilec", "absent"), ("tilec", "tilec"), ("", "absent"), ("tilec", "a file")])
+def test_a_policy_that_cannot_be_seen_still_holds(
+    link: str, target: str, signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    (tmp_path / "a file").touch()
+    (config if link else tmp_path).mkdir(exist_ok=True)
+    (config / link).symlink_to(config / target if link == target else tmp_path / target)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
+    monkeypatch.delenv("TILEC_TRUST")
+    with pytest.raises(BundleError, match="cannot be read") as caught:
+        open_bundle(signed_scene.bundle)
+    assert caught.value.code == "E0715" and str(config / "tilec" / "trust.toml") in caught.value.message
+    (config / link).unlink()
+    open_bundle(signed_scene.bundle).close()
+
+
+def test_no_folder_of_the_user_is_known(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"XDG_CONFIG_HOME": "", "HOME": "relative", "TILEC_TRUST": ""}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BundleError, match="the home folder is 'relative'") as caught:
+        open_bundle(signed_scene.bundle)
+    assert caught.value.code == "E0715" and "TILEC_TRUST" in (caught.value.hint or "")
+    open_bundle(signed_scene.bundle, trust="none").close()
+
+
 @pytest.mark.parametrize("name", ["trust.toml", "first.pub"])
 def test_a_policy_that_others_may_write(signed_scene: Scene, name: str) -> None:
     (signed_scene.folder / name).chmod(0o664)
