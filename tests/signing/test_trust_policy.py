@@ -92,6 +92,8 @@ def test_policies_that_let_it_in(signed_scene: Scene) -> None:
         (POLICY.replace("= 2", "= 0"), "asks for 0 signatures"),
         (POLICY.replace("second.pub", "first.pub"), "twice"),
         (POLICY.replace("second.pub", "absent.pub"), "cannot be read"),
+        (POLICY.replace('"tiny-1b" = 7', '"tiny-*" = 7'), "has 'tiny-*' in `minimum`, which takes names of models"),
+        (POLICY.replace('"tiny-1b" = 7', '"Tiny" = 7'), "has 'Tiny' in `minimum`"),
         ("[trust]\n", "needs a list of 1 to 64 as `keys`"),
         ("keys = [", "is no TOML"),
         ("", "has no table where `[trust]` is expected"),

@@ -2,7 +2,7 @@
 
     [trust]
     threshold = 1                       # how many of the keys must have signed; 1 where left out
-    minimum = { "qwen3-4b" = 7 }        # oldest release taken, by model, or one number for all; 0 where left out
+    minimum = { "qwen3-4b" = 7 }        # oldest release taken, by model (`*`: all others), or one number; 0 where left out
 
     [[trust.keys]]
     key = "release.pub"                 # a file, relative to this one, or the PEM text itself
@@ -27,6 +27,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tilec.bundle_format import MODEL
 from tilec.limits import LONG_KEY, MAX_KEY_PARTS
 from tilec.runtime.errors import BundleError, shown
 from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
@@ -209,4 +210,7 @@ def _number(data: Any, what: str) -> int:
 
 def _minimum(data: Any) -> dict[str, int]:
     table: dict[Any, Any] = data if isinstance(data, dict) else {"*": data}  # pyright: ignore[reportUnknownVariableType]
-    return {_text(model, "minimum"): _number(number, "minimum") for model, number in table.items()}
+    for model in table:
+        if model != "*" and not MODEL.fullmatch(model):
+            raise ValueError(f"has {shown(model)} in `minimum`, which takes names of models, and `*` for all others")
+    return {model: _number(number, "minimum") for model, number in table.items()}
