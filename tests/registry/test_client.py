@@ -180,7 +180,7 @@ def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkey
         if asked.path.startswith("/token"):
             tokens.append(asked)
             return Answer(200, b'{"token": "abc.def"}')
-        challenge = f'Bearer realm="http://{registry.host}/token?a=b",service="kernels",scope="repository:other:*"'
+        challenge = f'Bearer realm="http://{registry.host}/token?a=b&scope=repository:other:push&service=x",service="kernels",scope="repository:other:*"'
         return (
             answer
             if asked.headers.get("authorization") == "Bearer abc.def"
@@ -202,6 +202,7 @@ def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkey
     (asked,) = tokens
     if kind == "helper":
         assert (asked.method, asked.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
+        assert asked.path == "/token?a=b"
     else:
         assert asked.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
         assert asked.headers.get("authorization") == (BASIC if kind == "password" else None)

@@ -62,10 +62,14 @@ def test_a_reference_names_the_host_that_its_url_leads_to(text: str) -> None:
 
 
 def test_who_may_know_a_password() -> None:
-    right = [("ghcr.io", "ghcr.io"), ("registry.gitlab.com", "gitlab.com"), ("registry-1.docker.io", "auth.docker.io")]
+    right = [
+        ("ghcr.io", "ghcr.io"), ("registry.gitlab.com", "gitlab.com"), ("registry-1.docker.io", "auth.docker.io"),
+        ("registry.a.example.com", "auth.a.example.com"), ("registry.example.co.uk", "auth.example.co.uk"),
+    ]  # fmt: skip
     wrong = [
         ("ghcr.io", "evil.io"), ("ghcr.io", "io"), ("registry.gitlab.com", "evil-gitlab.com"), ("10.0.0.1", "2.0.0.1"),
         ("127.0.0.1", "128.0.0.1"), ("localhost", "evil.localhost"), ("registry.gitlab.com", "gitlab.com.evil.org"),
+        ("example.co.uk", "attacker.co.uk"), ("mine.github.io", "yours.github.io"),
     ]  # fmt: skip
     assert all(may_know(*pair) for pair in right)
     assert not any(may_know(*pair) for pair in wrong)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import ipaddress
+import json
 import socket
 import ssl
 from collections.abc import Generator
@@ -131,3 +133,17 @@ def test_plain_http_is_asked_for(tmp_path: Path) -> None:
         place = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels:v1"
         assert refusal(place, tmp_path / "out").code == "E0731"
         assert pulled(place, tmp_path / "out", plain_http=True) == shipment().data
+
+
+@pytest.mark.parametrize("challenge", ['Basic realm="x"', f'Bearer realm="https://{NAME}/token"'])
+def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": challenge})
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with served(registry):
+        host = f"{NAME}:{registry.host.rpartition(':')[2]}"
+        auths = {host: {"auth": base64.b64encode(b"user:password").decode()}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+        found = refusal(f"oci://{host}/team/kernels:v1", tmp_path / "out", plain_http=True)
+    assert found.code == "E0733" and "over plain http" in found.message and "--plain-http" in found.hint
+    assert registry.asked and not any("authorization" in asked.headers for asked in registry.asked)

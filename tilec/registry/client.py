@@ -54,7 +54,8 @@ class Client:
         self._met = False
         scope = f"repository:{reference.repository}:{'pull,push' if push else 'pull'}"
         known = lambda: docker_credentials(reference.host)  # noqa: E731
-        self._authorization = Authorization(host, scope, known, self._ask_token)
+        in_clear = scheme == "http" and not is_loopback(self._name)
+        self._authorization = Authorization(host, scope, known, self._ask_token, in_clear=in_clear)
 
     def __enter__(self) -> Client:
         return self
