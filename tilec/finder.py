@@ -7,6 +7,7 @@ file at a place that its name tells. What is found is looked at here, to see wha
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -73,10 +74,22 @@ def find_bundle(numbers: Mapping[str, Any], arch: str, trust: TrustSource = None
 
 def _installed(arch: str) -> Iterator[Path]:
     """The bundles of packages, whose entry points are named after them."""
-    for number, entry in enumerate(importlib.metadata.entry_points(group=GROUP)):
+    for number, entry in enumerate(_entry_points()):
         named = MODEL.fullmatch(entry.name) and _PACKAGE.fullmatch(entry.value) and entry.name.endswith(f"-{arch}")
         if named and entry.dist is not None and number < MAX_CANDIDATES:
             yield Path(str(entry.dist.locate_file(f"{entry.value}/{entry.name}{SUFFIX}")))
+
+
+def _entry_points() -> list[importlib.metadata.EntryPoint]:
+    """Of the group, from every package whose list of them can be read: one that cannot hides no other."""
+    try:
+        return list(importlib.metadata.entry_points(group=GROUP))
+    except Exception:  # of whatever kind the reader of lists that anybody wrote has
+        found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+        for package in importlib.metadata.distributions():
+            with contextlib.suppress(Exception):
+                found.setdefault(package.name, list(package.entry_points.select(group=GROUP)))  # the first on the path counts
+        return [entry for entries in found.values() for entry in entries]
 
 
 def _cached(arch: str, unusable: list[str]) -> list[Path]:

@@ -42,6 +42,7 @@ def test_references(text: str, found: Reference) -> None:
         "oci://ghcr.io/a//b", "oci://ghcr.io/a:", "oci://ghcr.io/a:t g", "oci://user@ghcr.io/a", "oci://ghcr.io:0/a",
         "oci://ghcr.io:99999/a", "oci://ghcr.io/a@sha256:ab", f"oci://ghcr.io/a@{DIGEST}0", "oci://ghcr.io/a?b", "oci://ghcr.io/a#b",
         "oci://ghcr.io/a:t:t", "oci://gh\ncr.io/a", f"oci://ghcr.io/{'a' * 300}", "oci://ghcr.io/" + "a-" * 100,
+        "oci://[1:2]/x:y", "oci://[127.0.0.1]/a", "oci://[:::]:5/a",
     ],
 )  # fmt: skip
 def test_what_is_no_reference(text: str) -> None:
@@ -111,7 +112,16 @@ def test_docker_keeps_credentials(
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"auths": {"h": {"auth": "?"}}}', '{"credsStore": "../x"}', '{"credHelpers": {"h": "no"}}']
+    "text",
+    [
+        "[]",
+        "{",
+        '{"auths": {"h": {"auth": "?"}}}',
+        '{"auths": {"h": {"auth": "dTpé"}}}',
+        '{"auths": {"h": {"identitytoken": "\\ud800"}}}',
+        '{"credsStore": "../x"}',
+        '{"credHelpers": {"h": "no"}}',
+    ],
 )
 def test_what_is_not_dockers_configuration(
     text: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,12 @@ def test_who_does_not_prove_its_name_is_refused(
     assert all(asked.method != "GET" for asked in stocked[0].asked)
 
 
+def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.invalid:notaport")
+    found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
+    assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
+
+
 def test_it_does_not_lead_back_to_this_machine(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     registry, place = stocked
     for there in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{NAME}/x"):

@@ -20,6 +20,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tilec.registry.errors import RegistryError
+
 PIECE: Final = 1 << 18
 """Bytes read or sent at once."""
 
@@ -126,11 +128,18 @@ class _Wire(http.client.HTTPConnection):
 
 
 def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
-    """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own."""
+    """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own. RegistryError
+    E0731 where that is no address."""
     found = urllib.request.getproxies().get("https") if address.scheme == "https" else None
     if not found or urllib.request.proxy_bypass(address.host):
         return None
-    proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
+    try:
+        proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
+        if proxy.port == 0:
+            raise ValueError("it is no port")
+    except ValueError:  # the text is not shown, as a password may be in it
+        hint = "write `http://HOST:PORT`, or unset it"
+        raise RegistryError("E0731", "`https_proxy` is no address of a proxy", hint) from None
     return proxy if proxy.scheme == "http" and proxy.hostname else None
 
 
