@@ -45,7 +45,6 @@ def own_bundles_folder() -> Path:
     try:
         create(folder)
         check_private(folder)
-        sweep(folder)  # of pulls that were killed
     except OSError as error:
         raise BundleError("E0735", f"`{folder}` cannot be made: {error.strerror}") from None
     except CompileError as error:
@@ -154,6 +153,7 @@ def _pulled(registry: str, numbers: Mapping[str, Any], arch: str, trust: TrustSo
     except ValueError as error:
         raise BundleError("E0735", f"`{REGISTRY}` is `{registry:.200}`, which {error}") from None
     folder = own_bundles_folder()
+    sweep(folder)  # of pulls that were killed
     try:
         with Client(reference) as client:
             return pull(client, Wanted(arch=arch, numbers=numbers), folder, partial(checked, trust=trust))[0].path

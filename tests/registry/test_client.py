@@ -16,6 +16,7 @@ import pytest
 from tests.registry.server import BLOBS, Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
+from tilec.cache import sweep
 from tilec.cli.commands import run
 from tilec.finder import checked
 from tilec.registry import oci
@@ -248,6 +249,26 @@ def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) 
         "dev.cosignproject.cosign/signature": "",
         "predicateType": "https://slsa.dev/provenance/v1",
     }
+
+
+def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a pull by the command; and never what another pull, maybe on another machine, is about to name."""
+    left = [tmp_path / f".tmp-7-{'0' * 16}{end}" for end in ("", ".intoto.jsonl")]
+    for path in left:
+        path.touch()
+
+    def lives(process: int) -> bool:
+        return False
+
+    monkeypatch.setattr("tilec.cache.files._lives", lives)
+    with served(Registry()) as place:
+        pushed(place, sidecar("a"))
+        assert run(["bundle", "pull", f"{place}:v1", "-o", str(tmp_path), "--trust", "none"]) == 0
+        names = set(os.listdir(tmp_path))
+        assert names == {"tiny-1b-sm_90a.bundle", "tiny-1b-sm_90a.bundle.intoto.jsonl"}
+        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+            (found,) = pull(client, Wanted(), tmp_path / "out", lambda path, arch: sweep(path.parent))
+    assert found.attested and set(os.listdir(tmp_path / "out")) == names
 
 
 def test_what_cannot_be_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

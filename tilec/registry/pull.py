@@ -9,13 +9,14 @@ stands without the attestations that came with it. A blob that two bundles share
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from tilec.bundle_format import HEADER, MAX_MANIFEST, SUFFIX, TRAILER
 from tilec.bundle_format import MODEL as MODEL_NAME
@@ -140,15 +141,15 @@ def _pull_one(
     client.expect(sum(one.size for one in (document.config, *document.layers) if one is not None))
     frame = _frame(client, document)
     path = folder / name
-    with _temporary(path) as temporary:
-        with open(temporary, "w+b") as file:
-            places = _write(client, document, frame, file.fileno(), shared)
-            if _seal(file.fileno(), frame.size) != sha256:
-                raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
-            os.fsync(file.fileno())
+    with _temporary(path) as temporary, contextlib.ExitStack() as held:
+        file = held.enter_context(_locked(temporary))
+        places = _write(client, document, frame, file.fileno(), shared)
+        if _seal(file.fileno(), frame.size) != sha256:
+            raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
+        os.fsync(file.fileno())
         attestations = _attestations(client, digest)
         if attestations:
-            sidecar_path(temporary).write_bytes(attestations)
+            _put(held.enter_context(_locked(sidecar_path(temporary))).fileno(), 0, attestations)
         check(temporary, arch)
         if attestations:
             sidecar_path(temporary).replace(sidecar_path(path))
@@ -266,3 +267,12 @@ def _temporary(path: Path) -> Generator[Path]:
     finally:
         name.unlink(missing_ok=True)
         sidecar_path(name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[BinaryIO]:
+    """A new file, locked as long as it is open: nobody takes it for one of a pull that was killed (`tilec.cache.sweep`)."""
+    with open(path, "x+b") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file
