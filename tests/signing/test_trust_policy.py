@@ -14,7 +14,8 @@ import pytest
 from tests.signing.scene import NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
-from tilec.runtime.trust import Trust, TrustedKey, find_trust, read_trust, trust_keys
+from tilec.runtime.trust import Trust, TrustedKey, read_trust, trust_keys
+from tilec.runtime.trust_place import find_trust
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,6 +151,26 @@ def test_a_policy_that_cannot_be_seen_still_holds(
     assert caught.value.code == "E0715" and str(config / "tilec" / "trust.toml") in caught.value.message
     (config / link).unlink()
     open_bundle(signed_scene.bundle).close()
+
+
+def test_a_policy_that_goes_away_while_it_is_looked_for(
+    signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, seen = tmp_path / "tilec" / "trust.toml", os.lstat
+    policy.parent.mkdir()
+    policy.write_text(POLICY)
+
+    def lstat(path: str | Path, **options: int | None) -> os.stat_result:
+        found = seen(path, **options)
+        if path == policy:
+            policy.unlink()
+        return found
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("TILEC_TRUST")
+    monkeypatch.setattr(os, "lstat", lstat)
+    with pytest.raises(BundleError, match="cannot be read"):
+        open_bundle(signed_scene.bundle)
 
 
 def test_no_folder_of_the_user_is_known(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

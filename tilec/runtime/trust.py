@@ -31,7 +31,6 @@ from tilec.bundle_format import MODEL
 from tilec.limits import LONG_KEY, MAX_KEY_PARTS
 from tilec.runtime.errors import BundleError, shown
 from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
-from tilec.runtime.trust_place import policy_place
 
 if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey
@@ -84,12 +83,6 @@ class Trust:
 
 TrustSource = Trust | str | os.PathLike[str] | None
 """A policy, the file of one, `none`, or what the environment and the user's configuration say."""
-
-
-def find_trust(given: TrustSource = None) -> Trust | None:
-    """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing."""
-    place = policy_place(given)
-    return read_trust(place) if isinstance(place, Path) else place
 
 
 def trust_keys(paths: Sequence[str]) -> Trust:

@@ -1,4 +1,4 @@
-"""Where the trust policy lies: what a caller gave goes in; a policy, its file, or None comes out.
+"""Which trust policy holds: what a caller gave goes in; the policy, or None, comes out.
 
 It is apart from `tilec.runtime.trust`, which reads policies, so that a program without one loads nothing for them.
 """
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "TILEC_TRUST"
 NO_POLICY: Final = "none"
+
+
+def find_trust(given: TrustSource = None) -> Trust | None:
+    """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing. Its
+    place is looked up once."""
+    place = policy_place(given)
+    if not isinstance(place, Path):
+        return place
+    from tilec.runtime.trust import read_trust  # here, as most bundles are opened without a policy
+
+    return read_trust(place)
 
 
 def policy_place(given: TrustSource) -> Trust | Path | None:
