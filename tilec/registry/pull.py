@@ -226,8 +226,9 @@ def _seal(file: int, size: int) -> str:
 
 
 def _attestations(client: Client, subject: str) -> bytes:
-    """Every line of the sidecars that refer to a manifest, each once; they prove themselves, or are ignored by who reads
-    them. Each is fetched once, and no more of them than one sidecar may have."""
+    """Every line of the sidecars that refer to a manifest, each once. Nothing is proved here: a policy judges them, and
+    refuses the bundle for a wrong signature by a key that it has. Each is fetched once, and no more bytes of them than one
+    sidecar may have."""
     said = {one.digest: one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)}
     last = list(said.values())[-MAX_REFERRERS:]
     left = _left(client, MAX_SIDECAR, last, subject)
