@@ -7,6 +7,7 @@ file at a place that its name tells. What is found is looked at here, to see wha
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -44,7 +45,6 @@ def own_bundles_folder() -> Path:
     try:
         create(folder)
         check_private(folder)
-        sweep(folder)  # of pulls that were killed
     except OSError as error:
         raise BundleError("E0735", f"`{folder}` cannot be made: {error.strerror}") from None
     except CompileError as error:
@@ -73,10 +73,22 @@ def find_bundle(numbers: Mapping[str, Any], arch: str, trust: TrustSource = None
 
 def _installed(arch: str) -> Iterator[Path]:
     """The bundles of packages, whose entry points are named after them."""
-    for number, entry in enumerate(importlib.metadata.entry_points(group=GROUP)):
+    for number, entry in enumerate(_entry_points()):
         named = MODEL.fullmatch(entry.name) and _PACKAGE.fullmatch(entry.value) and entry.name.endswith(f"-{arch}")
         if named and entry.dist is not None and number < MAX_CANDIDATES:
             yield Path(str(entry.dist.locate_file(f"{entry.value}/{entry.name}{SUFFIX}")))
+
+
+def _entry_points() -> list[importlib.metadata.EntryPoint]:
+    """Of the group, from every package whose list of them can be read: one that cannot hides no other."""
+    try:
+        return list(importlib.metadata.entry_points(group=GROUP))
+    except Exception:  # of whatever kind the reader of lists that anybody wrote has
+        found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+        for package in importlib.metadata.distributions():
+            with contextlib.suppress(Exception):
+                found.setdefault(package.name, list(package.entry_points.select(group=GROUP)))  # the first on the path counts
+        return [entry for entries in found.values() for entry in entries]
 
 
 def _cached(arch: str, unusable: list[str]) -> list[Path]:
@@ -141,6 +153,7 @@ def _pulled(registry: str, numbers: Mapping[str, Any], arch: str, trust: TrustSo
     except ValueError as error:
         raise BundleError("E0735", f"`{REGISTRY}` is `{registry:.200}`, which {error}") from None
     folder = own_bundles_folder()
+    sweep(folder)  # of pulls that were killed
     try:
         with Client(reference) as client:
             return pull(client, Wanted(arch=arch, numbers=numbers), folder, partial(checked, trust=trust))[0].path

@@ -250,6 +250,15 @@ def test_provenance_names_the_sources(bundle: Path, tmp_path: Path, capsys: pyte
     for name in ("build.toml", "engine/models/qwen3.step"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, project / name)
+    (tmp_path / "link").symlink_to(project)
+    assert commands.run(["bundle", "attest", str(bundle), "--project", str(tmp_path / "link")]) == 0
+    assert json.loads(capsys.readouterr().out)["unsigned"][0]["statement"] == statement
+    build = (ROOT / "build.toml").read_text(encoding="utf-8")
+    (project / "build.toml").write_text(build.replace('"engine/models"', '"../steps"'), encoding="utf-8")
+    shutil.move(project / "engine" / "models", tmp_path / "steps")
+    assert commands.run(["bundle", "attest", str(bundle), "--project", str(project)]) == 1
+    err = capsys.readouterr().err
+    assert "error[E0921]" in err and "`qwen3.step` lies outside of the project" in err
     kernel = project / "kernels_src" / "rms_norm.py"
     kernel.write_text(kernel.read_text(encoding="utf-8") + "# another line\n", encoding="utf-8")
     assert commands.run(["bundle", "attest", str(bundle), "--project", str(project)]) == 1

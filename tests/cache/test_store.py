@@ -251,9 +251,10 @@ def test_a_sweep_removes_what_a_killed_writer_left_and_nothing_else(tmp_path: Pa
     ended = subprocess.Popen(["true"])
     ended.wait()
     writers = (ended.pid, ended.pid, os.getpid())
+    sidecar = tmp_path / f".tmp-{ended.pid}-{'c' * 16}.intoto.jsonl"
     left, locked, ours = (tmp_path / f".tmp-{writer}-{'0' * 15}{k}" for k, writer in enumerate(writers))
     odd = [tmp_path / name for name in ("k.cubin", ".tmp-1", f".tmp-{ended.pid}-{'0' * 16}.x", f".tmp--{ended.pid}-{'0' * 16}")]
-    for path in (left, locked, ours, *odd):
+    for path in (left, locked, ours, sidecar, *odd):
         path.write_bytes(b"x")
     (link := tmp_path / f".tmp-{ended.pid}-{'a' * 16}").symlink_to(tmp_path / "k.cubin")
     os.mkfifo(fifo := tmp_path / f".tmp-{ended.pid}-{'b' * 16}")

@@ -16,6 +16,7 @@ import pytest
 from tests.registry.server import BLOBS, Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
+from tilec.cache import sweep
 from tilec.cli.commands import run
 from tilec.finder import checked
 from tilec.registry import oci
@@ -23,7 +24,7 @@ from tilec.registry.client import Client, referrers_tag
 from tilec.registry.connection import Limits
 from tilec.registry.errors import RegistryError
 from tilec.registry.pull import Wanted, pull
-from tilec.registry.push import Pushed, Shipment, bundle_manifest, push
+from tilec.registry.push import Pushed, Shipment, push
 from tilec.registry.reference import read_reference
 from tilec.registry.upload import upload
 from tilec.runtime import BundleError, open_bundle
@@ -180,7 +181,7 @@ def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkey
         if asked.path.startswith("/token"):
             tokens.append(asked)
             return Answer(200, b'{"token": "abc.def"}')
-        challenge = f'Bearer realm="http://{registry.host}/token?a=b",service="kernels",scope="repository:other:*"'
+        challenge = f'Bearer realm="http://{registry.host}/token?a=b&scope=repository:other:push&service=x",service="kernels",scope="repository:other:*"'
         return (
             answer
             if asked.headers.get("authorization") == "Bearer abc.def"
@@ -202,6 +203,7 @@ def test_bearer(kind: str, stocked: tuple[Registry, str], tmp_path: Path, monkey
     (asked,) = tokens
     if kind == "helper":
         assert (asked.method, asked.headers["content-type"]) == ("POST", "application/x-www-form-urlencoded")
+        assert asked.path == "/token?a=b"
     else:
         assert asked.path == "/token?a=b&scope=repository%3Ateam%2Fkernels%3Apull&service=kernels"
         assert asked.headers.get("authorization") == (BASIC if kind == "password" else None)
@@ -232,13 +234,12 @@ def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) 
     """By the registry's own list or by the tag in its stead; and in cosign's layout."""
     registry = Registry(api=api)
     with served(registry) as place:
-        for names in (("a", "b"), ("b", "c")):
-            pushed(place, sidecar(*names))
+        subjects = {pushed(place, sidecar(*names)).manifests for names in (("a", "b"), ("b", "c"))}
         assert pulled(place, tmp_path) == shipment().data
     found = (tmp_path / "tiny-1b-sm_90a.bundle.intoto.jsonl").read_bytes()
     assert sorted(found.splitlines()) == sidecar("a", "b", "c").splitlines()
-    subject = bundle_manifest(shipment())
-    tag = referrers_tag(subject.digest)
+    ((subject,),) = subjects
+    tag = referrers_tag(subject)
     assert (tag in registry.manifests) is not api
     layers = json.loads(registry.manifests[f"{tag}.att"][1])["layers"]
     assert [registry.blobs[layer["digest"]] for layer in layers] == sidecar("a", "b", "c").splitlines()
@@ -247,6 +248,26 @@ def test_attestations_refer_to_the_bundle_and_add_up(api: bool, tmp_path: Path) 
         "dev.cosignproject.cosign/signature": "",
         "predicateType": "https://slsa.dev/provenance/v1",
     }
+
+
+def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a pull by the command; and never what another pull, maybe on another machine, is about to name."""
+    left = [tmp_path / f".tmp-7-{'0' * 16}{end}" for end in ("", ".intoto.jsonl")]
+    for path in left:
+        path.touch()
+
+    def lives(process: int) -> bool:
+        return False
+
+    monkeypatch.setattr("tilec.cache.files._lives", lives)
+    with served(Registry()) as place:
+        pushed(place, sidecar("a"))
+        assert run(["bundle", "pull", f"{place}:v1", "-o", str(tmp_path), "--trust", "none"]) == 0
+        names = set(os.listdir(tmp_path))
+        assert names == {"tiny-1b-sm_90a.bundle", "tiny-1b-sm_90a.bundle.intoto.jsonl"}
+        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+            (found,) = pull(client, Wanted(), tmp_path / "out", lambda path, arch: sweep(path.parent))
+    assert found.attested and set(os.listdir(tmp_path / "out")) == names
 
 
 def test_what_cannot_be_pushed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,6 +78,15 @@ def test_a_package_comes_before_what_was_pulled(install: Callable[..., Path]) ->
     assert refusal("sm_120a").code == "E0735"
 
 
+def test_a_package_with_a_malformed_list_hides_no_other(install: Callable[..., Path], tmp_path: Path) -> None:
+    installed = install()
+    broken = tmp_path / "packages" / "broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (broken / "entry_points.txt").write_text("[tilec.kernels]\nno value\n")
+    assert find_bundle(NUMBERS, "sm_90a") == installed
+
+
 def test_two_packages_are_none(install: Callable[..., Path]) -> None:
     install()
     install(model="tiny-1c")
@@ -130,6 +139,8 @@ def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(BundleError) as caught:
             find_bundle(NUMBERS, "sm_100a", trust=str(bundles_folder() / "absent"))
         assert caught.value.code == "E0715" and not (bundles_folder() / "tiny-1b-sm_100a.bundle").exists()
+    monkeypatch.setenv("TILEC_REGISTRY", "oci://[1:2]/x:y")
+    assert "names no host" in refusal("sm_100a").message
     monkeypatch.setenv("TILEC_REGISTRY", "somewhere")
     assert "does not begin with `oci://`" in refusal("sm_100a").message
 

@@ -42,6 +42,7 @@ def test_references(text: str, found: Reference) -> None:
         "oci://ghcr.io/a//b", "oci://ghcr.io/a:", "oci://ghcr.io/a:t g", "oci://user@ghcr.io/a", "oci://ghcr.io:0/a",
         "oci://ghcr.io:99999/a", "oci://ghcr.io/a@sha256:ab", f"oci://ghcr.io/a@{DIGEST}0", "oci://ghcr.io/a?b", "oci://ghcr.io/a#b",
         "oci://ghcr.io/a:t:t", "oci://gh\ncr.io/a", f"oci://ghcr.io/{'a' * 300}", "oci://ghcr.io/" + "a-" * 100,
+        "oci://[1:2]/x:y", "oci://[127.0.0.1]/a", "oci://[:::]:5/a",
     ],
 )  # fmt: skip
 def test_what_is_no_reference(text: str) -> None:
@@ -62,10 +63,14 @@ def test_a_reference_names_the_host_that_its_url_leads_to(text: str) -> None:
 
 
 def test_who_may_know_a_password() -> None:
-    right = [("ghcr.io", "ghcr.io"), ("registry.gitlab.com", "gitlab.com"), ("registry-1.docker.io", "auth.docker.io")]
+    right = [
+        ("ghcr.io", "ghcr.io"), ("registry.gitlab.com", "gitlab.com"), ("registry-1.docker.io", "auth.docker.io"),
+        ("registry.a.example.com", "auth.a.example.com"), ("registry.example.co.uk", "auth.example.co.uk"),
+    ]  # fmt: skip
     wrong = [
         ("ghcr.io", "evil.io"), ("ghcr.io", "io"), ("registry.gitlab.com", "evil-gitlab.com"), ("10.0.0.1", "2.0.0.1"),
         ("127.0.0.1", "128.0.0.1"), ("localhost", "evil.localhost"), ("registry.gitlab.com", "gitlab.com.evil.org"),
+        ("example.co.uk", "attacker.co.uk"), ("mine.github.io", "yours.github.io"),
     ]  # fmt: skip
     assert all(may_know(*pair) for pair in right)
     assert not any(may_know(*pair) for pair in wrong)
@@ -107,7 +112,16 @@ def test_docker_keeps_credentials(
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"auths": {"h": {"auth": "?"}}}', '{"credsStore": "../x"}', '{"credHelpers": {"h": "no"}}']
+    "text",
+    [
+        "[]",
+        "{",
+        '{"auths": {"h": {"auth": "?"}}}',
+        '{"auths": {"h": {"auth": "dTpé"}}}',
+        '{"auths": {"h": {"identitytoken": "\\ud800"}}}',
+        '{"credsStore": "../x"}',
+        '{"credHelpers": {"h": "no"}}',
+    ],
 )
 def test_what_is_not_dockers_configuration(
     text: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import pytest
 
 from tests.registry.changes import CHANGES, attempt, stock
 from tests.registry.lies import FAMILIES, Family
-from tests.registry.server import Registry, served
+from tests.registry.server import Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
 from tilec.finder import checked
 from tilec.registry import oci
-from tilec.registry.client import Client
+from tilec.registry.client import Client, referrers_tag
 from tilec.registry.connection import Limits
 from tilec.registry.errors import RegistryError
 from tilec.registry.pull import Wanted, pull
@@ -86,6 +87,57 @@ def test_a_change_gives_the_bundle_or_nothing(stocked: tuple[Registry, str], tmp
     registry, place = stocked
     found = [attempt(registry, place, change, seed, tmp_path / "out") for change in CHANGES.values() for seed in range(8)]
     assert any(found) and not all(found)
+
+
+def attested(registry: Registry, layers: list[bytes]) -> None:
+    """One attestation of the bundle for `sm_90a` that names all of these, by the tag in the API's stead."""
+    subject = next(
+        digest for digest, (_, text) in registry.manifests.items()
+        if digest.startswith("sha256:") and b'"vnd.tilec.arch":"sm_90a"' in text and b'"layers"' in text
+    )  # fmt: skip
+    named = [oci.describe(oci.ATTESTATIONS, data) for data in layers]
+    registry.blobs |= {one.digest: data for one, data in zip(named, layers, strict=True)}
+    kind = oci.describe(oci.MANIFEST, registry.manifests[subject][1])
+    text = oci.manifest(oci.ATTESTATIONS, oci.describe(oci.EMPTY, oci.EMPTY_BYTES), named, subject=kind)
+    one = oci.describe(oci.MANIFEST, text)
+    registry.manifests[one.digest] = (oci.MANIFEST, text)
+    registry.manifests[referrers_tag(subject)] = (oci.INDEX, oci.index([one] * 100))
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_attestations_are_fetched_once_and_bounded(many: bool, tmp_path: Path) -> None:
+    registry = Registry()
+    with served(registry) as place, Client(read_reference(f"{place}:v1"), push=True) as client:
+        push(client, [shipment()], "v1")
+        attested(registry, [b"%d\n" % number for number in range(3000)] if many else [sidecar("a")] * 3000)
+        registry.asked.clear()
+        if many:
+            with pytest.raises(RegistryError, match="more than 16 of them") as caught:
+                pull(client, Wanted(), tmp_path, checked)
+            assert caught.value.code == "E0732" and not list(tmp_path.iterdir())
+        else:
+            (found,) = pull(client, Wanted(), tmp_path, checked)
+            assert (tmp_path / f"{found.path.name}.intoto.jsonl").read_bytes() == sidecar("a")
+    assert len(registry.asked) < 15
+
+
+def test_a_whole_pull_has_a_deadline(tmp_path: Path) -> None:
+    """Where each exchange is in time and all of them are not."""
+    registry = Registry()
+    with served(registry) as place:
+        with Client(read_reference(place), push=True) as client:
+            push(client, [shipment()], "v1")
+
+        def lie(asked: Asked, answer: Answer) -> Answer:
+            time.sleep(0.02)
+            return answer
+
+        registry.lie = lie
+        limits = Limits(whole_seconds=0.03, least_rate=1 << 40)
+        with Client(read_reference(f"{place}:v1"), limits=limits) as client, pytest.raises(RegistryError) as caught:
+            pull(client, Wanted(), tmp_path / "out", checked)
+    assert caught.value.code == "E0731" and "took too long" in caught.value.message
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 def test_an_honest_registry_is_pulled_from(stocked: tuple[Registry, str], tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import ipaddress
+import json
 import socket
 import ssl
 from collections.abc import Generator
@@ -111,6 +113,12 @@ def test_who_does_not_prove_its_name_is_refused(
     assert all(asked.method != "GET" for asked in stocked[0].asked)
 
 
+def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.invalid:notaport")
+    found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
+    assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
+
+
 def test_it_does_not_lead_back_to_this_machine(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     registry, place = stocked
     for there in ("http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "https://localhost/x", f"http://{NAME}/x"):
@@ -131,3 +139,17 @@ def test_plain_http_is_asked_for(tmp_path: Path) -> None:
         place = f"oci://{NAME}:{registry.host.rpartition(':')[2]}/team/kernels:v1"
         assert refusal(place, tmp_path / "out").code == "E0731"
         assert pulled(place, tmp_path / "out", plain_http=True) == shipment().data
+
+
+@pytest.mark.parametrize("challenge", ['Basic realm="x"', f'Bearer realm="https://{NAME}/token"'])
+def test_no_password_goes_over_plain_http(challenge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    registry.lie = lambda asked, answer: Answer(401, b"", {"WWW-Authenticate": challenge})
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with served(registry):
+        host = f"{NAME}:{registry.host.rpartition(':')[2]}"
+        auths = {host: {"auth": base64.b64encode(b"user:password").decode()}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+        found = refusal(f"oci://{host}/team/kernels:v1", tmp_path / "out", plain_http=True)
+    assert found.code == "E0733" and "over plain http" in found.message and "--plain-http" in found.hint
+    assert registry.asked and not any("authorization" in asked.headers for asked in registry.asked)

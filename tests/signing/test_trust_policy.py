@@ -14,7 +14,8 @@ import pytest
 from tests.signing.scene import NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
-from tilec.runtime.trust import Trust, TrustedKey, find_trust, read_trust, trust_keys
+from tilec.runtime.trust import Trust, TrustedKey, read_trust, trust_keys
+from tilec.runtime.trust_place import find_trust
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,6 +93,8 @@ def test_policies_that_let_it_in(signed_scene: Scene) -> None:
         (POLICY.replace("= 2", "= 0"), "asks for 0 signatures"),
         (POLICY.replace("second.pub", "first.pub"), "twice"),
         (POLICY.replace("second.pub", "absent.pub"), "cannot be read"),
+        (POLICY.replace('"tiny-1b" = 7', '"tiny-*" = 7'), "has 'tiny-*' in `minimum`, which takes names of models"),
+        (POLICY.replace('"tiny-1b" = 7', '"Tiny" = 7'), "has 'Tiny' in `minimum`"),
         ("[trust]\n", "needs a list of 1 to 64 as `keys`"),
         ("keys = [", "is no TOML"),
         ("", "has no table where `[trust]` is expected"),
@@ -131,6 +134,52 @@ def test_where_a_policy_is_found(signed_scene: Scene, tmp_path: Path, monkeypatc
         monkeypatch.setenv("XDG_CONFIG_HOME", other)
         monkeypatch.setenv("HOME", str(tmp_path))
         assert find_trust() is None
+
+
+@pytest.mark.parametrize(("link", "target"), [("tilec", "absent"), ("tilec", "tilec"), ("", "absent"), ("tilec", "a file")])
+def test_a_policy_that_cannot_be_seen_still_holds(
+    link: str, target: str, signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config"
+    (tmp_path / "a file").touch()
+    (config if link else tmp_path).mkdir(exist_ok=True)
+    (config / link).symlink_to(config / target if link == target else tmp_path / target)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(config))
+    monkeypatch.delenv("TILEC_TRUST")
+    with pytest.raises(BundleError, match="cannot be read") as caught:
+        open_bundle(signed_scene.bundle)
+    assert caught.value.code == "E0715" and str(config / "tilec" / "trust.toml") in caught.value.message
+    (config / link).unlink()
+    open_bundle(signed_scene.bundle).close()
+
+
+def test_a_policy_that_goes_away_while_it_is_looked_for(
+    signed_scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy, seen = tmp_path / "tilec" / "trust.toml", os.lstat
+    policy.parent.mkdir()
+    policy.write_text(POLICY)
+
+    def lstat(path: str | Path, **options: int | None) -> os.stat_result:
+        found = seen(path, **options)
+        if path == policy:
+            policy.unlink()
+        return found
+
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("TILEC_TRUST")
+    monkeypatch.setattr(os, "lstat", lstat)
+    with pytest.raises(BundleError, match="cannot be read"):
+        open_bundle(signed_scene.bundle)
+
+
+def test_no_folder_of_the_user_is_known(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"XDG_CONFIG_HOME": "", "HOME": "relative", "TILEC_TRUST": ""}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BundleError, match="the home folder is 'relative'") as caught:
+        open_bundle(signed_scene.bundle)
+    assert caught.value.code == "E0715" and "TILEC_TRUST" in (caught.value.hint or "")
+    open_bundle(signed_scene.bundle, trust="none").close()
 
 
 @pytest.mark.parametrize("name", ["trust.toml", "first.pub"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
@@ -52,8 +53,8 @@ def provenance(bundle: Bundle, release: int, builder: str, files: Mapping[str, s
 
 
 def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
-    """sha256 by path of the build file, the step and every source of the bundle's kernels; CompileError E0921 where the bundle
-    was made from others."""
+    """sha256 by path, relative to the project, of the build file, the step and every source of the bundle's kernels;
+    CompileError E0921 where the bundle was made from others, or one lies outside of the project."""
     from tilec.cache import FileDigests, Store
     from tilec.project.plan import kernel_files
 
@@ -75,15 +76,14 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
         wrong.append(f"`{build.path.name}` has no model `{bundle.model}`")
     elif family.declaration.syntax != bundle.declaration.syntax or list(family.tables) != bundle.tables:
         wrong.append("its step or tuning is another")
-    if wrong or family is None:
-        hint = "check out the sources it was packed from, or leave `--project` out"
+    for path in (build.path, *([family.path] if family is not None else [])):
+        file = path.resolve()  # as `tilec.project.plan` names sources
+        name = file.relative_to(build.root).as_posix() if file.is_relative_to(build.root) else str(file)
+        found[name] = digests.digest(file)
+    outside = [Path(name).name for name in sorted(found) if os.path.isabs(name)]
+    wrong += [f"`{name}` lies outside of the project, and what is signed names files by their place in it" for name in outside]
+    if wrong:
+        hint = "check out the sources it was packed from, all in one folder, or leave `--project` out"
         message = f"`{bundle.path}` was not made from the project at `{build.root}`"
         raise CompileError(Diagnostic("E0921", message, notes=tuple(wrong[:20]), hint=hint))
-    for path in (build.path, family.path):
-        name = (
-            path.absolute().relative_to(build.root.absolute())
-            if path.absolute().is_relative_to(build.root.absolute())
-            else path
-        )
-        found[str(name)] = digests.digest(path)
     return found

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from tilec.bundle_format import SUFFIX
+from tilec.finder import GROUP
 from tilec.runtime import Bundle
 from tilec.signature_format import SIDECAR
 
 PREFIX: Final = "tilec_kernels_"
-GROUP: Final = "tilec.kernels"
 EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 MODE: Final = 0o100644
 _NUMBER: Final = r"(0|[1-9][0-9]{0,8})"

@@ -22,8 +22,9 @@ from typing import Any
 
 from tilec.cache.notes import Notes, read_json
 from tilec.progress import scratch
+from tilec.signature_format import SIDECAR
 
-_TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,9})-[0-9a-f]{16}", re.ASCII)
+_TEMPORARY = re.compile(rf"\.tmp-([1-9][0-9]{{0,9}})-[0-9a-f]{{16}}(?:{re.escape(SIDECAR)})?", re.ASCII)
 SETTLED_NS = 50_000_000  # a file changed this recently may change again within one tick of the file system's clock
 LARGEST_FILE = 1 << 28  # bytes
 MOST_REMEMBERED = 20_000  # files per note
@@ -51,8 +52,8 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what `write_atomically` left in a folder when it was killed. A file is somebody's while it is locked, wherever
-    they are, and while the process that its name tells lives here, which may be about to lock it."""
+    """Remove what `write_atomically` or a pull left in a folder when it was killed. A file is somebody's while it is locked,
+    wherever they are, and while the process that its name tells lives here, which may be about to lock it."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             found = _TEMPORARY.fullmatch(name)

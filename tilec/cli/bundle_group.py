@@ -196,7 +196,9 @@ def bundle_sbom(file: str, trust: str | None) -> int:
     return sbom_command(file, trust)
 
 
-PLAIN_HTTP: Final = click.option("--plain-http", is_flag=True, help="Speak http without TLS to a registry on another machine.")
+PLAIN_HTTP: Final = click.option(
+    "--plain-http", is_flag=True, help="Speak http without TLS, and without password, to a registry on another machine."
+)
 
 
 @bundle.command("push", epilog=BUNDLE_EPILOG)

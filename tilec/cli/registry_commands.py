@@ -66,6 +66,7 @@ def pull_command(
     source: str, arch: str | None, model: str | None, output: str | None, trust: str | None, *, plain_http: bool, as_json: bool
 ) -> int:  # fmt: skip
     """Pull bundles into a folder, and print one line for each."""
+    from tilec.cache import sweep
     from tilec.finder import checked, own_bundles_folder
     from tilec.registry.client import Client
     from tilec.registry.errors import RegistryError
@@ -79,6 +80,7 @@ def pull_command(
     wanted = Wanted(arch=targets[0].name if targets else "", model=model or "")
     try:
         folder = Path(output) if output is not None else own_bundles_folder()
+        sweep(folder)  # of pulls that were killed
         with Client(reference, plain_http=plain_http) as client:
             found = pull(client, wanted, folder, partial(checked, trust=trust))
     except RegistryError as error:

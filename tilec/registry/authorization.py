@@ -1,9 +1,11 @@
 """Who we are, for a registry that asks: its challenges go in, an Authorization header comes out.
 
 Basic (RFC 7617) and Bearer with a token service (the token specification of the CNCF distribution registry, which all public
-registries follow). The scope asked for is our own, never the one of the challenge. A password goes to the registry's host, to
-its parent domain or to a sibling (`registry.example.com`, `example.com`, `auth.example.com`), and only over https or within
-this machine; a token without a password may come from any https host.
+registries follow). The scope asked for is our own, never the one of the challenge or of the address in it. A password goes to
+the registry's host, to its parent domain (`registry.example.com`, `example.com`), and to a sibling where the parent has two
+dots (`registry.a.example.com`, `auth.a.example.com`), as strangers may share a shorter one (`co.uk`, `github.io`). No password,
+and no token that one was given for, goes over plain http but within this machine; a token without a password may come from
+any https host.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, Final, cast
 
 from tilec.registry.credentials import Credentials
 from tilec.registry.errors import RegistryError, foreign
-from tilec.registry.reference import is_loopback
+from tilec.registry.reference import DOCKER_HUB, is_loopback
 from tilec.strict_json import parse
 
 MAX_CHALLENGE: Final = 1 << 13
@@ -31,8 +33,11 @@ Fetch = Callable[[str, urllib.parse.SplitResult, Mapping[str, str], bytes], tupl
 class Authorization:
     """The Authorization header for one repository; empty until a challenge is answered."""
 
-    def __init__(self, host: str, scope: str, known: Callable[[], Credentials | None], fetch: Fetch) -> None:
+    def __init__(
+        self, host: str, scope: str, known: Callable[[], Credentials | None], fetch: Fetch, *, in_clear: bool = False
+    ) -> None:  # fmt: skip
         self.header = ""
+        self._in_clear = in_clear  # plain http with another machine
         self._host, self._scope, self._known, self._fetch = host, scope, known, fetch
         self._name = urllib.parse.urlsplit(f"//{host}").hostname or ""
 
@@ -40,6 +45,11 @@ class Authorization:
         """Answer a challenge (`WWW-Authenticate`); RegistryError E0733 where that cannot be."""
         wanted = read_challenges(challenges)
         credentials = self._known()
+        if self._in_clear and ("basic" in wanted if credentials is None else wanted):
+            message = f"`{self._host}` asks who you are, which over plain http everybody in between would read"
+            raise RegistryError(
+                "E0733", message, f"leave out `--plain-http`, or `docker logout {self._host}` to go on as nobody"
+            )
         if "bearer" in wanted:
             self.header = f"Bearer {self._token(wanted['bearer'], credentials)}"
         elif "basic" in wanted and credentials is not None and not credentials.identity_token:
@@ -58,8 +68,7 @@ class Authorization:
             content = {"Content-Type": "application/x-www-form-urlencoded"}
             status, body = self._fetch("POST", realm, content, urllib.parse.urlencode(form).encode())
         else:
-            given = urllib.parse.parse_qsl(realm.query)
-            url = realm._replace(query=urllib.parse.urlencode([*given, *asked.items()]))
+            url = realm._replace(query="&".join(filter(None, (realm.query, urllib.parse.urlencode(asked)))))
             status, body = self._fetch("GET", url, {"Authorization": credentials.basic} if credentials else {}, b"")
         if status in (400, 401, 403):
             hint = f"`docker login {self._host}`"
@@ -90,7 +99,8 @@ class Authorization:
         if credentials is not None and not may_know(self._name, host):
             message = f"`{self._host}` wants your password sent to `{foreign(host, 80)}`, which is another domain"
             raise RegistryError("E0733", message, f"`docker logout {self._host}` to go on without it")
-        return realm._replace(fragment="")
+        kept = [(name, value) for name, value in urllib.parse.parse_qsl(realm.query) if name not in ("scope", "service")]
+        return realm._replace(query=urllib.parse.urlencode(kept), fragment="")
 
 
 def read_challenges(headers: list[str]) -> dict[str, dict[str, str]]:
@@ -105,9 +115,11 @@ def read_challenges(headers: list[str]) -> dict[str, dict[str, str]]:
 
 
 def may_know(registry: str, host: str) -> bool:
-    """Whether a host may be told the password for a registry: it is the same, or lies in the registry's parent domain."""
+    """Whether a host may be told the password for a registry: it is the same, its parent domain, or lies in that where
+    it has two dots or is docker's."""
     if host == registry:
         return True
     parent = registry.partition(".")[2]
     named = not is_loopback(registry) and not registry.replace(".", "").isdigit() and ":" not in registry
-    return named and "." in parent and (host == parent or host.endswith(f".{parent}"))
+    own = parent.count(".") > 1 or parent == DOCKER_HUB
+    return named and "." in parent and (host == parent or (own and host.endswith(f".{parent}")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import math
 import re
 import ssl
 import time
@@ -52,9 +53,11 @@ class Client:
         self._origin = urllib.parse.urlsplit(self._base)
         self._connections = Connections(self.limits)
         self._met = False
+        self._due = math.inf
         scope = f"repository:{reference.repository}:{'pull,push' if push else 'pull'}"
         known = lambda: docker_credentials(reference.host)  # noqa: E731
-        self._authorization = Authorization(host, scope, known, self._ask_token)
+        in_clear = scheme == "http" and not is_loopback(self._name)
+        self._authorization = Authorization(host, scope, known, self._ask_token, in_clear=in_clear)
 
     def __enter__(self) -> Client:
         return self
@@ -63,6 +66,20 @@ class Client:
         self._connections.close()
 
     # How requests are made
+
+    @contextlib.contextmanager
+    def together(self, size: int) -> Generator[None]:
+        """One deadline for all exchanges meanwhile, beside that of each: what `Limits` gives for them and for `size` bytes."""
+        self._due = time.monotonic() + self.limits.whole_seconds
+        self.expect(size)
+        try:
+            yield
+        finally:
+            self._due = math.inf
+
+    def expect(self, size: int) -> None:
+        """Put that deadline off by what so many bytes may take."""
+        self._due += size / self.limits.least_rate
 
     @contextlib.contextmanager
     def request(
@@ -100,7 +117,8 @@ class Client:
         self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes | memoryview, size: int
     ) -> Generator[Answer]:
         try:
-            with self._connections.exchange(method, url, headers, body, size=size) as answer:
+            left = self._due - time.monotonic()
+            with self._connections.exchange(method, url, headers, body, size=size, most_seconds=left) as answer:
                 self._met = True
                 yield answer
         except ssl.SSLCertVerificationError as error:

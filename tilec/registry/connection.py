@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import http.client
+import math
 import socket
 import ssl
 import threading
@@ -18,6 +19,8 @@ import urllib.request
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from tilec.registry.errors import RegistryError
 
 PIECE: Final = 1 << 18
 """Bytes read or sent at once."""
@@ -32,6 +35,8 @@ class Limits:
     """Between two pieces."""
     seconds: float = 60.0
     """An exchange without its body."""
+    whole_seconds: float = 600.0
+    """All exchanges of a pull, without their bodies."""
     least_rate: int = 32 << 10
     """Bytes per second that a body must keep, on the whole."""
     attempts: int = 5
@@ -123,11 +128,18 @@ class _Wire(http.client.HTTPConnection):
 
 
 def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
-    """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own."""
+    """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own. RegistryError
+    E0731 where that is no address."""
     found = urllib.request.getproxies().get("https") if address.scheme == "https" else None
     if not found or urllib.request.proxy_bypass(address.host):
         return None
-    proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
+    try:
+        proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
+        if proxy.port == 0:
+            raise ValueError("it is no port")
+    except ValueError:  # the text is not shown, as a password may be in it
+        hint = "write `http://HOST:PORT`, or unset it"
+        raise RegistryError("E0731", "`https_proxy` is no address of a proxy", hint) from None
     return proxy if proxy.scheme == "http" and proxy.hostname else None
 
 
@@ -219,13 +231,16 @@ class Connections:
     @contextlib.contextmanager
     def exchange(
         self, method: str, url: urllib.parse.SplitResult, headers: Mapping[str, str], body: bytes | memoryview = b"",
-        *, size: int = 0,
+        *, size: int = 0, most_seconds: float = math.inf,
     ) -> Generator[Answer]:  # fmt: skip
-        """Send a request and give its answer, whose body of about `size` bytes is to be read meanwhile. Broken where it breaks;
-        SSLCertVerificationError where the other side is not who it says."""
+        """Send a request and give its answer, whose body of about `size` bytes is to be read meanwhile, in `most_seconds` at
+        most and the time that `Limits` gives it. Broken where it breaks; SSLCertVerificationError where the other side is not
+        who it says."""
         address = Address.of(url)
         target = url.path + (f"?{url.query}" if url.query else "")
-        deadline = Deadline(self._limits.of_body(max(size, len(body))))
+        if most_seconds <= 0:
+            raise TooSlow("it took too long")
+        deadline = Deadline(min(most_seconds, self._limits.of_body(max(size, len(body)))))
         wire = self._idle.pop(address, None)
         kept = wire is not None
         wire = wire or _Wire(address, self._limits)

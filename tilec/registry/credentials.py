@@ -8,7 +8,6 @@ own.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import os
 import re
@@ -84,13 +83,13 @@ def _docker_config() -> dict[str, Any]:
 
 def _from_entry(entry: dict[str, Any], host: str) -> Credentials | None:
     token, both = entry.get("identitytoken"), entry.get("auth")
-    if isinstance(token, str) and token:
-        return Credentials(identity_token=token)
-    if not isinstance(both, str) or not both:
-        return None
     try:
+        if isinstance(token, str) and token.encode("utf-8"):
+            return Credentials(identity_token=token)
+        if not isinstance(both, str) or not both:
+            return None
         username, _, password = base64.b64decode(both, validate=True).decode("utf-8").partition(":")
-    except (binascii.Error, UnicodeError):
+    except ValueError:  # of base64, or of what is no UTF-8
         raise RegistryError("E0733", f"docker's configuration has an `auth` of `{host}` that is none") from None
     return Credentials(username, password.rstrip("\0"))
 
@@ -111,6 +110,7 @@ def _from_helper(name: str, key: str) -> Credentials | None:
     try:
         found = json.loads(done.stdout)
         username, secret = str(found["Username"]), str(found["Secret"])
+        (username + secret).encode("utf-8")
     except (ValueError, KeyError, TypeError):
         raise RegistryError("E0733", f"docker's credential helper `{name}` answered what is no credential") from None
     return Credentials(identity_token=secret) if username == _TOKEN_USER else Credentials(username, secret)

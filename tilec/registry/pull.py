@@ -9,13 +9,14 @@ stands without the attestations that came with it. A blob that two bundles share
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from tilec.bundle_format import HEADER, MAX_MANIFEST, SUFFIX, TRAILER
 from tilec.bundle_format import MODEL as MODEL_NAME
@@ -67,7 +68,12 @@ class Pulled:
 
 def pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
     """Pull every bundle that is wanted into `folder`, named `MODEL-ARCH.bundle`. RegistryError as of `Client`, E0734 where
-    there is none; OSError where a file cannot be written."""
+    there is none; OSError where a file cannot be written. All of it has one deadline, which follows from what is fetched."""
+    with client.together(oci.MAX_DOCUMENT):
+        return _pull(client, wanted, folder, check)
+
+
+def _pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
     reference = client.reference
     top = client.document(reference.digest or reference.tag or "latest")
     if top.descriptor.media_type == oci.INDEX:
@@ -84,6 +90,7 @@ def pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pul
 
 def _agreed(client: Client, said: Descriptor) -> Document:
     """The manifest that an index names, which says the same of itself."""
+    client.expect(said.size)
     found = client.document(said.digest, said)
     if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != said.annotations:
         raise _lie(client, f"its manifest {said.digest[:19]} is not of what its index says")
@@ -131,17 +138,18 @@ def _pull_one(
     name = f"{model}-{arch}{SUFFIX}"
     if not MODEL_NAME.fullmatch(model) or not MODEL_NAME.fullmatch(arch):
         raise _lie(client, f"its manifest {digest[:19]} names no model and architecture")
+    client.expect(sum(one.size for one in (document.config, *document.layers) if one is not None))
     frame = _frame(client, document)
     path = folder / name
-    with _temporary(path) as temporary:
-        with open(temporary, "w+b") as file:
-            places = _write(client, document, frame, file.fileno(), shared)
-            if _seal(file.fileno(), frame.size) != sha256:
-                raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
-            os.fsync(file.fileno())
+    with _temporary(path) as temporary, contextlib.ExitStack() as held:
+        file = held.enter_context(_locked(temporary))
+        places = _write(client, document, frame, file.fileno(), shared)
+        if _seal(file.fileno(), frame.size) != sha256:
+            raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
+        os.fsync(file.fileno())
         attestations = _attestations(client, digest)
         if attestations:
-            sidecar_path(temporary).write_bytes(attestations)
+            _put(held.enter_context(_locked(sidecar_path(temporary))).fileno(), 0, attestations)
         check(temporary, arch)
         if attestations:
             sidecar_path(temporary).replace(sidecar_path(path))
@@ -218,20 +226,37 @@ def _seal(file: int, size: int) -> str:
 
 
 def _attestations(client: Client, subject: str) -> bytes:
-    """Every line of the sidecars that refer to a manifest, each once; they prove themselves, or are ignored by who reads
-    them."""
+    """Every line of the sidecars that refer to a manifest, each once. Nothing is proved here: a policy judges them, and
+    refuses the bundle for a wrong signature by a key that it has. Each is fetched once, and no more bytes of them than one
+    sidecar may have."""
+    said = {one.digest: one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)}
+    last = list(said.values())[-MAX_REFERRERS:]
+    left = _left(client, MAX_SIDECAR, last, subject)
+    client.expect(oci.MAX_DOCUMENT + sum(one.size for one in last))
+    layers: dict[str, Descriptor] = {}
+    for document in [client.document(one.digest, one) for one in last]:
+        if document.descriptor.artifact_type == oci.ATTESTATIONS:
+            layers |= {one.digest: one for one in document.layers if one.media_type == oci.ATTESTATIONS}
+    _left(client, left, layers.values(), subject)
+    client.expect(sum(one.size for one in layers.values()))
     lines: dict[bytes, None] = {}
     whole = b""
-    said = [one for one in client.referrers(subject) if one.artifact_type in ("", oci.ATTESTATIONS)]
-    for document in (client.document(one.digest, one) for one in said[-MAX_REFERRERS:]):
-        for layer in document.layers if document.descriptor.artifact_type == oci.ATTESTATIONS else ():
-            if layer.media_type == oci.ATTESTATIONS and layer.size <= MAX_SIDECAR:
-                data = client.blob(layer)
-                whole = data if not lines else b""
-                lines.update(dict.fromkeys(line for line in data.split(b"\n") if line.strip()))
-                if sum(map(len, lines)) > MAX_SIDECAR:
-                    raise _lie(client, f"it has more than {MAX_SIDECAR} bytes of attestations for {subject[:19]}")
+    for layer in layers.values():
+        data = client.blob(layer)
+        whole = data if not lines else b""
+        lines.update(dict.fromkeys(line for line in data.split(b"\n") if line.strip()))
     return whole or b"".join(line + b"\n" for line in lines)  # one sidecar is given as it was
+
+
+def _left(client: Client, room: int, wanted: Collection[Descriptor], subject: str) -> int:
+    """What is left of so many bytes of attestations when these were fetched; E0732 where they are more, or too many."""
+    left = room - sum(one.size for one in wanted)
+    if left < 0 or len(wanted) > MAX_REFERRERS:
+        raise _lie(
+            client,
+            f"it has more than {MAX_SIDECAR} bytes of attestations for {subject[:19]}, or more than {MAX_REFERRERS} of them",
+        )
+    return left
 
 
 @contextlib.contextmanager
@@ -243,3 +268,12 @@ def _temporary(path: Path) -> Generator[Path]:
     finally:
         name.unlink(missing_ok=True)
         sidecar_path(name).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[BinaryIO]:
+    """A new file, locked as long as it is open: nobody takes it for one of a pull that was killed (`tilec.cache.sweep`)."""
+    with open(path, "x+b") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield file

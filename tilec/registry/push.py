@@ -1,8 +1,8 @@
 """Bundles into a registry: verified bundles and their sidecars go in, one index under a tag comes out.
 
 First the blobs, each once; then a manifest for each bundle, what attests it, and last the index under the tag, so that a tag
-never names what is not there. The manifest of a bundle follows from its bytes alone, so its digest can be attested beforehand
-(`bundle_manifest`). Attestations are added to those that the registry has; none is taken away.
+never names what is not there. The manifest of a bundle follows from its bytes alone, and has one digest in every registry.
+Attestations are added to those that the registry has; none is taken away.
 """
 
 from __future__ import annotations
@@ -78,12 +78,6 @@ def push(client: Client, shipments: Sequence[Shipment], tag: str) -> Pushed:
     top = describe(oci.INDEX, text)
     client.put_manifest(tag, top, text)
     return Pushed(top.digest, tuple(descriptor.digest for descriptor in named), sent, total)
-
-
-def bundle_manifest(one: Shipment) -> Descriptor:
-    """The manifest that a bundle has in every registry; cosign wants its digest among the subjects of an attestation."""
-    parts = split(one.data)
-    return _manifest(one, parts, _layers(parts))[0]
 
 
 def _layers(parts: Parts) -> list[Descriptor]:

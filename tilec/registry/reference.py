@@ -47,7 +47,7 @@ def read_reference(text: str) -> Reference:
         raise ValueError(f"does not begin with `{SCHEME}`")
     rest = text.removeprefix(SCHEME)
     host, slash, path = rest.partition("/")
-    if not slash or not _HOST.fullmatch(host) or not _port_in_range(host):
+    if not slash or not _HOST.fullmatch(host) or not _port_in_range(host) or not _is_address(host):
         raise ValueError("names no host: write `oci://HOST/REPOSITORY`")
     name, at, digest = path.partition("@")
     tag = ""
@@ -67,6 +67,15 @@ def read_reference(text: str) -> Reference:
 def _port_in_range(host: str) -> bool:
     _, colon, port = host.rpartition(":")
     return not colon or host.endswith("]") or 0 < int(port) < 1 << 16
+
+
+def _is_address(host: str) -> bool:
+    """Whether what stands in brackets, if anything does, is an IPv6 address."""
+    inside, closed, _ = host.partition("]")
+    try:
+        return not closed or ipaddress.ip_address(inside.removeprefix("[")).version == 6
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

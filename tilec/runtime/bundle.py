@@ -27,7 +27,7 @@ from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
 from tilec.runtime.regular_file import read_regular
-from tilec.runtime.trust_place import policy_place
+from tilec.runtime.trust_place import find_trust
 
 if TYPE_CHECKING:
     from tilec.runtime.signatures import Signed, Vouchers
@@ -151,7 +151,7 @@ def open_bundle(
     architecture, E0714 not signed as the policy asks, E0715 no policy, E0717 no package that checks signatures.
     """
     place = Path(path)
-    policy = _policy(trust)
+    policy = find_trust(trust)
     data = _read(place)
     try:
         whole = hashlib.sha256(memoryview(data)[:-TRAILER])
@@ -179,14 +179,6 @@ def open_bundle(
 
 class _Refused(BundleError):
     """A refusal whose message lacks the name of the file."""
-
-
-def _policy(given: TrustSource) -> Trust | None:
-    if policy_place(given) is None:
-        return None
-    from tilec.runtime.trust import find_trust  # here, as most bundles are opened without a policy
-
-    return find_trust(given)
 
 
 def _authenticate(path: Path, digest: str, policy: Trust | None) -> Vouchers | None:

@@ -7,8 +7,9 @@ The sidecar (`tilec.signature_format`) is read once, as one copy, like the bundl
    keys that the policy does not have count for nothing.
 3. What such a key signed is a statement, and about the sha256 of the whole file. Only now is anything read that was signed, and
    only after `threshold` keys stand behind it is the bundle itself read (`authenticate`).
-4. For provenance and bill of materials alike, `threshold` different keys remain that the policy lets sign for the model, the
-   architecture, the builder and the release which the bundle and its provenance name (`Vouchers.admit`).
+4. Of provenance and of bill of materials, `threshold` different keys remain each that the policy lets sign for the model. For
+   provenance they must besides name the bundle's model and architecture, a builder that the policy lets them sign for, and a
+   release that it takes; a bill of materials names none of these (`Vouchers.admit`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     [trust]
     threshold = 1                       # how many of the keys must have signed; 1 where left out
-    minimum = { "qwen3-4b" = 7 }        # oldest release taken, by model, or one number for all; 0 where left out
+    minimum = { "qwen3-4b" = 7 }        # oldest release taken, by model (`*`: all others), or one number; 0 where left out
 
     [[trust.keys]]
     key = "release.pub"                 # a file, relative to this one, or the PEM text itself
@@ -27,10 +27,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tilec.bundle_format import MODEL
 from tilec.limits import LONG_KEY, MAX_KEY_PARTS
 from tilec.runtime.errors import BundleError, shown
 from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
-from tilec.runtime.trust_place import policy_place
 
 if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey
@@ -83,12 +83,6 @@ class Trust:
 
 TrustSource = Trust | str | os.PathLike[str] | None
 """A policy, the file of one, `none`, or what the environment and the user's configuration say."""
-
-
-def find_trust(given: TrustSource = None) -> Trust | None:
-    """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing."""
-    place = policy_place(given)
-    return read_trust(place) if isinstance(place, Path) else place
 
 
 def trust_keys(paths: Sequence[str]) -> Trust:
@@ -209,4 +203,7 @@ def _number(data: Any, what: str) -> int:
 
 def _minimum(data: Any) -> dict[str, int]:
     table: dict[Any, Any] = data if isinstance(data, dict) else {"*": data}  # pyright: ignore[reportUnknownVariableType]
-    return {_text(model, "minimum"): _number(number, "minimum") for model, number in table.items()}
+    for model in table:
+        if model != "*" and not MODEL.fullmatch(model):
+            raise ValueError(f"has {shown(model)} in `minimum`, which takes names of models, and `*` for all others")
+    return {model: _number(number, "minimum") for model, number in table.items()}

@@ -1,4 +1,4 @@
-"""Where the trust policy lies: what a caller gave goes in; a policy, its file, or None comes out.
+"""Which trust policy holds: what a caller gave goes in; the policy, or None, comes out.
 
 It is apart from `tilec.runtime.trust`, which reads policies, so that a program without one loads nothing for them.
 """
@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tilec.runtime.errors import BundleError, shown
+
 if TYPE_CHECKING:
     from tilec.runtime.trust import Trust, TrustSource
 
@@ -16,13 +18,25 @@ VARIABLE: Final = "TILEC_TRUST"
 NO_POLICY: Final = "none"
 
 
+def find_trust(given: TrustSource = None) -> Trust | None:
+    """The policy that holds, or None; BundleError E0715 where it cannot be read, E0717 where `cryptography` is missing. Its
+    place is looked up once."""
+    place = policy_place(given)
+    if not isinstance(place, Path):
+        return place
+    from tilec.runtime.trust import read_trust  # here, as most bundles are opened without a policy
+
+    return read_trust(place)
+
+
 def policy_place(given: TrustSource) -> Trust | Path | None:
-    """The policy that is given, or the file of the one that holds: the one given, that of `TILEC_TRUST`, or the user's."""
+    """The policy that is given, or the file of the one that holds: the one given, that of `TILEC_TRUST`, or the user's. None
+    only where there is none for sure; BundleError E0715 where it is not known in which folder the user's would be."""
     if given is None:
         named = os.environ.get(VARIABLE, "")
         if not named:
             path = _of_the_user()
-            return path if path is not None and os.path.lexists(path) else None
+            return None if _is_absent(path) else path
     elif isinstance(given, (str, os.PathLike)):
         named = os.fspath(given)
     else:
@@ -30,9 +44,29 @@ def policy_place(given: TrustSource) -> Trust | Path | None:
     return None if named == NO_POLICY else Path(named)
 
 
-def _of_the_user() -> Path | None:
+def _of_the_user() -> Path:
     """The policy of the configuration folder (XDG Base Directory Specification: a relative one is ignored)."""
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(folder):
         folder = os.path.expanduser("~/.config")
-    return Path(folder, "tilec", "trust.toml") if os.path.isabs(folder) else None
+    if not os.path.isabs(folder):
+        message = (
+            f"no folder is known where the user's trust policy would be: the home folder is {shown(folder[: -len('/.config')])}"
+        )
+        raise BundleError(
+            "E0715", message, hint=f"set `HOME` to an absolute path, or `{VARIABLE}` to a policy or `{NO_POLICY}`"
+        )
+    return Path(folder, "tilec", "trust.toml")
+
+
+def _is_absent(path: Path) -> bool:
+    """Whether there is nothing of this name. Where that cannot be seen, or a link on the way leads nowhere, there may be."""
+    for place in (path, *path.parents):
+        try:
+            os.lstat(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        return place != path and os.path.isdir(place)
+    return True
