@@ -26,8 +26,8 @@ from tilec.runtime import BundleError
 
 QUICK = Limits(stall_seconds=5, seconds=0.5, least_rate=1 << 40, attempts=2, pause_seconds=0)
 PATIENT = Limits(attempts=3, pause_seconds=0)
-MAX_READ = 3 * oci.MAX_DOCUMENT
-"""Bytes: the largest document, and what the kernel's buffers of both sides hold."""
+MAX_READ = 8 * oci.MAX_DOCUMENT
+"""Bytes: the largest document, and what the kernel's buffers of both sides hold, of answers before too."""
 
 
 @pytest.fixture(scope="module")
