@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tilec.cache.folder import TEMPORARY_NAME, Folder
+from tilec.cache.lock import HOLDERS
 from tilec.cache.record import DIGEST, LARGEST_OUTPUT, LONGEST_ENTRY, Record, parse_entry
 from tilec.cache.store import LOCKS, STATISTICS, TAG, Store
 
@@ -122,10 +123,14 @@ def prune(store: Store, cap: int = DEFAULT_CAP, *, now: float | None = None) -> 
 
 def _sweep(store: Store, now: float) -> None:
     """Temporary files of builders that died, what stood in a file's way, names that the store never makes, and notes that
-    nobody uses."""
+    nobody uses, those of dead holders of locks among them."""
     for name, status in list(store.folder.names()):
         if TEMPORARY_NAME.fullmatch(name) and now - status.st_mtime >= GRACE:
             store.folder.remove_tree(name)
+    with contextlib.suppress(OSError), contextlib.closing(store.folder.sub(HOLDERS, create=False)) as holders:
+        for name, status in list(holders.names()):
+            if now - status.st_mtime >= GRACE:
+                holders.remove_tree(name)
     for folder in (store.blobs, store.entries, store.notes):
         for name, status in list(folder.names()):
             age = now - status.st_mtime
