@@ -5,8 +5,8 @@
     python ci/bench/products.py FOLDER --only 128x256   candidates whose names hold this
 
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, tile sizes, a schedule. Where they are built
-already no compiler is needed. `kernels_gpu.py` checks and times them as variants of one kernel, and writes its report to
-`--out`. Exit code 1 where a build fails, a kernel is wrong or misses its floor. Timing needs torch and cuda-bindings.
+already no compiler is needed. `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a
+build fails or a kernel is wrong. Timing needs torch and cuda-bindings.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="candidates whose names hold this")
     parser.add_argument("--build-only", action="store_true")
     parser.add_argument("--out", type=Path, default=None, help="where the report goes; FOLDER without it")
-    parser.add_argument("--budget", type=float, default=500.0, help="seconds for checks and times")
+    parser.add_argument("--shapes", choices=("few", "all", "short"), default="few")
     options = parser.parse_args()
     chosen = [one for one in CANDIDATES if options.only in one.name]
     failed = [one.name for one in chosen if not built(options.folder / one.name) and not build(one, options.folder / one.name)]
@@ -81,8 +81,8 @@ def main() -> int:
     folders = [options.folder / one.name for one in chosen if one.name not in failed]
     if options.build_only or not folders:
         return int(bool(failed))
-    command = [sys.executable, str(ROOT / "ci/bench/kernels_gpu.py"), *map(str, folders), "--only", "matmul"]
-    command += ["--out", str(options.out or options.folder), "--budget", str(options.budget)]
+    command = [sys.executable, str(ROOT / "ci/bench/products_gpu.py"), str(options.folder), "--only", options.only]
+    command += ["--shapes", options.shapes, "--out", str(options.out or options.folder)]
     return subprocess.run(command, check=False).returncode or int(bool(failed))
 
 

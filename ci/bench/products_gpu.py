@@ -1,0 +1,217 @@
+"""Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
+
+    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes few|all] [--out FOLDER]
+
+Each folder below FOLDER that holds a built `matmul` is a candidate. Every one is first run on odd sizes and a small cube, in a
+child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed in CUDA graphs that
+walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is compared once more.
+Random data. Writes `products.json` and `.md`; exit code 1 where a candidate was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+CUBES: Final = tuple((size, size, size) for size in (1024, 2048, 4096, 8192))
+LAYERS: Final = {
+    "4B": ((6144, 2560), (2560, 4096), (19456, 2560), (2560, 9728)),
+    "32B": ((10240, 5120), (5120, 8192), (51200, 5120), (5120, 25600)),
+}
+FEW: Final = (*CUBES, *((2048, *layer) for layer in LAYERS["4B"]), (512, 2560, 9728), (128, 2560, 9728), (8192, 19456, 2560))
+ALL: Final = (
+    *FEW,
+    (16384, 16384, 16384),
+    *((512, *layer) for layer in LAYERS["4B"][:3]),
+    *((rows, *layer) for rows in (512, 2048) for layer in LAYERS["32B"]),
+)
+SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"])
+"""M, N and K. With few rows the time is that of reading the weights."""
+ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
+ROTATED_BYTES: Final = 200_000_000
+READ_RATE: Final = 4.33e12
+"""Bytes per second of the best read seen on an H200, for the floor of short products."""
+SILENCE: Final = 40.0
+ALLOWED: Final = 1.5
+"""Times torch's own error against float32."""
+
+
+def main() -> int:
+    """Check, time, report; the exit status."""
+    parser = argparse.ArgumentParser(description="candidates of the matrix product beside cuBLAS")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="candidates whose names hold this")
+    parser.add_argument("--shapes", choices=("few", "all", "short"), default="few")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
+    parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    names = sorted(
+        path.parents[3].name for path in options.folder.glob("*/artifacts/build/*/*.cubin") if options.only in str(path)
+    )
+    if options.check is not None:
+        for name in options.check:
+            print("@" + json.dumps(checked(options.folder, name)), flush=True)
+        return 0
+    found = checks(options.folder, names)
+    right = [name for name in names if found[name] == ""]
+    for name in names:
+        if found[name]:
+            print(f"left out: {name}: {found[name]}", flush=True)
+    shapes = {"few": FEW, "all": ALL, "short": SHORT}[options.shapes]
+    bench = Bench(options.folder, right)
+    rows = [bench.row(shape) for shape in shapes]
+    return report({"wrong": {name: text for name, text in found.items() if text}, "rows": rows, "gpu": bench.gpu}, options.out)
+
+
+def checks(folder: Path, names: list[str]) -> dict[str, str]:
+    """What is wrong with each candidate; empty where nothing is. A child that dies or falls silent costs the one it was at."""
+    found: dict[str, str] = {}
+    while left := [name for name in names if name not in found]:
+        command = [sys.executable, __file__, str(folder), "--check", *left]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        heard = threading.Event()
+
+        def watch(child: subprocess.Popen[str] = child, heard: threading.Event = heard) -> None:
+            while heard.wait(SILENCE):
+                heard.clear()
+            child.kill()
+
+        threading.Thread(target=watch, daemon=True).start()
+        for line in child.stdout:
+            heard.set()
+            if line.startswith("@"):
+                name, text = json.loads(line[1:])
+                found[name] = text
+        status = child.wait()
+        still = [name for name in left if name not in found]
+        if still:
+            found[still[0]] = "it hung" if status < 0 else f"its process ended with status {status}"
+    return found
+
+
+def checked(folder: Path, name: str) -> tuple[str, str]:
+    """The candidate, and what is wrong with it."""
+    bench = Bench(folder, [name])
+    for shape in ODD:
+        try:
+            error, allowed = bench.error(name, shape)
+        except Exception as problem:
+            if "CUDA" in str(problem):
+                print("@" + json.dumps((name, f"at {shape}: {problem}"[:200])), flush=True)
+                raise SystemExit(70) from None  # the context is lost
+            return name, f"at {shape}: {problem}"[:200]
+        if not error <= allowed:
+            return name, f"at {shape}: error {error:.2e}, torch's {allowed / ALLOWED:.2e}"
+    return name, ""
+
+
+class Bench:
+    """The candidates on the device."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.torch: Any = importlib.import_module("torch")
+        self.torch.zeros(1, device="cuda")
+        self.torch.backends.cuda.matmul.allow_tf32 = False
+        cases = importlib.import_module("gpu_cases")
+        self.worker = importlib.import_module("gpu_worker").Bench(False)
+        self.gpu = self.worker.device.name
+        self.entries: dict[str, Any] = {}
+        for name in names:
+            (self.entries[name],), broken = cases.find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
+            assert not broken, broken
+
+    def tensors(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """Normal numbers; a poisoned result."""
+        m, n, k = shape
+        made = {
+            name: self.torch.randn(size, device="cuda", dtype=self.torch.bfloat16)
+            for name, size in (("a", (m, k)), ("b", (n, k)))
+        }
+        return made | {"out": self.torch.full((m, n), math.nan, device="cuda", dtype=self.torch.bfloat16)}
+
+    def error(self, name: str, shape: tuple[int, int, int]) -> tuple[float, float]:
+        """The relative error of one launch against float32, and what is allowed."""
+        tensors = self.tensors(shape)
+        self.worker.plan(self.entries[name], tensors).launch(self.worker.stream())
+        self.worker.synchronize()
+        return self.compared(tensors)
+
+    def compared(self, tensors: Mapping[str, Any]) -> tuple[float, float]:
+        """The error of `out`, and what is allowed."""
+        a, b, out = tensors["a"], tensors["b"], tensors["out"]
+        truth = a.float() @ b.float().T
+        size = float(truth.norm())
+        return float((out.float() - truth).norm()) / size, ALLOWED * float(((a @ b.T).float() - truth).norm()) / size
+
+    def row(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """Microseconds of each at one shape."""
+        m, n, k = shape
+        moved, flops = 2 * (m * k + n * k + m * n), 2.0 * m * n * k
+        sets = [self.tensors(shape) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
+        plans = {name: [self.worker.plan(entry, tensors) for tensors in sets] for name, entry in self.entries.items()}
+        alternatives = {name: [lambda p=plan: p.launch(self.worker.stream()) for plan in made] for name, made in plans.items()}
+        alternatives["cuBLAS"] = [lambda t=tensors: self.torch.matmul(t["a"], t["b"].T, out=t["out"]) for tensors in sets]
+        wrong: list[str] = []
+        for name, made in plans.items():
+            sets[0]["out"].fill_(math.nan)
+            made[0].launch(self.worker.stream())
+            self.worker.synchronize()
+            error, allowed = self.compared(sets[0])
+            if not error <= allowed:
+                wrong.append(f"{name}: {error:.2e}")
+        clock = importlib.import_module("gpu_clock")
+        times = clock.measure(alternatives, max(flops / 6e8, moved / 4e6))
+        self.torch.cuda.empty_cache()
+        found = {"shape": shape, "us": {name: time.median for name, time in times.items()}, "wrong": wrong, "flops": flops}
+        return found | {"read_us": 2 * n * k / READ_RATE * 1e6}
+
+
+def report(record: dict[str, Any], folder: Path) -> int:
+    """Write and print the tables; the exit status."""
+    rows = record["rows"]
+    names = sorted(rows[0]["us"], key=lambda name: name != "cuBLAS")
+    ratios = {name: [row["us"]["cuBLAS"] / row["us"][name] for row in rows] for name in names}
+    best = [max((row["us"]["cuBLAS"] / row["us"][name], name) for name in names[1:]) for row in rows]
+    lines = [f"# Products beside cuBLAS, bf16, {record['gpu']}", ""]
+    lines += ["| M x N x K | cuBLAS, TFLOP/s | best | ratio | candidate | reading `b` over best |", "|---|--:|--:|--:|---|--:|"]
+    for row, (ratio, name) in zip(rows, best, strict=True):
+        rate = row["flops"] / row["us"]["cuBLAS"] / 1e6
+        floor = row["read_us"] / row["us"][name]
+        lines.append(
+            f"| {' x '.join(map(str, row['shape']))} | {rate:.0f} | {rate * ratio:.0f} | {ratio:.3f} | {name} | {floor:.2f} |"
+        )
+    mean = math.exp(sum(math.log(ratio) for ratio, _ in best) / len(best))
+    lines += [
+        "",
+        f"Least {min(best)[0]:.3f}, geometric mean {mean:.3f}.",
+        "",
+        "Each candidate, ratio to cuBLAS in the order above:",
+        "",
+    ]
+    lines += [f"- {name}: {' '.join(f'{ratio:.2f}' for ratio in ratios[name])}" for name in names[1:]]
+    lines += [
+        f"- wrong: {text}"
+        for text in [*(f"{k}: {v}" for k, v in record["wrong"].items()), *(t for row in rows for t in row["wrong"])]
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "products.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (folder / "products.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    return int(bool(record["wrong"]) or any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Ships a model's kernels as people would, and runs the engine on what arrived: packed, signed, pushed, pulled, installed.
+
+    python ci/bench/shipped_engine.py prepare FOLDER --tokenizer FILES   with compiler, network and `docker-registry`; no GPU
+    python3 ci/bench/shipped_engine.py run FOLDER                        with a GPU; FOLDER and this file are all it needs
+
+`prepare` packs and signs the bundle of a model, pushes it to the CNCF registry on the loopback, pulls it from there as somebody
+who trusts the key, makes its wheel, builds the wheel of tilec, and collects what both depend on, without a compiler.
+FILES is a folder with a model's config, tokenizer and chat template; weights are drawn on the spot.
+`run` makes a new environment, installs the wheels, and asks `python -m tilec_engine` for an answer: with the wheel it finds
+by itself, with the pulled bundle by name, and under a policy that trusts another key, which must refuse (exit status 4). Writes
+`shipped_engine.json` and `.md` to `--out`; exit code 1 where anything differs from that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+MODEL: Final = "qwen3-4b"
+TARGET: Final = "sm_90"
+PYTHON: Final = "3.12"
+PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+POLICY: Final = '[trust]\n\n[[trust.keys]]\nkey = "{key}"\n'
+COMPILERS: Final = ("torch_mlir", "mlir", "llvmlite", "triton", "torch", "islpy", "nvidia")
+
+
+def main() -> int:
+    """One of the two halves; the exit status."""
+    parser = argparse.ArgumentParser(description="run the engine on kernels that were signed, pushed, pulled and installed")
+    parser.add_argument("half", choices=("prepare", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tokenizer", type=Path, help="folder with config, tokenizer and chat template")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
+    options = parser.parse_args()
+    folder: Path = options.folder.resolve()
+    if options.half == "prepare":
+        if options.tokenizer is None:
+            parser.error("`prepare` needs --tokenizer FOLDER")
+        prepare(folder, options.tokenizer)
+        return 0
+    return run(folder, options.out)
+
+
+def prepare(folder: Path, tokenizer: Path) -> None:
+    """Fill the folder: keys, policies, the pulled bundle, wheels, a model without weights."""
+    sys.path.insert(0, str(ROOT))
+    from tests.registry.peers import distribution
+
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "model").mkdir(parents=True)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for name in ("release", "stranger"):
+            tilec("bundle", "keygen", str(work / f"{name}.key"))
+            shutil.copy(work / f"{name}.key.pub", folder)
+            (folder / f"{name}.toml").write_text(POLICY.format(key=f"{name}.key.pub"), encoding="utf-8")
+        tilec("bundle", "pack", "--model", MODEL, "--arch", TARGET, "-o", str(work))
+        bundle = work / f"{MODEL}-{TARGET}a.bundle"
+        tilec("bundle", "sign", str(bundle), "--key", str(work / "release.key"), "--release", "1")
+        server = stack.enter_context(distribution())
+        address = f"oci://{server}/kernels:1"
+        trusted = ("--trust", str(folder / "release.toml"))
+        tilec("bundle", "push", str(bundle), address, *trusted)
+        tilec("bundle", "pull", address, "-o", str(folder / "pulled"), *trusted)
+    pulled = next((folder / "pulled").glob("*.bundle"))
+    tilec("bundle", "wheel", str(pulled), "-o", str(folder / "wheels"), *trusted)
+    pip_wheel = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "wheels"), str(ROOT)]
+    subprocess.run(pip_wheel, check=True, stdout=subprocess.DEVNULL)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needs = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["engine"],
+        *project["optional-dependencies"]["signing"],
+    ]
+    fetch = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", PYTHON]
+    fetch += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    subprocess.run([*fetch, "-d", str(folder / "wheels"), *needs], check=True)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json"):
+        shutil.copy(tokenizer / name, folder / "model")
+    model = next(
+        one for one in tomllib.loads((ROOT / "build.toml").read_text(encoding="utf-8"))["model"] if one["name"] == MODEL
+    )
+    more = {
+        "model_type": "qwen3",
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+    config = {"architectures": ["Qwen3ForCausalLM"], **model["config"], **more, "max_position_embeddings": 40960}
+    (folder / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def tilec(*words: str) -> None:
+    """Run a command of tilec."""
+    subprocess.run([sys.executable, "-P", "-m", "tilec", *words], check=True)
+
+
+def run(folder: Path, out: Path) -> int:
+    """Install, ask three times, report; the exit status."""
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "venv", str(home / "venv")], check=True)
+        python = str(home / "venv/bin/python")
+        names = [path for path in sorted((folder / "wheels").glob("*.whl")) if path.name.startswith("tilec")]
+        wanted = [f"{path}[engine,signing]" if path.name.startswith("tilec-") else str(path) for path in names]
+        install = [python, "-m", "pip", "install", "-q", "--no-index", "--find-links", str(folder / "wheels"), *wanted]
+        subprocess.run(install, check=True)
+        installed = time.perf_counter() - began
+        looked = f"import importlib.util as u; print([name for name in {COMPILERS!r} if u.find_spec(name)])"
+        compilers = subprocess.run([python, "-c", looked], check=True, capture_output=True, text=True).stdout.strip()
+        pulled = ("--bundle", str(next((folder / "pulled").glob("*.bundle"))))
+        cases = {
+            "wheel, found by itself": ask(python, home, folder, "release"),
+            "pulled bundle": ask(python, home, folder, "release", *pulled),
+            "pulled bundle, another key trusted": ask(python, home, folder, "stranger", *pulled),
+        }
+    first, second, refused = cases.values()
+    same = bool(first.get("ids")) and first.get("ids") == second.get("ids")
+    right = same and first["status"] == second["status"] == 0 and refused["status"] == 4 and compilers == "[]"
+    record = {"model": MODEL, "install_seconds": installed, "compilers_importable": compilers, "right": right, "cases": cases}
+    lines = [f"# {MODEL} from a signed, pulled bundle and its wheel, in an environment without a compiler", ""]
+    lines += [f"Installed in {installed:.1f} s; compilers that can be imported: {compilers}; answers equal: {same}.", ""]
+    lines += ["| kernels from | exit status | load, s | kernels, s | first token, s | said |", "|---|--:|--:|--:|--:|---|"]
+    for title, case in cases.items():
+        numbers = [case.get(key, "") for key in ("load_seconds", "kernel_load_seconds", "first_token_seconds")]
+        shown = " | ".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in numbers)
+        lines.append(f"| {title} | {case['status']} | {shown} | {case['error'] or 'an answer'} |")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "shipped_engine.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (out / "shipped_engine.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+    return int(not right)
+
+
+def ask(python: str, home: Path, folder: Path, policy: str, *more: str) -> dict[str, Any]:
+    """One answer in a process of its own, which sees nothing of a checkout."""
+    command = [python, "-P", "-m", "tilec_engine", "--model", str(folder / "model"), "--dummy-weights", "--json", *more]
+    command += ["--prompt", "Hello", "--max-new-tokens", "32", "--trust", str(folder / f"{policy}.toml")]
+    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES")}
+    done = subprocess.run(command, cwd=home, env={**kept, "HOME": str(home)}, capture_output=True, text=True, check=False)
+    error = next((line for line in done.stderr.splitlines() if "error" in line), "").replace(str(folder), "FOLDER")
+    answer: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    return {"status": done.returncode, "error": error, **answer}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
