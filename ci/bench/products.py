@@ -44,24 +44,29 @@ def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "") ->
     return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}')
 
 
+PERSISTENT: Final = ", persistent = true"
 CANDIDATES: Final = (
-    Candidate(128, 256, "warps = 8"),  # as shipped
-    Candidate(128, 192, "warps = 8"),
-    Candidate(64, 256, "warps = 4"),
-    tma(128, 256, 2, 3),
+    Candidate(128, 256, "warps = 8"),
     tma(128, 256, 2, 4),
     tma(256, 128, 2, 4),
-    tma(128, 192, 2, 4),
     tma(128, 192, 2, 5),
-    tma(192, 128, 3, 4),
-    tma(192, 192, 3, 4),
-    tma(128, 128, 2, 4),
+    tma(128, 160, 2, 5),
+    tma(256, 112, 2, 4),
     tma(128, 128, 2, 6),
-    tma(64, 256, 1, 4),
+    tma(128, 80, 2, 6),
     tma(64, 256, 1, 5),
-    tma(64, 128, 1, 4, ", blocks = 2"),
-    tma(128, 64, 2, 4, ", blocks = 2"),
+    tma(64, 192, 1, 5),
+    tma(64, 128, 1, 7),
     tma(64, 64, 1, 6, ", blocks = 2"),
+    tma(64, 64, 1, 8),
+    tma(128, 256, 2, 3, PERSISTENT),
+    tma(256, 128, 2, 3, PERSISTENT),
+    tma(128, 192, 2, 4, PERSISTENT),
+    tma(128, 160, 2, 4, PERSISTENT),
+    tma(128, 152, 2, 4, PERSISTENT),
+    tma(128, 128, 2, 6, PERSISTENT),
+    tma(256, 112, 2, 3, PERSISTENT),
+    tma(64, 256, 1, 4, PERSISTENT),
 )
 
 

@@ -162,7 +162,9 @@ class Bench:
         moved, flops = 2 * (m * k + n * k + m * n), 2.0 * m * n * k
         sets = [self.tensors(shape) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
         plans = {name: [self.worker.plan(entry, tensors) for tensors in sets] for name, entry in self.entries.items()}
-        alternatives = {name: [lambda p=plan: p.launch(self.worker.stream()) for plan in made] for name, made in plans.items()}
+        alternatives: dict[str, Any] = {
+            name: [lambda p=plan: p.launch(self.worker.stream()) for plan in made] for name, made in plans.items()
+        }
         alternatives["cuBLAS"] = [lambda t=tensors: self.torch.matmul(t["a"], t["b"].T, out=t["out"]) for tensors in sets]
         wrong: list[str] = []
         for name, made in plans.items():

@@ -34,12 +34,13 @@ from tilec.lowering import lower  # noqa: E402
 from tilec.passes.schedule.verify import verify  # noqa: E402
 from tilec.target import SM_90A  # noqa: E402
 
-KERNELS: Final[tuple[tuple[tuple[str, int, int], dict[str, int], tuple[int, int, int]], ...]] = (
+KERNELS: Final[tuple[tuple[tuple[str, int, int], dict[str, Any], tuple[int, int, int]], ...]] = (
     (("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
     (("f16", 128, 64), {"stages": 3, "consumers": 2}, (136, 72, 328)),
+    (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200)),
 )
 """Element and tile, what is wanted of the schedule, and extents of the launch: two tiles each way, the second cut off, and an
-odd or even number of turns, two rounds of the ring or more."""
+odd or even number of turns, two rounds of the ring or more; six tiles for two or three persistent blocks."""
 SEEDS: Final = (0, 1, 2)
 NOTHING: Final = {
     "proxy_fence doubled": "the same twice",
