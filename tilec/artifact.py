@@ -116,7 +116,8 @@ class Obligation:
 class Manifest:
     """Everything a launcher needs to know of one CUBIN, and the record of its proofs. `dependent_launch` says that the kernel
     itself waits for the ones before it, so that it may be launched while they still run; `schedule` is how its threads run, as
-    `tilec.schedule` writes it, which no launch needs."""
+    `tilec.schedule` writes it. Of it a launch needs one thing: with `persistent`, as many blocks run as the device holds at
+    once, `blocks` on each multiprocessor (1 where that is not said), and go through the grid."""
 
     kernel: str
     entry: str

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilec.runtime import DriverError
-from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, SHARED_MEMORY_OPTIN
+from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, MULTIPROCESSORS, SHARED_MEMORY_OPTIN
 from tilec.runtime.tensor_maps import TensorMapRequest
 
 
@@ -40,6 +40,7 @@ class FakeDriver:
     freed: list[tuple[int, int]] = field(default_factory=list)
     images: list[bytes] = field(default_factory=list)
     devices: int = 1
+    multiprocessors: int = 132
     map_requests: list[TensorMapRequest] = field(default_factory=list)
     elsewhere: dict[int, int | None] = field(default_factory=dict)  # pointers on other devices
 
@@ -69,6 +70,7 @@ class FakeDriver:
         return {
             COMPUTE_CAPABILITY_MAJOR: self.capability[0],
             COMPUTE_CAPABILITY_MINOR: self.capability[1],
+            MULTIPROCESSORS: self.multiprocessors,
             SHARED_MEMORY_OPTIN: 232448,
             "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE": 1 << 20,
         }[attribute]

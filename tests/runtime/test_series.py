@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from fake_driver import FakeDriver, argument_bytes
+from launch_contracts import SCHEDULE, embedding_like, loaded, manifest, tensor, view
 from launch_contracts import T as rows
-from launch_contracts import embedding_like, loaded, manifest, tensor, view
 
 from tilec.ir.expr import sym
 from tilec.runtime import LaunchError, ValueBounds
@@ -41,6 +41,21 @@ def test_every_launch_has_its_pointer_and_the_numbers_of_all() -> None:
     assert [sent(series, 0), sent(series, 1)] == [((3, 1, 1), 4096, 3), ((3, 1, 1), 8192, 3)]
     series.use(series.at({"x": (10,)}, {}, {}))
     assert sent(series, 1) == ((10, 1, 1), 8192, 10)
+
+
+@pytest.mark.parametrize(("blocks", "most"), [(None, 3), (2, 6)])
+def test_persistent_blocks_are_as_many_as_the_device_holds_at_once(blocks: int | None, most: int) -> None:
+    schedule = {**SCHEDULE, "persistent": True, "blocks": blocks}
+    described = replace(manifest((tensor("x", "out", "f32", rows),)), grid=(sym("T"),), schedule=schedule)
+    driver = FakeDriver(multiprocessors=3)
+    kernel = loaded(described, driver)
+    kernel({"x": view(4096, "f32", (10,))})
+    kernel({"x": view(4096, "f32", (2,))})
+    assert [launch.grid for launch in driver.launches] == [(most, 1, 1), (2, 1, 1)]
+    series = Series(kernel, [WIDE, FAR])
+    assert sent(series, 1) == ((most, 1, 1), 8192, 10)
+    series.use(series.at({"x": (2,)}, {}, {}))
+    assert sent(series, 1) == ((2, 1, 1), 8192, 2)
 
 
 def test_no_tensor_reaches_further_than_it_was_checked_for() -> None:

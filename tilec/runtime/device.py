@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.ir.types import DTYPES
-from tilec.runtime.driver import COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, SHARED_MEMORY_OPTIN, CudaDriver, Driver
+from tilec.runtime.driver import (
+    COMPUTE_CAPABILITY_MAJOR,
+    COMPUTE_CAPABILITY_MINOR,
+    MULTIPROCESSORS,
+    SHARED_MEMORY_OPTIN,
+    CudaDriver,
+    Driver,
+)
 from tilec.runtime.errors import LaunchError
 from tilec.runtime.tensors import TensorView, contiguous_strides
 
@@ -32,6 +39,7 @@ class Device:
         major = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MAJOR)
         minor = self.driver.device_attribute(self.ordinal, COMPUTE_CAPABILITY_MINOR)
         self.architecture = f"sm_{major}{minor}a"
+        self.multiprocessors = self.driver.device_attribute(self.ordinal, MULTIPROCESSORS)
         self.shared_memory_bytes = self.driver.device_attribute(self.ordinal, SHARED_MEMORY_OPTIN)
         # Which device memory belongs to; where there is only one, nothing has to be asked.
         self.owner: Callable[[int], int | None] | None = self.driver.pointer_device if self.driver.device_count() > 1 else None

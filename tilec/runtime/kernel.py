@@ -43,7 +43,7 @@ class Plan:
 
     def __init__(self, kernel: Kernel, launch: Launch, keep: tuple[Any, ...], trusted: tuple[str, ...]) -> None:
         self.kernel = kernel
-        self.grid = launch.grid
+        self.grid = kernel.launched(launch.grid)
         self.env = launch.env
         self.checked = launch
         self.trusted = trusted
@@ -91,6 +91,8 @@ class Kernel:
                 "E0916", "needs more shared memory than the device has", kernel=manifest.kernel,
                 given=f"{total} bytes per block", required=f"at most {device.shared_memory_bytes} on {device.name}",
             )  # fmt: skip
+        schedule = manifest.schedule
+        self.at_once = device.multiprocessors * (schedule["blocks"] or 1) if schedule.get("persistent") else None
         self.checked = Checked()
         self.maps = TensorMaps(manifest, device.driver)
         self.argument_format = "<" + "".join(ARGUMENT_FORMATS.get(slot.kind, "8s") for slot in manifest.abi)
@@ -98,6 +100,10 @@ class Kernel:
         self.function = device.driver.function(self._module, manifest.entry)
         if self.shared > DEFAULT_DYNAMIC_SHARED:
             device.driver.set_dynamic_shared(self.function, self.shared)
+
+    def launched(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        """The blocks that run for a grid: where they take tile after tile, as many as the device holds at once."""
+        return grid if self.at_once is None else (min(grid[0], self.at_once), *grid[1:])
 
     def plan(
         self,

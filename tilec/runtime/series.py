@@ -100,7 +100,8 @@ class Series:
 
     def _packed(self, launch: Launch) -> Numbers:
         values = packed_arguments(self.kernel.manifest, replace(launch, views=dict.fromkeys(launch.views, _NOWHERE)))
-        return Numbers(struct.pack(self.kernel.argument_format, *values), launch.grid, tuple(self._maps(launch)))
+        grid = self.kernel.launched(launch.grid)
+        return Numbers(struct.pack(self.kernel.argument_format, *values), grid, tuple(self._maps(launch)))
 
     def _maps(self, launch: Launch) -> Iterator[bytes]:
         """The maps of every launch, for tensors of the shapes of `launch` at their own places."""
