@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ def made(element: str, rows: int, columns: int, **wanted: Any) -> Made:
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
     prepared = prepare(function, SM_90A, schedule, positive=positive)
     lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
-    described = manifest(source(element, rows, columns), lowered, SM_90A)
+    described = replace(manifest(source(element, rows, columns), lowered, SM_90A), schedule=schedule.to_json())
     return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), described)
 
 

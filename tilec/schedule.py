@@ -182,8 +182,8 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
             )
     if schedule.order != "grid":
         found += _of_family("order", schedule.order, {"grid": None}, target)
-    if schedule.persistent:
-        found.append(_not_yet("persistent", "persistent blocks", "false"))
+    if schedule.persistent and all(loop.copy != "tma" for loop in schedule.pipelines):
+        found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     if schedule.cluster != 1:
         found.append(_not_yet("cluster", f"clusters of {schedule.cluster} blocks", "1"))
     if schedule.split != 1:

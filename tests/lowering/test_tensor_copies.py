@@ -16,13 +16,15 @@ from tilec.artifact import TensorMapSpec
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble, instructions
 from tilec.codegen import to_ptx
+from tilec.diagnostics import CompileError
 from tilec.emulator import emulate
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
+from tilec.ir.ops import For
 from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.ops_sync import Roles
 from tilec.lowering import lower
-from tilec.passes.schedule import prepare
+from tilec.passes.schedule import choose, prepare
 from tilec.schedule import Overrides, Schedule
 from tilec.target import SM_90A
 
@@ -31,6 +33,8 @@ CASES: list[Any] = [
     (("bf16", 64, 64), {"stages": 2}, (1, 8, 8), (0,)),
     (("f16", 128, 64), {"consumers": 2, "stages": 3}, (72, 40, 264), (1,)),
     (("bf16", 128, 256), {}, (8, 264, 72), (0,)),
+    (("bf16", 64, 64), {"stages": 2, "persistent": True}, (200, 136, 200), (0, 1)),
+    (("f16", 128, 64), {"consumers": 2, "stages": 3, "persistent": True}, (264, 136, 72), (1,)),
 ]  # fmt: skip
 
 
@@ -108,6 +112,54 @@ def test_the_schedule_is_told() -> None:
     schedule = made("bf16", 128, 256).schedule
     assert str(schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 4 stages"
     assert Schedule.from_json(schedule.to_json()) == schedule
+
+
+def test_the_stages_of_persistent_blocks_are_kept_from_tile_to_tile() -> None:
+    """What threads exchange takes no bytes of the ring, which fills for the next tile meanwhile; no other block runs beside."""
+    kernel = made("bf16", 128, 256, persistent=True)
+    assert str(kernel.schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 3 stages; persistent"
+    (roles,) = [op for op in kernel.prepared.body.ops if isinstance(op, Roles)]
+    stages = [op for op in kernel.prepared.body.ops if isinstance(op, SharedAlloc)]
+    scratch = [op for op in roles.regions[0].walk() if isinstance(op, SharedAlloc)]
+    assert scratch and min(op.offset for op in scratch) >= max(op.offset + op.bytes for op in stages)
+    assert [len([op for op in region.ops if isinstance(op, For)]) for region in roles.regions] == [1, 1]
+
+
+PAIRS = '''"""A product for each of several pairs of matrices."""
+import tilec
+from tilec import Dim, In, Out, astype, bf16, bid, cdiv, f32, grid, load, mma, num_blocks, requires, reshape, store, zeros
+
+class B(Dim):
+    pass
+
+class K(Dim):
+    pass
+
+@tilec.kernel
+def k(a: In[bf16, 64, K], b: In[bf16, 64, K], out: Out[bf16, B, 64, 64]):
+    requires(K % 8 == 0)
+    GRID
+    acc = zeros((64, 64), f32)
+    for j in range(cdiv(K, 64)):
+        acc = mma(load(a, (0, j), shape=(64, 64), pad=0), load(b, (0, j), shape=(64, 64), pad=0).T, acc)
+    store(out, (bid(0), 0, 0), reshape(astype(acc * NUMBER, bf16), (1, 64, 64)))
+'''
+
+
+def test_blocks_of_two_axes_take_one_tile_each(tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(PAIRS.replace("GRID", "grid(B, 1)").replace("NUMBER", "1.0"))
+    with pytest.raises(CompileError, match="a grid of 2 axes") as refused:
+        choose(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", persistent=True))
+    assert refused.value.diagnostics[0].code == "E0809"
+
+
+def test_what_the_text_calls_the_number_of_blocks_is_that_of_tiles(tmp_path: Path) -> None:
+    path = tmp_path / "k.py"
+    path.write_text(PAIRS.replace("GRID", "grid(B)").replace("NUMBER", "astype(num_blocks(0), f32)"))
+    prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2, persistent=True))
+    opcodes = [op.opcode for op in prepared.body.walk()]
+    assert "num_blocks" not in opcodes and opcodes.count("grid_extent") == 2
 
 
 def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:

@@ -36,6 +36,7 @@ def mutants(text: str) -> Iterator[Mutant]:
     seen = {text}
     ops = list(parse_function(text).body.walk())
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
+    tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
     for number, op in enumerate(ops):
         for kind, detail, change in _changes(op) if number >= first else ():
             function = parse_function(text)
@@ -47,6 +48,7 @@ def mutants(text: str) -> Iterator[Mutant]:
                 continue  # there is no such place, or what is named is not there
             if made not in seen:
                 seen.add(made)
+                kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
                 yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", made)
 
 
@@ -150,6 +152,11 @@ def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
     if isinstance(op, Binary) and op.kind in ("add", "sub") and op.result.type == TileType(i32):
         other = "sub" if op.kind == "add" else "add"
         yield "counts other stages", f"{other} for {op.kind}", lambda f, o: _attribute(o, "kind", other)
+
+
+def _says_which_tile(op: Op, tiles: list[For]) -> bool:
+    """Whether an operation stands in the loop over a block's tiles itself: of the ring's stages nothing is computed there."""
+    return any(op in loop.regions[0].ops for loop in tiles)
 
 
 def _home(function: Function, op: Op) -> Block:

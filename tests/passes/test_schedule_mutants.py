@@ -6,7 +6,8 @@ import pytest
 
 from tests.passes.schedule_mutants import mutants
 from tests.tensor_products import source
-from tilec.ir.core import VerifyError
+from tilec.ir.core import Function, Op, VerifyError
+from tilec.ir.ops import Binary, Constant, For
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.passes.schedule import prepare
@@ -23,8 +24,10 @@ REFUSED = (
 EVERY = 3
 
 
-def test_what_changes_an_order_is_refused() -> None:
-    text = print_function(prepare(source("bf16", 64, 64), SM_90A, Overrides(copy="tma", stages=2)))
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_changes_an_order_is_refused(persistent: bool) -> None:
+    wanted = Overrides(copy="tma", stages=2, persistent=persistent)
+    text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
     verify(parse_function(text), SM_90A)
     found = [mutant for mutant in mutants(text) if mutant.kind in REFUSED]
     assert len({mutant.kind for mutant in found}) == len(REFUSED) and len(found) > 80
@@ -32,3 +35,43 @@ def test_what_changes_an_order_is_refused() -> None:
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
+
+
+OTHER = {"add": "sub", "sub": "add", "mul": "add", "floordiv": "mod"}
+
+
+def test_every_tile_is_one_blocks() -> None:
+    """All that says which tiles a block takes, with one operation or operand changed."""
+    text = print_function(prepare(source("bf16", 64, 64), SM_90A, Overrides(copy="tma", stages=2, persistent=True)))
+
+    def arithmetic(function: Function) -> list[Op]:
+        """What the turns and the tile of each role follow from, and the loops themselves."""
+        loops = [op for op in function.body.walk() if isinstance(op, For) and op.variable == "turn"]
+        makers = {value: op for op in function.body.walk() for value in op.results}
+        pending = [value for loop in loops for value in loop.operands[:3]]
+        found = [*loops, *(op for loop in loops for op in loop.regions[0].ops[:2])]
+        while pending:
+            op = makers[pending.pop()]
+            if op not in found:
+                found.append(op)
+                pending += op.operands
+        return found
+
+    changed = 0
+    for number, op in enumerate(arithmetic(parse_function(text))):
+        for place in range(min(3, len(op.operands))) if isinstance(op, For | Binary) else (-1,):
+            function = parse_function(text)
+            chosen = arithmetic(function)[number]
+            if isinstance(chosen, Constant):
+                chosen.value = int(chosen.value) + 1
+            elif place == 0 and isinstance(chosen, Binary):
+                chosen.kind = OTHER[chosen.kind]
+            elif place >= 0:
+                chosen.operands[place] = next(value for value in function.body.ops[0].results)
+            else:
+                continue
+            changed += 1
+            with pytest.raises(VerifyError):
+                verify(parse_function(print_function(function)), SM_90A)
+                pytest.fail(f"accepted: {chosen.opcode}, {place}")
+    assert changed > 20

@@ -1,16 +1,28 @@
-"""Where a block waits for the kernel before it, and lets the next one come."""
+"""Where a block waits for the kernel before it, and lets the next one come; how many tiles there are, and blocks for them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tilec.ir.ops_launch import WaitPrior
+from tilec.ir.ops_launch import GridExtent, LaunchedBlocks, WaitPrior
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
-from tilec.mlir.types import GLOBAL, i64
+from tilec.mlir.types import GLOBAL, i32, i64
 
 LAST_BLOCKS: Final = 2048
 """Blocks that may be on the chip at once, about: earlier ones need not tell that the next kernel may come."""
+
+
+@lowers(LaunchedBlocks)
+def lower_launched_blocks(context: Context, op: LaunchedBlocks) -> None:
+    """What the hardware counts."""
+    context.assign(op.result, [context.special_register("nctaid.x")])
+
+
+@lowers(GridExtent)
+def lower_grid_extent(context: Context, op: GridExtent) -> None:
+    """The launch expression; the launcher has its value in i32."""
+    context.assign(op.result, [context.trunc(context.host(context.function.grid[op.axis]), i32)])
 
 
 @lowers(WaitPrior)

@@ -26,7 +26,7 @@ _EXAMPLES: Final = {
     "copy": f'"{list(COPIES)[-1]}"',
     "mma": f'"{next(iter(PRODUCTS))}"',
     "order": '"grid"',
-    "persistent": "false",
+    "persistent": "true",
 }
 Refuse = Callable[[str, str, Span, str], None]
 Locate = Callable[[str, str], Span]

@@ -23,7 +23,7 @@ from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
-from tilec.passes.schedule import conversions, exchanges, layout, tensor_staging
+from tilec.passes.schedule import conversions, exchanges, layout, persistent, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
 from tilec.schedule import (
@@ -70,7 +70,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
-    found = [*_unmet(schedule, wanted), *problems(schedule, target), *_too_few_registers(draft, schedule)]
+    found = [*_unmet(schedule, wanted), *problems(schedule, target), *_of_grid(draft, schedule)]
+    found += _too_few_registers(draft, schedule)
     found = found or _too_large(draft, schedule, target, wanted)
     if found:
         raise refusal(function, found[0], wanted, target)
@@ -88,6 +89,12 @@ def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
         text = f"{wanted.warps} warps where consumers and producer have {schedule.warps}"
         return [Problem("warps", text, "leave `warps` out, or choose another number of `consumers`")]
     return []
+
+
+def _of_grid(draft: Function, schedule: Schedule) -> list[Problem]:
+    """Why blocks cannot take tile after tile."""
+    text = persistent.problem(draft) if schedule.persistent else None
+    return [Problem("persistent", text, "leave `persistent` out")] if text else []
 
 
 def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
@@ -178,8 +185,7 @@ def pipelines_of(
     """A pipeline for every loop that can have one, of at most `limit` stages, as if nothing else took shared memory. Staging
     itself says which loops those are, on a copy."""
     found: list[Pipeline] = []
-    made = _copy(draft)
-    made.num_warps = schedule.tile_warps
+    made = _started(draft, schedule)
 
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
@@ -247,13 +253,19 @@ def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> 
 
 def _laid_out(draft: Function, schedule: Schedule) -> Function:
     """A copy as far as its use of shared memory needs it."""
-    made = _copy(draft)
-    made.num_warps = schedule.tile_warps
+    made = _started(draft, schedule)
     stage(made, schedule)
     layout.assign(made)
     conversions.convert(made)
     exchanges.exchange(made)
     return made
+
+
+def _started(draft: Function, schedule: Schedule) -> Function:
+    """A copy as `stage` takes it."""
+    made = _copy(draft)
+    made.num_warps = schedule.tile_warps
+    return persistent.wrap(made) if schedule.persistent and persistent.problem(made) is None else made
 
 
 def _deepest(schedule: Schedule) -> int:

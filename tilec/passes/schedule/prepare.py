@@ -12,6 +12,7 @@ from tilec.passes.schedule import (
     in_range,
     layout,
     meetings,
+    persistent,
     roles,
     staging,
     versioning,
@@ -31,9 +32,10 @@ def prepare(
     *,
     positive: frozenset[Value] = frozenset(),
 ) -> Function:
-    """Clean up, wait for earlier kernels where memory is first touched, pipeline the loops that feed tensor cores, free full
-    blocks from masks, mark divisions and shifts that need no guard, decide layouts and vectors, let threads meet where they
-    must, give each role its part; in place, and as the schedule says. Where that is not given, it is chosen here.
+    """Clean up, wait for earlier kernels where memory is first touched, let blocks take tile after tile, pipeline the loops
+    that feed tensor cores, free full blocks from masks, mark divisions and shifts that need no guard, decide layouts and
+    vectors, let threads meet where they must, give each role its part; in place, and as the schedule says. Where that is not
+    given, it is chosen here.
 
     `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; the VerifyError
     names the pass that broke a rule. CompileError E0530 where a thread would hold too much of a tile, E0507 where shared memory
@@ -45,6 +47,9 @@ def prepare(
     _check(function, "canonicalize")
     wait_prior.insert(function)
     _check(function, "wait_prior")
+    if schedule.persistent:
+        persistent.wrap(function)
+        _check(function, "going from tile to tile")
     function.num_warps = schedule.tile_warps
     staging.stage(function, schedule)
     _check(function, "staging")

@@ -22,6 +22,7 @@ loop's bounds are computed, all else is unknown.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
@@ -133,12 +134,15 @@ class _Run(Operations):
     def same_turns(self, op: Roles, ring: Value) -> None:
         """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds."""
         bounds = {
-            tuple(loop.operands[:3])
+            nest
             for region in op.regions
-            for loop in region.walk()
-            if isinstance(loop, For)
-            and is_piped(loop)
-            and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
+            if (
+                nest := tuple(
+                    tuple(loop.operands[:3])
+                    for loop in region.walk()
+                    if isinstance(loop, For) and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
+                )
+            )
         }
         if len(op.regions) > 1 and len(bounds) > 1:
             raise VerifyError(f"{at(op)}: roles go round a ring, and nothing says that they do so equally often")
@@ -156,10 +160,11 @@ class _Run(Operations):
         rings = any(isinstance(inner, Acquire | Wait) for inner in body.walk())
         count = self.turns_of(op) if piped else OUTER_TURNS if rings else 1
         outer = role.turn
+        begun = role.begun(op) if piped else 0
         for turn in range(count):
             values = [first + step * turn if piped else None, *held]
             self.bind(body.arguments, values)
-            role.turn = turn if piped else outer
+            role.turn = begun + turn if piped else outer
             yield from self.block(body)
             held = [self.env.get(value) for value in body.ops[-1].operands]
         role.turn = outer
@@ -191,6 +196,14 @@ class _Run(Operations):
 
 def is_piped(op: For) -> bool:
     """Whether each turn of a loop takes the next stage of rings outside of it. One around pipelines has their rings in its body
-    first."""
-    first = next((inner for inner in op.regions[0].walk() if isinstance(inner, Ring | Acquire | Wait)), None)
+    first, or outside of it and goes through them in the loops in its body."""
+    first = next((inner for inner in _own(op.regions[0]) if isinstance(inner, Ring | Acquire | Wait)), None)
     return isinstance(first, Acquire | Wait)
+
+
+def _own(block: Block) -> Iterator[Op]:
+    """What a loop does each turn itself, and not in a loop inside."""
+    for op in block.ops:
+        yield op
+        for region in op.regions if not isinstance(op, For) else ():
+            yield from _own(region)

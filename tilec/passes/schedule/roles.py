@@ -2,15 +2,18 @@
 
 In: a function in which one loop fills a ring of mbarriers (`tensor_staging`) and all else is for the warps that hold tiles; it
 is prepared for these alone. Out: the same in `roles`. What all threads need and each can make by itself stays in front: launch
-values, and the ring with its barriers, of which all must know. Barriers behind it are of the role.
+values, and the ring with its barriers, of which all must know. Barriers behind it are of the role. Where blocks take tile after
+tile, each role goes through them by itself, with the place in the ring that it has reached.
 """
 
 from __future__ import annotations
 
+from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op
-from tilec.ir.ops import For
+from tilec.ir.ops import For, Yield
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_sync import Acquire, Barrier, Ring, Roles
+from tilec.passes.schedule.persistent import tile_loop
 from tilec.passes.schedule.wait_prior import launch_values
 from tilec.schedule import Schedule
 
@@ -19,8 +22,8 @@ def split(function: Function, schedule: Schedule) -> Function:
     """Make the roles, in place; a kernel of one role stays as it is."""
     if len(schedule.roles) == 1:
         return function
-    body = function.body
-    (filling,) = [op for op in body.ops if isinstance(op, For) and _fills(op)]
+    body, tiles = function.body, tile_loop(function)
+    (filling,) = [op for op in (body if tiles is None else tiles.regions[0]).ops if isinstance(op, For) and _fills(op)]
     ring = next(i for i, op in enumerate(body.ops) if isinstance(op, Ring))
     met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
     setup = body.ops[ring : met + 1]
@@ -31,6 +34,7 @@ def split(function: Function, schedule: Schedule) -> Function:
 
     kept = [op for op in body.ops if is_shared(op)]
     reading = Block(ops=[op for op in body.ops if op is not filling and not is_shared(op)])
+    copying = filling if tiles is None else _taken_out(tiles, filling)
     for op in reading.walk():
         if isinstance(op, Barrier):
             op.scope = "role"
@@ -40,7 +44,7 @@ def split(function: Function, schedule: Schedule) -> Function:
         warps=tuple(role.warps for role in roles),
         registers=tuple(role.registers or 0 for role in roles),
         alone=(False, True),
-        regions=[reading, Block(ops=[filling])],
+        regions=[reading, Block(ops=[copying])],
     )
     body.ops = [*kept, made]
     function.num_warps = schedule.warps
@@ -49,3 +53,35 @@ def split(function: Function, schedule: Schedule) -> Function:
 
 def _fills(loop: For) -> bool:
     return any(isinstance(op, Acquire) and len(op.operands) > 1 for op in loop.regions[0].ops)
+
+
+def _taken_out(tiles: For, filling: For) -> For:
+    """A loop over the same tiles that starts their copies, with what their places follow from; `tiles` goes on without it."""
+    body = tiles.regions[0]
+    carried = [body.arguments.index(value) for value in filling.initial]
+    needed = _needed(body, filling)
+    body.ops.remove(filling)
+    inside = Block()
+    names = {body.arguments[0]: inside.add_argument(body.arguments[0].tile, body.arguments[0].name)}
+    names |= {body.arguments[i]: inside.add_argument(body.arguments[i].tile, body.arguments[i].name) for i in carried}
+    inside.ops = clone([*(op for op in body.ops if op in needed), filling], names)
+    inside.ops.append(Yield(operands=[names[value] for value in filling.results]))
+    initial = [tiles.operands[2 + i] for i in carried]
+    copying = For(operands=[*tiles.operands[:3], *initial], regions=[inside], variable=tiles.variable, loc=tiles.loc)
+    copying.define(*(value.type for value in filling.results), names=tuple(value.name for value in filling.results))
+    for i in sorted(carried, reverse=True):  # the first argument is the turn, and none of the values that are carried
+        del body.arguments[i], tiles.operands[2 + i], tiles.results[i - 1], body.ops[-1].operands[i - 1]
+    return copying
+
+
+def _needed(body: Block, filling: For) -> set[Op]:
+    """Operations of a body that the values of a loop in it follow from."""
+    makers = {result: op for op in body.ops for result in op.results}
+    pending = [value for op in Block(ops=[filling]).walk() for value in op.operands]
+    found: set[Op] = set()
+    while pending:
+        op = makers.get(pending.pop())
+        if op is not None and op is not filling and op not in found:
+            found.add(op)
+            pending += op.operands
+    return found

@@ -89,7 +89,7 @@ def stage_by(function: Function, decide: Decide) -> Function:
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                _pipeline(block, _candidate(loop, products, warps), known, decide, warps)
+                _pipeline(function, block, _candidate(loop, products, warps), known, decide)
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)
     return function
@@ -171,15 +171,15 @@ def _candidate(loop: For, products: list[Product], warps: int) -> Candidate:
 
 
 def _pipeline(
-    block: Block, candidate: Candidate, known: dict[tuple[Value, Layout], Value], decide: Decide, warps: int
+    function: Function, block: Block, candidate: Candidate, known: dict[tuple[Value, Layout], Value], decide: Decide
 ) -> None:  # fmt: skip
-    decided = decide(candidate)
+    decided, warps = decide(candidate), function.num_warps
     stages, grouped = decided.stages, decided.mma == "wgmma"
     if stages < 2:
         return
     loop, products, operands, used = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
     if decided.copy == "tma":
-        tensor_staging.pipeline(block, loop, products[0], operands, stages, warps)
+        tensor_staging.pipeline(function, block, loop, products[0], operands, stages)
         return
     before, after = Emitter(), Emitter()
     ring = before.add(Ring(), RingType(stages))
@@ -198,7 +198,7 @@ def _pipeline(
     position = block.ops.index(loop)
     whole: Op = loop
     if grouped:
-        whole = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps)
+        whole = guarded(loop, products[0], before.compare("lt", loop.lower, loop.upper), warps, places=1)
     block.ops[position : position + 1] = [*before.ops, whole, *after.ops]
 
 

@@ -6,10 +6,11 @@ With s stages, a loop of one product becomes two, which `roles` gives to a role 
     for each iteration: acquire, copy, commit     by one thread, up to s iterations ahead
     for each iteration:
         wait; start the product; wait for the product before, and release its stage
-    wait for the last product
+    wait for the last product, and release its stage
 
-Stage and parity of an iteration are carried by both loops. Operands that copies bring have no bounds to test: what lies outside
-of a tensor arrives as zero, which is what such loads are padded with.
+Stage and parity of an iteration are carried by both loops, and from tile to tile where blocks take several (`persistent`): the
+copies for the next tile then start while this one is stored. Operands that copies bring have no bounds to test: what lies
+outside of a tensor arrives as zero, which is what such loads are padded with.
 """
 
 from __future__ import annotations
@@ -18,28 +19,31 @@ from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import tma
-from tilec.ir.core import Access, Block, Function, Value
+from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import SharedAlloc, TensorCopy
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, SharedType, TileType, i32
+from tilec.passes.schedule.persistent import tile_loop, tile_values
 from tilec.passes.schedule.staged_loads import Operand, without_dead
 from tilec.passes.schedule.staged_products import Emitter, Product
-from tilec.passes.schedule.wait_prior import launch_values
 from tilec.passes.schedule.warpgroups import guarded, multiply
 
 VECTOR: Final = 16
 """Bytes that bases and strides of tensors are multiples of where a map is made of them."""
+PLACE: Final = ("stage", "parity")
+"""What says where in a ring an iteration is."""
 HEAD_BYTES: Final = tma.ALIGNMENT
 """In front of the first stage, of which the ring's barriers take some."""
 
 
 def problem(function: Function, loop: For, operands: list[Operand]) -> str | None:
     """Why copies through tensor maps cannot feed a loop; None where they can."""
-    if loop not in function.body.ops:
+    tiles = tile_loop(function)
+    if loop not in (function.body if tiles is None else tiles.regions[0]).ops:
         return "its loop stands in another loop, or in a branch"
-    known = launch_values(function)
+    known = tile_values(function)
     inside = {result for op in loop.regions[0].ops for result in op.results} | set(loop.regions[0].arguments)
     for operand in operands:
         name, type_ = operand.load.source.name, operand.load.source.tensor
@@ -58,9 +62,11 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
     return None
 
 
-def pipeline(block: Block, loop: For, product: Product, operands: list[Operand], stages: int, warps: int) -> None:
-    """Replace the loop in `block`; `warps` multiply."""
-    setup, after = Emitter(), Emitter()
+def pipeline(
+    function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
+) -> None:  # fmt: skip
+    """Replace the loop in `block`; the function's warps multiply."""
+    setup, after, warps = Emitter(), Emitter(), function.num_warps
     ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
     offset = HEAD_BYTES
     for operand in operands:
@@ -70,23 +76,36 @@ def pipeline(block: Block, loop: For, product: Product, operands: list[Operand],
     setup.add(ProxyFence())
     setup.add(Barrier())
     # At the start, so that scratch in front of the loop takes no bytes of the ring, which fills meanwhile.
-    start = next((place + 1 for place, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
-    block.ops[start:start] = setup.ops
-    before = Emitter()
-    first, condition = before.number(0), before.compare("lt", loop.lower, loop.upper)
-    filling = _filling(loop, operands, ring, first)
-    _read(loop, product, ring, first, warps)
-    after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
+    ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
+    zero = (before if tiles is None else setup).number(0)
+    places = [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in PLACE]
+    start = next((place + 1 for place, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    ops[start:start] = setup.ops
+    condition = before.compare("lt", loop.lower, loop.upper)
+    filling = _filling(loop, operands, ring, places[:2])
+    _read(loop, product, ring, places[2:], warps)
+    whole = guarded(loop, product, condition, warps, behind=lambda read: _release_last(read, ring))
+    if tiles is None:
+        after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
+    else:
+        tiles.regions[0].ops[-1].operands += [*filling.results, *whole.results[-2:]]
     position = block.ops.index(loop)
-    block.ops[position : position + 1] = [*before.ops, filling, guarded(loop, product, condition, warps, 2), *after.ops]
+    block.ops[position : position + 1] = [*before.ops, filling, whole, *after.ops]
 
 
-def _filling(loop: For, operands: list[Operand], ring: Value, first: Value) -> For:
-    """The loop that starts the copies of each iteration."""
+def _carried(tiles: For, initial: Value, name: str) -> Value:
+    """A value that goes from tile to tile; what it becomes is yet to be yielded."""
+    tiles.operands.append(initial)
+    tiles.results.append(Value(initial.type, name, tiles))
+    return tiles.regions[0].add_argument(initial.tile, name)
+
+
+def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]) -> For:
+    """The loop that starts the copies of each iteration, from a place in the ring on."""
     body, filled = loop.regions[0], Block()
-    filling = For(operands=[*loop.operands[:3], first, first], regions=[filled], variable=loop.variable, loc=loop.loc)
+    filling = For(operands=[*loop.operands[:3], *place], regions=[filled], variable=loop.variable, loc=loop.loc)
     mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
-    stage, parity = filled.add_argument(TileType(i32), "stage"), filled.add_argument(TileType(i32), "parity")
+    stage, parity = (filled.add_argument(TileType(i32), name) for name in PLACE)
     out = Emitter()
     needed = {op for operand in operands for op in operand.chain}
     for op in body.ops:
@@ -100,21 +119,21 @@ def _filling(loop: For, operands: list[Operand], ring: Value, first: Value) -> F
     for operand in operands:
         assert operand.buffer is not None
         load = operand.load
-        place = [mapping.get(value, value) for value in load.offsets]
-        copied = [load.source, operand.buffer, stage, *place]
+        offsets = [mapping.get(value, value) for value in load.offsets]
+        copied = [load.source, operand.buffer, stage, *offsets]
         out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, unsafe=load.unsafe, loc=load.loc))
     out.add(Commit(operands=[ring]))
     out.add(Yield(operands=list(_following(out, stage, parity, ring.ring.stages))))
     filled.ops = out.ops
-    filling.define(TileType(i32), TileType(i32), names=("stage", "parity"))
+    filling.define(TileType(i32), TileType(i32), names=PLACE)
     return filling
 
 
-def _read(loop: For, product: Product, ring: Value, first: Value, warps: int) -> None:
-    """Make the loop read what the other one fills."""
+def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
+    """Make the loop read what the other one fills, from a place in the ring on."""
     body = loop.regions[0]
-    loop.operands += [first, first]
-    stage, parity = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
+    loop.operands += place
+    stage, parity = (body.add_argument(TileType(i32), name) for name in PLACE)
     rewritten = Emitter()
     rewritten.add(Wait(operands=[ring, stage, parity]))
     for op in body.ops[:-1]:
@@ -125,18 +144,29 @@ def _read(loop: For, product: Product, ring: Value, first: Value, warps: int) ->
             rewritten.ops.append(op)
     body.ops[-1].operands += _following(rewritten, stage, parity, ring.ring.stages)
     body.ops = without_dead([*rewritten.ops, body.ops[-1]])
-    loop.results += [Value(TileType(i32), name, loop) for name in ("stage", "parity")]
+    loop.results += [Value(TileType(i32), name, loop) for name in PLACE]
 
 
 def _release_before(out: Emitter, loop: For, ring: Value, stage: Value) -> None:
     """Give back the stage of the iteration before, whose product is done, where there is one."""
     then = Emitter()
-    wrapped = then.compare("eq", stage, then.number(0))
-    before = then.select(wrapped, then.number(ring.ring.stages - 1), then.binary("sub", stage, then.number(1)))
-    then.add(Release(operands=[ring, before], held=1))
+    then.add(Release(operands=[ring, _preceding(then, stage, ring.ring.stages)], held=1))
     then.add(Yield())
     later = out.compare("lt", loop.lower, loop.regions[0].arguments[0])
     out.add(If(operands=[later], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
+
+
+def _release_last(loop: For, ring: Value) -> list[Op]:
+    """Give back the stage of the last iteration, whose product is done."""
+    out = Emitter()
+    out.add(Release(operands=[ring, _preceding(out, loop.results[-2], ring.ring.stages)]))
+    return out.ops
+
+
+def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
+    """The stage of the iteration before."""
+    wrapped = out.compare("eq", stage, out.number(0))
+    return out.select(wrapped, out.number(stages - 1), out.binary("sub", stage, out.number(1)))
 
 
 def _following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:

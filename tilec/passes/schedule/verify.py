@@ -10,6 +10,7 @@ first:
   `take` and their like; what is taken was put;
 - a barrier is met by all threads that it counts; roles touch no memory of each other but through rings, whose stages are free
   once as many warps as read them have said so; one thread alone copies through tensor maps, of tensors that can have one;
+- blocks that take several tiles take each once (`tile_check`);
 - threads meet where they must (`meeting_check`), and rings are in order (`ring_check`).
 """
 
@@ -30,7 +31,7 @@ from tilec.ir.ops_sync import Acquire, Barrier, Release, Ring, RingOp, Roles, Wa
 from tilec.ir.shared_plan import interval, live_shared, shared_bytes
 from tilec.ir.touches import Touch, may_conflict, touches
 from tilec.ir.types import TileType
-from tilec.passes.schedule import meeting_check, ring_check
+from tilec.passes.schedule import meeting_check, ring_check, tile_check
 from tilec.passes.schedule.exchanges import kept_layout
 from tilec.schedule import MOST_WARPS
 from tilec.target import Target
@@ -47,6 +48,7 @@ def verify(function: Function, target: Target) -> None:
         raise VerifyError(f"{function.name}: a block of {function.num_warps} warps")
     _check_shared(function, target)
     _Walk(function, target).block(function.body, function.num_warps, False, ())
+    tile_check.check(function)
     meeting_check.check(function)
     ring_check.check(function)
 

@@ -13,7 +13,7 @@ with a tensor that is (`no_alias`). The verifier refuses an access in front of t
 
 from __future__ import annotations
 
-from tilec.ir.core import Effect, Function, Value
+from tilec.ir.core import Block, Effect, Function, Value
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.types import TileType
 
@@ -27,10 +27,11 @@ def insert(function: Function) -> Function:
     return function
 
 
-def launch_values(function: Function) -> set[Value]:
-    """Scalars that follow from launch values and the block's place alone."""
-    known = {parameter.value for parameter in function.parameters if parameter.access is None}
-    for op in function.body.ops:
+def launch_values(function: Function, block: Block | None = None, given: set[Value] | None = None) -> set[Value]:
+    """Scalars that follow from launch values and the block's place alone: those of the body, or of a `block` in it, where
+    `given` are known."""
+    known = {parameter.value for parameter in function.parameters if parameter.access is None} | (given or set())
+    for op in (block or function.body).ops:
         scalar = all(isinstance(value.type, TileType) and not value.type.rank for value in op.results)
         if op.results and scalar and op.effect is Effect.NONE and not op.regions and set(op.operands) <= known:
             known |= set(op.results)

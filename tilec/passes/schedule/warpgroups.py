@@ -7,6 +7,8 @@ later than by `mma`, and copies run one iteration less ahead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilec.atoms import wgmma
 from tilec.ir.core import Block, Op, Value
 from tilec.ir.layout import Layout
@@ -16,6 +18,8 @@ from tilec.passes.schedule.staged_products import Emitter, Product
 
 MOST_ACCUMULATORS = 128
 """Of a thread: more leave too few of its 255 registers."""
+Behind = Callable[[For], list[Op]]
+"""What stands behind a loop, given that loop."""
 
 
 def suits(loop: For, products: list[Product], warps: int) -> bool:
@@ -60,21 +64,24 @@ def multiply(product: Product, current: Value, copies: list[Op], warps: int) -> 
     return out.ops
 
 
-def guarded(loop: For, product: Product, condition: Value, warps: int, places: int = 1) -> If:
+def guarded(
+    loop: For, product: Product, condition: Value, warps: int, *, places: int = 0, behind: Behind | None = None
+) -> If:  # fmt: skip
     """The loop and the wait for its last product, where `condition` says that there is one. Else no accumulator is touched
     between a product and its wait, or ptxas would run all products one by one. The last `places` values that the loop carries
-    are places in the ring, which nobody wants behind it."""
+    are places in the ring, which nobody wants behind it; `behind` stands behind the wait."""
     place = loop.regions[0].ops[-1].operands.index(product.mma.result)
-    seen, layout = loop.results[:-places], _layout(product, warps)
-    loop.results = [*(Value(value.tile, value.name, loop) for value in seen), *loop.results[-places:]]
+    kept = len(loop.results) - places
+    seen, layout = loop.results[:kept], _layout(product, warps)
+    loop.results = [*(Value(value.tile, value.name, loop) for value in seen), *loop.results[kept:]]
     loop.results[place].layout = layout
     wait = WaitMma(operands=[loop.results[place]], pending=0)
     wait.define(seen[place].tile)
     wait.result.layout = layout
-    yielded = [*loop.results[:place], wait.result, *loop.results[place + 1 : -places]]
-    initial = list(loop.initial[:-places])
+    yielded = [*loop.results[:place], wait.result, *loop.results[place + 1 : kept]]
     branch = If(operands=[condition])
-    branch.regions = [Block(ops=[loop, wait, Yield(operands=yielded)]), Block(ops=[Yield(operands=initial)])]
+    then = [loop, wait, *(behind(loop) if behind else []), Yield(operands=yielded)]
+    branch.regions = [Block(ops=then), Block(ops=[Yield(operands=list(loop.initial[:kept]))])]
     branch.results = seen
     for value in seen:
         value.owner = branch
