@@ -32,7 +32,9 @@ class Timing:
     launches: int
 
 
-def measure(alternatives: Mapping[str, Sequence[Run]], expected_us: float, *, dry: bool = False) -> dict[str, Timing]:
+def measure(
+    alternatives: Mapping[str, Sequence[Run]], expected_us: float, *, dry: bool = False, rounds: int = ROUNDS
+) -> dict[str, Timing]:
     """Time each alternative; its runs are one per argument set. An alternative that cannot be captured raises."""
     graphs: dict[str, tuple[Any, int]] = {}
     for name, runs in alternatives.items():
@@ -40,7 +42,7 @@ def measure(alternatives: Mapping[str, Sequence[Run]], expected_us: float, *, dr
         count = max(1, round(wanted / len(runs))) * len(runs)
         graphs[name] = (_DryGraph(runs) if dry else _capture(runs, count), count)
     samples: dict[str, list[float]] = {name: [] for name in graphs}
-    for round_number in range(2 if dry else ROUNDS + 2):
+    for round_number in range(2 if dry else rounds + 2):
         events: dict[str, tuple[Any, Any]] = {}
         for name, (graph, _) in graphs.items():
             if dry:

@@ -26,47 +26,48 @@ ELEMENT: Final = "bf16"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Rows and columns of a tile, and what is fixed of the schedule, as the build file writes it."""
+    """Rows and columns of a tile, what is fixed of the schedule as the build file writes it, rows of tiles walked at a time."""
 
     rows: int
     columns: int
     schedule: str
+    group: int = 8
 
     @property
     def name(self) -> str:
         """A folder's name."""
         words = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
-        return f"{self.rows}x{self.columns}_{words}"
+        return f"{self.rows}x{self.columns}_{words}" + (f"_group{self.group}" if self.group != 8 else "")
 
 
-def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "") -> Candidate:
+def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8) -> Candidate:
     """A candidate whose operands come by `tma`."""
-    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}')
+    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group)
 
 
 PERSISTENT: Final = ", persistent = true"
 CANDIDATES: Final = (
-    Candidate(128, 256, "warps = 8"),
-    tma(128, 256, 2, 4),
-    tma(256, 128, 2, 4),
-    tma(128, 192, 2, 5),
-    tma(128, 160, 2, 5),
-    tma(256, 112, 2, 4),
-    tma(128, 128, 2, 6),
-    tma(128, 80, 2, 6),
-    tma(64, 256, 1, 5),
-    tma(64, 192, 1, 5),
-    tma(64, 128, 1, 7),
-    tma(64, 64, 1, 6, ", blocks = 2"),
-    tma(64, 64, 1, 8),
     tma(128, 256, 2, 3, PERSISTENT),
-    tma(256, 128, 2, 3, PERSISTENT),
+    tma(128, 256, 2, 3, PERSISTENT, 16),
     tma(128, 192, 2, 4, PERSISTENT),
     tma(128, 160, 2, 4, PERSISTENT),
-    tma(128, 152, 2, 4, PERSISTENT),
     tma(128, 128, 2, 6, PERSISTENT),
-    tma(256, 112, 2, 3, PERSISTENT),
+    tma(128, 128, 2, 6, PERSISTENT, 4),
+    tma(128, 128, 2, 6, PERSISTENT, 16),
+    tma(128, 96, 2, 6, PERSISTENT),
+    tma(128, 80, 2, 6),
+    tma(128, 80, 2, 6, PERSISTENT),
     tma(64, 256, 1, 4, PERSISTENT),
+    tma(64, 192, 1, 5, PERSISTENT),
+    tma(64, 192, 1, 5),
+    tma(64, 128, 1, 7),
+    tma(64, 128, 1, 7, PERSISTENT),
+    tma(64, 80, 1, 8),
+    tma(64, 64, 1, 6, ", blocks = 2"),
+    tma(64, 64, 1, 8),
+    tma(64, 40, 1, 8),
+    tma(64, 40, 1, 8, ", blocks = 2"),
+    tma(64, 32, 1, 8, ", blocks = 2"),
 )
 
 
@@ -100,7 +101,7 @@ def build(candidate: Candidate, folder: Path) -> bool:
     """Make the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "kernels_src/matmul.py", folder / "kernels")
-    constants = f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64, GROUP = 8'
+    constants = f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64, GROUP = {candidate.group}'
     (folder / "build.toml").write_text(
         f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n\n[[kernel]]\nname = "matmul"\nconstants = {{ {constants} }}\n'
         f"schedule = {{ {candidate.schedule} }}\n",

@@ -44,6 +44,7 @@ ROTATED_BYTES: Final = 200_000_000
 READ_RATE: Final = 4.33e12
 """Bytes per second of the best read seen on an H200, for the floor of short products."""
 SILENCE: Final = 40.0
+ROUNDS: Final = 9
 ALLOWED: Final = 1.5
 """Times torch's own error against float32."""
 
@@ -175,7 +176,7 @@ class Bench:
             if not error <= allowed:
                 wrong.append(f"{name}: {error:.2e}")
         clock = importlib.import_module("gpu_clock")
-        times = clock.measure(alternatives, max(flops / 6e8, moved / 4e6))
+        times = clock.measure(alternatives, max(flops / 6e8, moved / 4e6), rounds=ROUNDS)
         self.torch.cuda.empty_cache()
         found = {"shape": shape, "us": {name: time.median for name, time in times.items()}, "wrong": wrong, "flops": flops}
         return found | {"read_us": 2 * n * k / READ_RATE * 1e6}

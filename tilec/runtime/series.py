@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Final
@@ -55,6 +55,7 @@ class Series:
         for i, plan in enumerate(plans):
             for j, address in enumerate(addresses(kernel.manifest, plan.storage, shared, plan.maps)):
                 self._addresses[i * len(slots) + j] = address
+        self._places = [{name: view.pointer for name, view in plan.checked.views.items()} for plan in plans]
         self._elements = {name: prod(view.shape) for name, view in plans[0].checked.views.items()}
         self.grid = plans[0].grid
         self.use(self._packed(plans[0].checked))
@@ -101,13 +102,9 @@ class Series:
     def _packed(self, launch: Launch) -> Numbers:
         values = packed_arguments(self.kernel.manifest, replace(launch, views=dict.fromkeys(launch.views, _NOWHERE)))
         grid = self.kernel.launched(launch.grid)
-        return Numbers(struct.pack(self.kernel.argument_format, *values), grid, tuple(self._maps(launch)))
-
-    def _maps(self, launch: Launch) -> Iterator[bytes]:
-        """The maps of every launch, for tensors of the shapes of `launch` at their own places."""
-        for plan in self._keep:
-            own = plan.checked.views
-            yield self.kernel.maps.of({n: replace(view, pointer=own[n].pointer) for n, view in launch.views.items()})
+        return Numbers(
+            struct.pack(self.kernel.argument_format, *values), grid, self.kernel.maps.of_each(launch.views, self._places)
+        )
 
 
 def _shapes(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ elsewhere. What no map can be made of is refused (E0918), naming the tensor. Map
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from tilec.artifact import Manifest, TensorMapSpec
@@ -57,6 +57,23 @@ class TensorMaps:
         """All maps of a launch one behind the other, in the order of the manifest. LaunchError E0918 where a tensor can have
         none."""
         return b"".join([self._encoded(request_of(spec, views[spec.tensor], self._kernel)) for spec in self._specs])
+
+    def of_each(self, views: Mapping[str, TensorView], places: Iterable[Mapping[str, int]]) -> tuple[bytes, ...]:
+        """The same for launches whose tensors are as `views`, each at places of its own (addresses by name): what does not
+        depend on the place is made once."""
+        like = [request_of(spec, views[spec.tensor], self._kernel) for spec in self._specs]
+        made: dict[tuple[int, int], bytes] = {}
+
+        def one(number: int, pointer: int) -> bytes:
+            if (number, pointer) not in made:
+                tensor = self._specs[number].tensor
+                if pointer % UNIT:
+                    request_of(self._specs[number], replace(views[tensor], pointer=pointer), self._kernel)
+                made[number, pointer] = self._encoded(replace(like[number], pointer=pointer))
+            return made[number, pointer]
+
+        names = [spec.tensor for spec in self._specs]
+        return tuple(b"".join([one(number, place[name]) for number, name in enumerate(names)]) for place in places)
 
     def _encoded(self, request: TensorMapRequest) -> bytes:
         found = self._kept.get(request)
