@@ -6,7 +6,7 @@ With s stages, a loop of one product becomes two, which `roles` gives to a role 
     for each iteration: acquire, copy, commit     by one thread, up to s iterations ahead
     for each iteration:
         wait; start the product; wait for the product before, and release its stage
-    wait for the last product, and release its stage
+    wait for the last product, and release its stage where another tile comes
 
 Stage and parity of an iteration are carried by both loops, and from tile to tile where blocks take several (`persistent`): the
 copies for the next tile then start while this one is stored. Operands that copies bring have no bounds to test: what lies
@@ -84,7 +84,8 @@ def pipeline(
     condition = before.compare("lt", loop.lower, loop.upper)
     filling = _filling(loop, operands, ring, places[:2])
     _read(loop, product, ring, places[2:], warps)
-    whole = guarded(loop, product, condition, warps, behind=lambda read: _release_last(read, ring))
+    # Behind the only tile nobody fills the last stage again, and ptxas would run all products one by one if it were given back.
+    whole = guarded(loop, product, condition, warps, behind=None if tiles is None else lambda read: _release_last(read, ring))
     if tiles is None:
         after.add(SharedFree(operands=[operand.buffer for operand in operands if operand.buffer is not None]))
     else:
