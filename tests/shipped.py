@@ -60,6 +60,13 @@ def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[st
     return prepare(function, target, merged(entry.overrides(constants), target), positive=positive)
 
 
+def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
+    """A specialisation whose schedule is chosen, whatever the build file fixes of it: with copies of each thread's own."""
+    function = load(name, wanted)
+    positive = frozenset(op.operands[1] for op in positive_divisions(function))
+    return prepare(function, target, positive=positive)
+
+
 NAMES = tuple(entries())
 CASES = [(name, target) for name in NAMES for target in TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]

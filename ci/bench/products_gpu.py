@@ -37,7 +37,7 @@ ALL: Final = (
     *((512, *layer) for layer in LAYERS["4B"][:3]),
     *((rows, *layer) for rows in (512, 2048) for layer in LAYERS["32B"]),
 )
-SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"])
+SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 256) for layer in LAYERS["4B"])
 """M, N and K. With few rows the time is that of reading the weights."""
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000

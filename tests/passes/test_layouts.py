@@ -15,6 +15,7 @@ from tilec.atoms.mma_sync import WarpGrid
 from tilec.ir.blocked_layouts import natural
 from tilec.ir.core import Function, Value
 from tilec.ir.layout import Digit, Layout, register_map
+from tilec.ir.ops_sync import Roles
 from tilec.ir.types import SharedType, TileType, bf16, f8e4m3, f32
 from tilec.target import Target
 
@@ -42,6 +43,9 @@ def replicas(layout: Layout) -> int:
 @pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
 def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Target) -> None:
     function = shipped.prepared(name, target)
+    warps = next(
+        (op.warps[0] for op in function.body.ops if isinstance(op, Roles)), function.num_warps
+    )  # those that hold tiles
     checked: set[tuple[Layout, tuple[int, ...]]] = set()
     for value in tiles(function):
         layout, shape = value.layout, value.tile.shape
@@ -49,11 +53,11 @@ def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Targe
         if (layout, shape) in checked:
             continue
         checked.add((layout, shape))
-        held = holders(layout, function.num_warps)
+        held = holders(layout, warps)
         assert not layout.wraps(shape)
         assert held.keys() == set(itertools.product(*map(range, shape)))
         assert set(held.values()) == {replicas(layout)}
-        assert layout.problem(shape, function.num_warps) is None
+        assert layout.problem(shape, warps) is None
     assert checked
 
 

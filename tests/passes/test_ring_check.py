@@ -51,9 +51,9 @@ def drop(function: Function, op: Op) -> None:
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("name", PIPELINED)
 def test_shipped_pipelines_are_in_order(name: str, target: Target) -> None:
-    function = shipped.prepared(name, target)
-    assert inside(function, Wait)
-    ring_check.check(function)
+    for function in (shipped.prepared(name, target), shipped.as_chosen(name, target)):
+        assert inside(function, Wait)
+        ring_check.check(function)
 
 
 SHARED_BOUNDS = {
@@ -214,7 +214,7 @@ CASES += [(SM_90A, release_what_a_product_reads)]
 
 @pytest.mark.parametrize(("target", "fault"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_a_pipeline_out_of_order_is_refused(target: Target, fault: Callable[[Function], None]) -> None:
-    function = shipped.prepared("matmul", target)
+    function = shipped.as_chosen("matmul", target)
     fault(function)
     with pytest.raises(VerifyError):
         ring_check.check(function)

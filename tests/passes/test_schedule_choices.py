@@ -162,10 +162,10 @@ def stages(function: Function) -> int:
 
 
 def test_a_pipeline_is_as_long_as_there_is_room_for() -> None:
-    whole = shipped.prepared("matmul", SM_90A)
+    whole = shipped.as_chosen("matmul", SM_90A)
     assert stages(whole) > 2
     small = replace(SM_90A, max_shared_bytes=shared_bytes(whole) - 1)
-    shorter = shipped.prepare_as("matmul", shipped.load("matmul"), small)
+    shorter = shipped.as_chosen("matmul", small)
     assert 2 <= stages(shorter) < stages(whole) and shared_bytes(shorter) <= small.max_shared_bytes
 
 
