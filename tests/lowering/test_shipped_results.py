@@ -22,7 +22,7 @@ CASES = [case for case in CASES if case[0] in PIPELINED or case[1] == SM_90A]
 
 
 def of_threads(name: str, target: Target, size: dict[str, float | str]) -> Function:
-    """What the machine runs: no copies through tensor maps, which the emulator runs (`tests/lowering/test_tensor_copies.py`)."""
+    """What the machine runs: no copies through tensor maps, which the emulator runs (`test_tensor_copies.py`)."""
     made = shipped.prepared(name, target, size)
     copied = any(isinstance(op, TensorCopy) for op in made.body.walk())
     return shipped.as_chosen(name, target, size) if copied else made
