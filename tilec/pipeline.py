@@ -247,7 +247,7 @@ CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
 """What a check tells."""
 NOTE_CODES = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
 """Of notes, by the kind that `tilec.passes.schedule.notes` gives them."""
-LINK_PACKAGES = ("__init__.py", "toolchain.py")
+LINK_PACKAGES = ("__init__.py", "manifest_reader.py", "toolchain.py")
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 """What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
 
@@ -337,7 +337,8 @@ def link(work: Work) -> None:
 
 
 def _link(work: Work) -> None:
-    from tilec.artifact import MANIFEST_FORMAT, manifest_from_json
+    from tilec.artifact import MANIFEST_FORMAT
+    from tilec.manifest_reader import manifest_from_json
 
     interface, proofs, schedule, launch, resources = (
         work.data(name) for name in ("interface", "proofs", "schedule", "launch", "resources")

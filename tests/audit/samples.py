@@ -12,12 +12,13 @@ from typing import Any
 
 from tests import shipped
 from tests.bundle import samples
-from tilec.artifact import Manifest, ScalarSpec, TensorSpec, manifest_from_json, to_json
+from tilec.artifact import Manifest, ScalarSpec, TensorSpec, to_json
 from tilec.bundle_format import encode
 from tilec.ir.core import Function
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.ir.types import TensorType
+from tilec.manifest_reader import manifest_from_json
 from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
 

@@ -12,12 +12,12 @@ import pytest
 
 from tests.audit import samples
 from tests.audit.test_proofs import FRAME, audited, bad
-from tilec.artifact import manifest_from_json
 from tilec.audit.findings import CONFIRMED, REFUTED, Finding
 from tilec.audit.matching import match
 from tilec.audit.run import Options, audit
 from tilec.audit.tasks import emulation_key, proof_key
 from tilec.ir.parser import parse_function
+from tilec.manifest_reader import manifest_from_json
 from tilec.runtime import BundleError, open_bundle
 
 WHERE_ZERO = """  %1 = compare %n, %0 {kind = "eq"} : bool

@@ -8,12 +8,13 @@ import pytest
 
 from tests import shipped
 from tests.audit import samples
-from tilec.artifact import Manifest, manifest_from_json, to_json
+from tilec.artifact import Manifest, to_json
 from tilec.audit.emulation import emulated
 from tilec.audit.smt import Budget
 from tilec.codegen import to_ptx
 from tilec.ir.parser import parse_function
 from tilec.lowering import lower
+from tilec.manifest_reader import manifest_from_json
 from tilec.target import TARGETS
 
 pytest.importorskip("tilec.emulator")

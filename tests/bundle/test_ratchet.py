@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.bundle import samples
-from tilec.artifact import manifest_from_json
 from tilec.bundle.ratchet import Record, changes, read, verdict, write
 from tilec.cli import commands
 from tilec.diagnostics import CompileError
+from tilec.manifest_reader import manifest_from_json
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -28,7 +28,7 @@ TRUSTS: Final = (
     "the PTX gives the CUBIN, unless the artifact says that it was assembled again",
     "the PTX does what the tile IR says on launches other than those that were emulated (on any, where none was)",
 )
-SOURCES: Final = ("audit", "emulator", "ir", "artifact.py", "bundle_format.py")
+SOURCES: Final = ("audit", "emulator", "ir", "artifact.py", "manifest_reader.py", "bundle_format.py")
 """Parts of tilec that a verdict depends on."""
 
 Record = dict[str, Any]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tilec import progress
-from tilec.artifact import Manifest, manifest_from_json, to_json
+from tilec.artifact import Manifest, to_json
 from tilec.audit.contract import contract_of, disagreements
 from tilec.audit.emulation import emulated
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
@@ -22,6 +22,7 @@ from tilec.audit.smt import Budget
 from tilec.bundle_format import canonical
 from tilec.ir.core import VerifyError
 from tilec.ir.parser import ParseError, parse_function
+from tilec.manifest_reader import manifest_from_json
 from tilec.progress import Limits
 
 CONTRACT_FIELDS: Final = (

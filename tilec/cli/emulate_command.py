@@ -99,8 +99,8 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
 def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes]:
     """What the worker does, through the store, each stage under its budget."""
     from tilec import pipeline
-    from tilec.artifact import manifest_from_json
     from tilec.cache import FileDigests
+    from tilec.manifest_reader import manifest_from_json
     from tilec.project.plan import plan
 
     with contextlib.closing(open_store()) as store:

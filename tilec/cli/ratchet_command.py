@@ -6,10 +6,10 @@ import contextlib
 import json
 from pathlib import Path
 
-from tilec.artifact import manifest_from_json
 from tilec.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
 from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.manifest_reader import manifest_from_json
 from tilec.project.driver import build_project
 from tilec.project.report import progress
 

@@ -15,8 +15,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tilec.artifact import Manifest, manifest_from_json
+from tilec.artifact import Manifest
 from tilec.bundle_format import MAX_BLOBS, MAX_MANIFEST, MAX_TEXTS, MODEL, NAME, STEP, Header, layout
+from tilec.manifest_reader import manifest_from_json
 from tilec.step.expressions import StepError
 from tilec.step.reader import Declaration, decode_declaration
 from tilec.step.tuning import Tuning, read_tuning

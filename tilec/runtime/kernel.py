@@ -13,9 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from tilec.artifact import Manifest, manifest_from_json
+from tilec.artifact import Manifest
 from tilec.cubin_image import check_image
 from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
+from tilec.manifest_reader import manifest_from_json
 from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
