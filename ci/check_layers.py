@@ -43,7 +43,7 @@ AUDIT_MAY_USE: Final = ("workers", "runtime", "emulator", "interpreter", "")
 FINDER: Final = ("finder",)
 """Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
 FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
-DRIVERS: Final = ("defects", "terminal", "pipeline", "project", "bundle", "cli", "__main__", "__init__")
+DRIVERS: Final = ("defects", "terminal", "pipeline", "link", "project", "bundle", "cli", "__main__", "__init__")
 ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")

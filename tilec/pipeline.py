@@ -1,27 +1,25 @@
 """The compiler in one place: its stages in order, each a function from products to products, joined by digests.
 
 A stage's key is made of the digests of its inputs, its options, the target, the toolchain and tilec's own source for that
-stage, so an edit that changes no tile IR (a comment) makes no MLIR, PTX or CUBIN again. `link` joins the products to a
-manifest at the end, because the record of proofs names source lines, which shift with comments.
+stage, so an edit that changes no tile IR (a comment) makes no MLIR, PTX or CUBIN again. `tilec.link` joins the products to a
+manifest.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilec import __version__, progress
+from tilec import progress
 from tilec.defects import told_as_diagnostics
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.schedule import Overrides, Schedule, merged
 from tilec.target import Target
-from tilec.toolchain import stated
 
 if TYPE_CHECKING:
     from tilec.cache import Store
@@ -104,7 +102,8 @@ def _check_sources(request: Request) -> None:
             raise CompileError(Diagnostic("E0713", message, hint="run the command again"))
 
 
-def _json(data: Any) -> bytes:
+def json_bytes(data: Any) -> bytes:
+    """A JSON product."""
     return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
@@ -137,7 +136,11 @@ def _tir(work: Work) -> dict[str, bytes]:
         "grid": to_json(function.grid),
         "constants": function.constants,
     }
-    return {"tir": print_function(function).encode(), "interface": _json(interface), "spans": _json(spans_json(function))}
+    return {
+        "tir": print_function(function).encode(),
+        "interface": json_bytes(interface),
+        "spans": json_bytes(spans_json(function)),
+    }
 
 
 def _proofs(work: Work) -> dict[str, bytes]:
@@ -150,7 +153,7 @@ def _proofs(work: Work) -> dict[str, bytes]:
     record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
     record["unsafe"] = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
     lines = line_numbers(function)
-    return {"proofs": _json(record), "positive_divisions": _json([lines[op] for op in positive_divisions(function)])}
+    return {"proofs": json_bytes(record), "positive_divisions": json_bytes([lines[op] for op in positive_divisions(function)])}
 
 
 def _schedule(work: Work) -> dict[str, bytes]:
@@ -158,7 +161,7 @@ def _schedule(work: Work) -> dict[str, bytes]:
 
     assert work.target is not None
     chosen = choose(work.function(), work.target, merged(work.request.schedule, work.target))
-    return {"schedule": _json(chosen.to_json())}
+    return {"schedule": json_bytes(chosen.to_json())}
 
 
 def _mlir(work: Work) -> dict[str, bytes]:
@@ -184,7 +187,7 @@ def _mlir(work: Work) -> dict[str, bytes]:
         "dependent_launch": lowered.dependent_launch,
         "notes": to_json(notes(prepared, work.target)),
     }
-    return {"mlir": lowered.mlir.encode(), "launch": _json(launch)}
+    return {"mlir": lowered.mlir.encode(), "launch": json_bytes(launch)}
 
 
 def _ptx(work: Work) -> dict[str, bytes]:
@@ -200,7 +203,7 @@ def _cubin(work: Work) -> dict[str, bytes]:
 
     assert work.target is not None
     made = assemble(work.products["ptx"].decode(), work.target)
-    return {"cubin": made.cubin, "resources": _json(to_json(made.resources))}
+    return {"cubin": made.cubin, "resources": json_bytes(to_json(made.resources))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +248,7 @@ CHECK_STAGES = STAGES[:4]
 """The stages that judge a kernel, and need no compiler: front end and prover, then schedule and lowering for each target."""
 CHECK_PRODUCTS = ("proofs", "schedule", "launch", "spans")
 """What a check tells."""
-NOTE_CODES = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
-"""Of notes, by the kind that `tilec.passes.schedule.notes` gives them."""
-LINK_PACKAGES = ("__init__.py", "manifest_reader.py", "toolchain.py")
+LINK_PACKAGES = ("__init__.py", "link.py", "manifest_reader.py", "toolchain.py")
 ARTIFACT_PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
 """What is kept of an artifact: a bundle needs the texts that its code was made from, for `tilec audit`."""
 
@@ -328,77 +329,3 @@ def artifact_fields(request: Request, target: Target) -> dict[str, str]:
     fields["option target"] = target.name
     fields |= {f"schedule {name}": typed(value) for name, value in merged(request.schedule, target).given().items()}
     return fields
-
-
-def link(work: Work) -> None:
-    """Add the product `json`, the manifest, and `summary`, the few numbers of a build's table."""
-    with told_as_diagnostics(f"the manifest of kernel `{work.request.kernel}`", work.span):
-        _link(work)
-
-
-def _link(work: Work) -> None:
-    from tilec.artifact import MANIFEST_FORMAT
-    from tilec.manifest_reader import manifest_from_json
-
-    interface, proofs, schedule, launch, resources = (
-        work.data(name) for name in ("interface", "proofs", "schedule", "launch", "resources")
-    )
-    request = work.request
-    assert work.target is not None
-    resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
-    source, own = (
-        hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for part in (request.sources, request.compiler)
-    )
-    manifest: dict[str, Any] = {
-        "format": MANIFEST_FORMAT,
-        "kernel": request.kernel,
-        "entry": launch["entry"],
-        "arch": work.target.name,
-        "constants": interface["constants"],
-        "tensors": interface["tensors"],
-        "scalars": interface["scalars"],
-        "abi": launch["abi"],
-        "tensor_maps": launch["tensor_maps"],
-        "grid": interface["grid"],
-        "block": launch["block"],
-        "cluster": schedule["cluster"],
-        "schedule": schedule,
-        "dependent_launch": launch["dependent_launch"],
-        "launch_checks": proofs["launch_checks"],
-        "value_checks": proofs["value_checks"],
-        "no_alias": proofs["no_alias"],
-        "resources": resources,
-        "obligations": proofs["obligations"],
-        "unsafe": proofs["unsafe"],
-        "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
-        "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
-    }
-    manifest_from_json(manifest)
-    rungs: dict[str, int] = {}
-    for obligation in proofs["obligations"]:
-        rungs[obligation["rung"]] = rungs.get(obligation["rung"], 0) + 1
-    work.products["json"] = _json(manifest)
-    summary = {
-        "resources": resources,
-        "proofs": rungs,
-        "unsafe": len(proofs["unsafe"]),
-        "notes": note_records(launch, work.products["spans"], resources["spill_bytes"]),
-    }
-    work.products["summary"] = _json(summary)
-
-
-def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0) -> list[dict[str, Any]]:
-    """What makes a kernel slow, as plain data: code, message, span in the source (None where there is none) and fix. `launch`
-    and `spans` are the products; spills are told where there are `spilled` bytes."""
-    from tilec.ir.lines import source_of
-
-    found: list[dict[str, Any]] = []
-    for note in launch["notes"]:
-        text = note["text"]
-        if note["kind"] == "spill":
-            if not spilled:
-                continue
-            text = f"{spilled} bytes of registers are kept in memory; the threads' largest share is of {text}"
-        place = source_of(spans, note["line"])
-        found.append({"code": NOTE_CODES[note["kind"]], "message": text, "span": place and asdict(place), "hint": note["hint"]})
-    return found

@@ -11,7 +11,7 @@ import pytest
 import tilec
 from tilec.cli import commands
 from tilec.diagnostics import Diagnostic, Label, Span
-from tilec.pipeline import NOTE_CODES
+from tilec.link import NOTE_CODES
 from tilec.project.report import diagnostic_json, notes
 
 PAGES = Path(tilec.__file__).parent / "explain"

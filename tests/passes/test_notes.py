@@ -13,6 +13,7 @@ from tilec import pipeline
 from tilec.frontend import load_kernel
 from tilec.ir.lines import number_lines
 from tilec.ir.thread_elements import tile_warps
+from tilec.link import NOTE_CODES, link
 from tilec.passes.schedule import prepare
 from tilec.passes.schedule.notes import Note, notes
 from tilec.schedule import Overrides
@@ -130,9 +131,9 @@ def test_the_build_places_notes_in_the_source_and_tells_of_spills_where_there_ar
     for spilled, kinds in ((0, ["narrow_access"]), (64, ["narrow_access", "spill"])):
         resources = {"registers": 255, "spill_bytes": spilled, "stack_bytes": 0, "static_shared_bytes": 0}
         work.products["resources"] = json.dumps(resources).encode()
-        pipeline.link(work)
+        link(work)
         found = work.data("summary")["notes"]
-        assert sorted(note["code"] for note in found) == [pipeline.NOTE_CODES[kind] for kind in kinds]
+        assert sorted(note["code"] for note in found) == [NOTE_CODES[kind] for kind in kinds]
         assert all(note["span"]["file"] == "kernels_src/unaligned.py" and note["hint"] for note in found)
     (told,) = (note["message"] for note in found if note["code"] == "N0103")
     assert told.startswith(

@@ -52,7 +52,8 @@ MODULES = {
 AREAS = {
     "frontend": {"tir"}, "spelling.py": {"tir"}, "lowering": {"mlir"}, "atoms": {"schedule", "mlir"},
     "mlir": {"schedule", "mlir"}, "schedule.py": {"schedule", "mlir"}, "codegen": {"ptx"},
-    "assemble": {"cubin"}, "__init__.py": {"link"}, "manifest_reader.py": {"link"}, "toolchain.py": {"ptx", "cubin", "link"},
+    "assemble": {"cubin"}, "__init__.py": {"link"}, "link.py": {"link"}, "manifest_reader.py": {"link"},
+    "toolchain.py": {"ptx", "cubin", "link"},
 }  # fmt: skip
 """Which stages a file in a folder of tilec decides; the vocabulary decides all, a file that is in no list none."""
 

@@ -19,7 +19,8 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up, note_records
+from tilec.link import note_records
+from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
 from tilec.project.plan import Planned, digests_note, plan
 from tilec.project.report import RUNGS, diagnostic_json, notes
 from tilec.project.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal

@@ -100,6 +100,7 @@ def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, 
     """What the worker does, through the store, each stage under its budget."""
     from tilec import pipeline
     from tilec.cache import FileDigests
+    from tilec.link import link
     from tilec.manifest_reader import manifest_from_json
     from tilec.project.plan import plan
 
@@ -110,7 +111,7 @@ def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, 
         work = pipeline.Work(planned[0].request, target)
         for stage in pipeline.STAGES:
             pipeline.run_stage(stage, work, store)
-        pipeline.link(work)
+        link(work)
     return work.products["ptx"].decode(), manifest_from_json(json.loads(work.products["json"])), work.products["spans"]
 
 

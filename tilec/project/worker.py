@@ -13,6 +13,7 @@ from tilec import pipeline
 from tilec.cache import Store, write_atomically
 from tilec.cache.products import fetch, put
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.link import link
 from tilec.pipeline import Request
 from tilec.target import Target
 
@@ -138,7 +139,7 @@ def _outcome(
         if task.check:
             products = {name: work.products[name] for name in pipeline.CHECK_PRODUCTS}
         else:
-            pipeline.link(work)
+            link(work)
             products = {name: work.products[name] for name in pipeline.ARTIFACT_PRODUCTS}
             fields = pipeline.artifact_fields(task.request, target)
             label, cost = f"artifact {task.name} for {target}", sum(work.costs.values())

@@ -1,0 +1,92 @@
+"""Joins the products of the stages to what is kept of an artifact: its manifest, and the few numbers of a build's table.
+
+No stage: the record of proofs names source lines, which shift with comments, and neither those nor an edit of this file make
+code again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+from tilec import __version__
+from tilec.artifact import MANIFEST_FORMAT
+from tilec.defects import told_as_diagnostics
+from tilec.ir.lines import source_of
+from tilec.manifest_reader import manifest_from_json
+from tilec.pipeline import STAGES, Work, json_bytes
+from tilec.toolchain import stated
+
+NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
+"""Of notes, by the kind that `tilec.passes.schedule.notes` gives them."""
+
+
+def link(work: Work) -> None:
+    """Add the product `json`, the manifest, and `summary`, the few numbers of a build's table."""
+    with told_as_diagnostics(f"the manifest of kernel `{work.request.kernel}`", work.span):
+        _link(work)
+
+
+def _link(work: Work) -> None:
+    interface, proofs, schedule, launch, resources = (
+        work.data(name) for name in ("interface", "proofs", "schedule", "launch", "resources")
+    )
+    request = work.request
+    assert work.target is not None
+    resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
+    source, own = (
+        hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for part in (request.sources, request.compiler)
+    )
+    manifest: dict[str, Any] = {
+        "format": MANIFEST_FORMAT,
+        "kernel": request.kernel,
+        "entry": launch["entry"],
+        "arch": work.target.name,
+        "constants": interface["constants"],
+        "tensors": interface["tensors"],
+        "scalars": interface["scalars"],
+        "abi": launch["abi"],
+        "tensor_maps": launch["tensor_maps"],
+        "grid": interface["grid"],
+        "block": launch["block"],
+        "cluster": schedule["cluster"],
+        "schedule": schedule,
+        "dependent_launch": launch["dependent_launch"],
+        "launch_checks": proofs["launch_checks"],
+        "value_checks": proofs["value_checks"],
+        "no_alias": proofs["no_alias"],
+        "resources": resources,
+        "obligations": proofs["obligations"],
+        "unsafe": proofs["unsafe"],
+        "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
+        "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
+    }
+    manifest_from_json(manifest)
+    rungs: dict[str, int] = {}
+    for obligation in proofs["obligations"]:
+        rungs[obligation["rung"]] = rungs.get(obligation["rung"], 0) + 1
+    work.products["json"] = json_bytes(manifest)
+    summary = {
+        "resources": resources,
+        "proofs": rungs,
+        "unsafe": len(proofs["unsafe"]),
+        "notes": note_records(launch, work.products["spans"], resources["spill_bytes"]),
+    }
+    work.products["summary"] = json_bytes(summary)
+
+
+def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0) -> list[dict[str, Any]]:
+    """What makes a kernel slow, as plain data: code, message, span in the source (None where there is none) and fix. `launch`
+    and `spans` are the products; spills are told where there are `spilled` bytes."""
+    found: list[dict[str, Any]] = []
+    for note in launch["notes"]:
+        text = note["text"]
+        if note["kind"] == "spill":
+            if not spilled:
+                continue
+            text = f"{spilled} bytes of registers are kept in memory; the threads' largest share is of {text}"
+        place = source_of(spans, note["line"])
+        found.append({"code": NOTE_CODES[note["kind"]], "message": text, "span": place and asdict(place), "hint": note["hint"]})
+    return found
