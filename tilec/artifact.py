@@ -7,9 +7,12 @@ JSON of it, which `tilec.manifest_reader` reads.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tilec.ir.expr import Expr
+
+if TYPE_CHECKING:
+    from tilec.ir.core import Function
 
 MANIFEST_FORMAT: Final = 3
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
@@ -127,6 +130,19 @@ class Manifest:
     schedule: dict[str, Any] = field(default_factory=dict[str, Any])
     tensor_maps: tuple[TensorMapSpec, ...] = ()
     format: int = MANIFEST_FORMAT
+
+
+def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[ScalarSpec, ...]]:
+    """The tensors and the scalars that a kernel takes, in order."""
+    tensors: list[TensorSpec] = []
+    scalars: list[ScalarSpec] = []
+    for one in function.parameters:
+        if one.access is None:
+            scalars.append(ScalarSpec(one.name, one.value.tile.dtype.name))
+        else:
+            type_ = one.value.tensor
+            tensors.append(TensorSpec(one.name, one.access.value, type_.dtype.name, type_.dims, type_.strides, type_.align))
+    return tuple(tensors), tuple(scalars)
 
 
 def to_json(value: Any) -> Any:

@@ -108,31 +108,20 @@ def json_bytes(data: Any) -> bytes:
 
 
 def _tir(work: Work) -> dict[str, bytes]:
-    from tilec.artifact import ScalarSpec, TensorSpec, to_json
+    from tilec.artifact import parameter_specs, to_json
     from tilec.frontend import load_kernel
     from tilec.ir.printer import print_function
     from tilec.ir.spans import spans_json
-    from tilec.ir.types import TensorType
     from tilec.ir.verifier import verify
 
     root = Path(work.request.root)
     function = load_kernel(root / work.request.path, work.request.constants, root=root)
     _check_sources(work.request)
     verify(function)
-    tensors: list[TensorSpec] = []
-    scalars: list[ScalarSpec] = []
-    for parameter in function.parameters:
-        type_ = parameter.value.type
-        if isinstance(type_, TensorType):
-            assert parameter.access is not None
-            tensors.append(
-                TensorSpec(parameter.name, parameter.access.value, type_.dtype.name, type_.dims, type_.strides, type_.align)
-            )
-        else:
-            scalars.append(ScalarSpec(parameter.name, parameter.value.tile.dtype.name))
+    tensors, scalars = parameter_specs(function)
     interface = {
-        "tensors": to_json(tuple(tensors)),
-        "scalars": to_json(tuple(scalars)),
+        "tensors": to_json(tensors),
+        "scalars": to_json(scalars),
         "grid": to_json(function.grid),
         "constants": function.constants,
     }

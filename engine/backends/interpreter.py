@@ -29,7 +29,7 @@ from engine.models.config import ModelConfig
 from engine.models.rope import rope_table
 from engine.models.steps import model_step
 from tilec import frontend
-from tilec.artifact import ScalarSpec, TensorSpec, ValueCheck
+from tilec.artifact import ValueCheck, parameter_specs
 from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
@@ -211,12 +211,5 @@ class InterpreterBackend(Backend):
 def kernel_contract(function: Function) -> Contract:
     """What a kernel says of its parameters, as its artifact's manifest would. Its preconditions are left to the interpreter,
     which checks them when it runs the kernel."""
-    return Contract(
-        tuple(
-            TensorSpec(p.name, p.access.value, p.value.tensor.dtype.name, p.value.tensor.dims, None, p.value.tensor.align)
-            for p in function.parameters
-            if p.access is not None
-        ),
-        tuple(ScalarSpec(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None),
-        tuple(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values),
-    )
+    checks = (ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values)
+    return Contract(*parameter_specs(function), tuple(checks))

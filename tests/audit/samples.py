@@ -12,12 +12,11 @@ from typing import Any
 
 from tests import shipped
 from tests.bundle import samples
-from tilec.artifact import Manifest, ScalarSpec, TensorSpec, to_json
+from tilec.artifact import Manifest, parameter_specs, to_json
 from tilec.bundle_format import encode
 from tilec.ir.core import Function
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
-from tilec.ir.types import TensorType
 from tilec.manifest_reader import manifest_from_json
 from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
@@ -35,23 +34,13 @@ def text(name: str, **wanted: Any) -> str:
 def manifest_data(function: Function, tir: bytes, code: bytes, *, proven: bool = True) -> dict[str, Any]:
     """The manifest of a function as JSON data: with the prover's record, or with none where it would refuse."""
     data = samples.manifest(function.name, code, dict(function.constants))
-    tensors: list[TensorSpec] = []
-    scalars: list[ScalarSpec] = []
-    abi: list[dict[str, str]] = []
-    for parameter in function.parameters:
-        type_ = parameter.value.type
-        if isinstance(type_, TensorType):
-            assert parameter.access is not None
-            access = parameter.access.value
-            tensors.append(TensorSpec(parameter.name, access, type_.dtype.name, type_.dims, type_.strides, type_.align))
-            abi.append({"kind": "pointer", "name": parameter.name})
-        else:
-            scalars.append(ScalarSpec(parameter.name, parameter.value.tile.dtype.name))
+    tensors, scalars = parameter_specs(function)
+    abi = [{"kind": "pointer", "name": spec.name} for spec in tensors]
     abi += [{"kind": "stride" if name in function.strides else "dim", "name": name} for name in function.dims]
     abi += [{"kind": "scalar", "name": scalar.name} for scalar in scalars]
     data |= {
-        "tensors": to_json(tuple(tensors)),
-        "scalars": to_json(tuple(scalars)),
+        "tensors": to_json(tensors),
+        "scalars": to_json(scalars),
         "abi": abi,
         "tensor_maps": [],
         "grid": to_json(function.grid),

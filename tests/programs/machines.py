@@ -18,13 +18,12 @@ import numpy as np
 from tests.programs.error_bounds import run_bounded
 from tests.programs.generate import Program
 from tests.programs.launches import Array, arrays
-from tilec.artifact import Manifest, Resources, ScalarSpec, TensorSpec
+from tilec.artifact import Manifest, Resources, parameter_specs
 from tilec.codegen import ptx
 from tilec.diagnostics import CompileError
 from tilec.frontend import load_kernel
 from tilec.interpreter import Accesses, InterpreterError, run
 from tilec.ir.core import Access, Function
-from tilec.ir.types import TensorType
 from tilec.lowering import Lowered, lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import prepare
@@ -96,18 +95,9 @@ def lowered(program: Program, target: Target) -> Lowered:
 
 def manifest(function: Function, made: Lowered, target: Target) -> Manifest:
     """What a launch needs to know beside the PTX. Proofs and the CUBIN's resources are left out: nothing runs on a GPU."""
-    tensors: list[TensorSpec] = []
-    scalars: list[ScalarSpec] = []
-    for parameter in function.parameters:
-        kind = parameter.value.type
-        if isinstance(kind, TensorType):
-            assert parameter.access is not None
-            access = parameter.access.value
-            tensors.append(TensorSpec(parameter.name, access, kind.dtype.name, kind.dims, kind.strides, kind.align))
-        else:
-            scalars.append(ScalarSpec(parameter.name, parameter.value.tile.dtype.name))
+    tensors, scalars = parameter_specs(function)
     return Manifest(
-        kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tuple(tensors), scalars=tuple(scalars),
+        kernel=function.name, entry=made.entry, arch=target.name, constants={}, tensors=tensors, scalars=scalars,
         abi=made.abi, grid=function.grid, block=made.num_threads, cluster=1, dependent_launch=made.dependent_launch,
         launch_checks=(), value_checks=(), no_alias=(), resources=Resources(0, 0, 0, 0, made.dynamic_shared_bytes),
         obligations=(), unsafe=(), digests={}, toolchain={}, tensor_maps=made.tensor_maps,

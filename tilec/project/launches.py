@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
+from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, parameter_specs
 from tilec.ir.expr import Expr
-from tilec.ir.types import MAX_DIM, TensorType
+from tilec.ir.types import MAX_DIM
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function
@@ -64,19 +64,10 @@ class Contract:
     @staticmethod
     def of_function(function: Function, proofs: Proofs) -> Contract:
         """That of a proven kernel."""
-        tensors: list[TensorSpec] = []
-        scalars: list[ScalarSpec] = []
-        for one in function.parameters:
-            type_ = one.value.type
-            if isinstance(type_, TensorType):
-                access = one.access.value if one.access is not None else "in"
-                tensors.append(TensorSpec(one.name, access, type_.dtype.name, type_.dims, type_.strides, type_.align))
-            else:
-                scalars.append(ScalarSpec(one.name, one.value.tile.dtype.name))
+        tensors, scalars = parameter_specs(function)
         names = frozenset((*function.dims, *function.strides, *(spec.name for spec in scalars)))
         return Contract(
-            names, dict(function.constants), tuple(tensors), tuple(scalars), function.grid, proofs.launch_checks,
-            proofs.value_checks, 1,
+            names, dict(function.constants), tensors, scalars, function.grid, proofs.launch_checks, proofs.value_checks, 1,
         )  # fmt: skip
 
 
