@@ -12,9 +12,12 @@ import pytest
 
 from tests.shipped import ROOT
 from tilec.cli import commands
-from tilec.project.launches import Contract, launch_values, random_tensors
+from tilec.ir.core import Function
+from tilec.passes.prover import prove
+from tilec.passes.prover.prove import Proofs
+from tilec.project.launches import Contract, random_tensors, small_launches
 from tilec.project.scaffold import FILES, scaffold
-from tilec.project.trial import Question, trial
+from tilec.project.trial import Question, Trial, trials
 
 
 @pytest.fixture
@@ -29,6 +32,11 @@ def question(project: Path, **changes: Any) -> Question:
     path = project / "kernels_src/softmax.py"
     made = Question(path, project, {"E": "bf16", "N": 40}, {"T": 3}, reference=(path.with_name("reference.py"), "softmax"))
     return replace(made, **changes)
+
+
+def tried(question: Question) -> Trial:
+    (found,) = trials(question)
+    return found
 
 
 def test_a_new_project_is_proven_run_tested_and_built(
@@ -84,12 +92,27 @@ def test_run_tells_what_was_written_and_how_far_it_is_from_the_reference(
 def test_a_kernel_that_computes_something_else_is_wrong_at_its_worst_element(project: Path) -> None:
     path = project / "kernels_src/softmax.py"
     path.write_text(path.read_text().replace("- max(v, axis=1)[:, None]", "* 2"))
-    found = trial(question(project))
+    found = tried(question(project))
     assert not found.right
     (out,) = found.written
     assert out.error is not None and out.error > 1
     assert abs(out.found - out.expected) > 1.6e-2 * out.expected
-    assert trial(question(project, reference=None)).right  # nothing to compare with
+    assert tried(question(project, reference=None)).right  # nothing to compare with
+
+
+def test_all_launches_of_a_specialisation_rest_on_one_proof(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven: list[str] = []
+
+    def counted(function: Function) -> Proofs:
+        proven.append(function.name)
+        return prove(function)
+
+    monkeypatch.setattr("tilec.passes.prover.prove", counted)
+    found = trials(question(project, dims={}, seed=7, launches=3))
+    assert proven == ["softmax"]
+    assert all(one.right for one in found)
+    assert [one.seed for one in found] == [7, 8, 9]
+    assert len({tuple(one.values.items()) for one in found}) == 3
 
 
 @pytest.mark.parametrize(
@@ -108,7 +131,7 @@ def test_a_kernel_that_computes_something_else_is_wrong_at_its_worst_element(pro
 )
 def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: Path) -> None:
     (project / "kernels_src/reference.py").write_text(text)
-    found = trial(question(project))
+    found = tried(question(project))
     assert said in found.problem
     assert not found.right
 
@@ -117,19 +140,19 @@ def test_a_reference_that_cannot_be_used_is_told(text: str, said: str, project: 
 def test_a_large_element_excuses_nothing_at_the_others(large: str, project: Path) -> None:
     path = project / "kernels_src/reference.py"
     path.write_text(f"def softmax(x):\n    found = x.astype(float) * 7\n    found[0, 0] = {large}\n    return found\n")
-    (out,) = trial(question(project)).written
+    (out,) = tried(question(project)).written
     assert out.error is not None and out.error > 1
     kernel = project / "kernels_src/softmax.py"
     kernel.write_text(kernel.read_text().replace("weights / sum(weights, axis=1)[:, None]", "v * 7"))
-    (again,) = trial(question(project)).written
+    (again,) = tried(question(project)).written
     assert again.worst == (0, 0) and again.error is not None and again.error > 1  # all others are right
 
 
 def test_a_reference_chooses_its_tolerance(project: Path) -> None:
     path = project / "kernels_src/reference.py"
     path.write_text(path.read_text() + 'TOLERANCES = {"softmax": 1e-9}\n')
-    assert not trial(question(project)).right
-    assert trial(question(project, tolerance=(1e-2, None))).right
+    assert not tried(question(project)).right
+    assert tried(question(project, tolerance=(1e-2, None))).right
 
 
 @pytest.mark.parametrize(
@@ -230,11 +253,10 @@ def test_specialisations_are_chosen_over_all_entries_of_a_kernel(
 
 def test_values_of_a_launch_differ_by_number_and_hold_what_must_be_distinct() -> None:
     from tests import shipped
-    from tilec.passes.prover import prove
 
     function = shipped.load("kv_update")
     contract = Contract.of_function(function, prove(function))
-    found = [launch_values(contract, {}, number) for number in range(5)]
+    found = small_launches(contract, {})[:5]
     assert len({tuple(one.items()) for one in found}) == 5
     for one in found:
         slots = random_tensors(contract, one, 0)["slots"]

@@ -19,7 +19,7 @@ from tilec.cli.project import (
     toolchain,
 )  # fmt: skip
 from tilec.diagnostics import CompileError
-from tilec.project.launches import Contract, LaunchValuesError, given_values, launch_values, random_tensors
+from tilec.project.launches import Contract, LaunchValuesError, given_values, random_tensors, small_launches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +77,7 @@ def _emulated(ptx: str, manifest: Manifest, spans: bytes, root: Path, dims: str 
 
     contract = Contract.of_manifest(manifest)
     try:
-        values = launch_values(contract, given_values(dims))
+        values = small_launches(contract, given_values(dims))[0]
         report = emulate(ptx, manifest, random_tensors(contract, values, seed), values, seed=seed)
     except LaunchValuesError as error:
         return Answer(usage=str(error))

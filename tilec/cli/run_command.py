@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from tilec.diagnostics import CompileError, Diagnostic
 from tilec.limits import MAX_SOURCE_BYTES, read_file
 from tilec.project.buildfile import BuildFile, KernelEntry
 from tilec.project.launches import LaunchValuesError, given_values
-from tilec.project.trial import Question, Trial, Written, trial
+from tilec.project.models import Constant
+from tilec.project.trial import Question, Trial, Written, trials
 from tilec.workers.call import Call, calls
 
 PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial")
@@ -34,12 +34,12 @@ def run_command(
         raise UsageError(str(error)) from None
     where = _named_reference(reference, entry.name) if reference else _own_reference(build, entry.name)
     (values,) = entry.specialisations()
-    question = Question(build.kernels / f"{entry.name}.py", build.root, values, given, 0, seed, where, tolerance)
+    question = _question(build, entry, values, where, tolerance, dims=given, seed=seed)
     ((_, answer),) = calls([_call(entry, question)], 1, PRELOAD, say)
     if isinstance(answer, CompileError):
         print_diagnostics(answer.diagnostics, build.root)
         return status_of(answer.diagnostics)
-    found: Trial = answer
+    (found,) = answer
     if found.problem and not found.blocks:
         raise UsageError(found.problem)
     if as_json:
@@ -49,15 +49,15 @@ def run_command(
     return int(not found.right)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Tally:
     """The launches of one specialisation."""
 
     kernel: str
     constants: str
-    launches: int = 0
-    error: float = 0.0
-    status: str = "right"
+    launches: int
+    error: float
+    status: str
 
 
 def test_command(
@@ -66,36 +66,27 @@ def test_command(
 ) -> int:  # fmt: skip
     """Run several launches of every specialisation that has a reference; 1 where something differs or is refused."""
     build, entries = open_kernels(project, kernels, constants)
-    work: list[tuple[KernelEntry, Question, _Tally]] = []
+    work: list[tuple[KernelEntry, Question]] = []
     missing: list[str] = []
     for entry in entries:
         where = _own_reference(build, entry.name)
         if where is None:
             missing.append(entry.name)
             continue
-        own: dict[str, _Tally] = {}
-        for question in _questions(build, entry, launches, where, tolerance):
-            shown = " ".join(f"{name}={value}" for name, value in question.constants.items())
-            work.append((entry, question, own.setdefault(shown, _Tally(entry.name, shown))))
+        for values in entry.specialisations():
+            work.append((entry, _question(build, entry, values, where, tolerance, launches=launches)))
     if not work:
         hint = f"write `def {missing[0]}(...)` in `{build.kernels.name}/reference.py`" if missing else "name others"
         raise UsageError(f"no kernel here has a reference; {hint}")
     problems: list[Diagnostic] = []
-    found: dict[int, Trial] = {}
-    tasks = [_call(entry, question) for entry, question, _ in work]
-    for index, answer in calls(tasks, jobs or cores(), PRELOAD, say):
-        tally = work[index][2]
+    found: dict[int, tuple[Trial, ...]] = {}
+    for index, answer in calls([_call(*one) for one in work], jobs or cores(), PRELOAD, say):
         if isinstance(answer, CompileError):
-            tally.status = "refused"
             problems += [item for item in answer.diagnostics if item not in problems]
-            continue
-        tally.launches += 1
-        tally.error = max([tally.error, *(one.error or 0.0 for one in answer.written)])
-        if not answer.right and tally.status in ("right", "not compared"):
-            tally.status = "not compared" if answer.problem else "wrong"
-        found[index] = answer
-    told = [(work[index][0].name, work[index][1], found[index]) for index in sorted(found)]
-    tallies = list({id(tally): tally for _, _, tally in work}.values())
+        else:
+            found[index] = answer
+    told = [(work[index][0].name, work[index][1], one) for index in sorted(found) for one in found[index]]
+    tallies = [_tally(entry.name, question, found.get(index)) for index, (entry, question) in enumerate(work)]
     print_diagnostics(problems, build.root)
     if as_json:
         print(
@@ -111,18 +102,27 @@ def test_command(
     return status_of(problems) or int(any(tally.status != "right" for tally in tallies))
 
 
-def _questions(
-    build: BuildFile, entry: KernelEntry, launches: int, where: tuple[Path, str] | None,
-    tolerance: tuple[float | None, float | None],
-) -> Iterable[Question]:  # fmt: skip
+def _question(
+    build: BuildFile, entry: KernelEntry, values: dict[str, Constant], where: tuple[Path, str] | None,
+    tolerance: tuple[float | None, float | None], *, dims: dict[str, float] | None = None, seed: int = 0, launches: int = 1,
+) -> Question:  # fmt: skip
     path = build.kernels / f"{entry.name}.py"
-    for values in entry.specialisations():
-        for number in range(launches):
-            yield Question(path, build.root, values, {}, number, number, where, tolerance)
+    return Question(path, build.root, values, dims or {}, seed, launches, where, tolerance, entry.limits)
 
 
 def _call(entry: KernelEntry, question: Question) -> Call:
-    return Call(trial, (question,), f"a launch of kernel `{entry.name}`", entry.limits, entry.span)
+    return Call(trials, (question,), f"launching kernel `{entry.name}`", span=entry.span)
+
+
+def _tally(kernel: str, question: Question, found: tuple[Trial, ...] | None) -> _Tally:
+    """What became of a specialisation's launches; None where it was refused."""
+    shown = " ".join(f"{name}={value}" for name, value in question.constants.items())
+    if found is None:
+        return _Tally(kernel, shown, 0, 0.0, "refused")
+    wrong = any(not one.right and not one.problem for one in found)
+    status = "wrong" if wrong else "not compared" if any(one.problem for one in found) else "right"
+    error = max((one.error or 0.0 for launch in found for one in launch.written), default=0.0)
+    return _Tally(kernel, shown, len(found), error, status)
 
 
 def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
@@ -147,7 +147,7 @@ def _own_reference(build: BuildFile, kernel: str) -> tuple[Path, str] | None:
 
 def _as_json(kernel: str, question: Question, found: Trial) -> dict[str, Any]:
     return {
-        "kernel": kernel, "constants": dict(question.constants), "values": dict(found.values), "seed": question.seed,
+        "kernel": kernel, "constants": dict(question.constants), "values": dict(found.values), "seed": found.seed,
         "blocks": found.blocks, "right": found.right, "compared": question.reference is not None, "problem": found.problem,
         "written": [{name: _number(value) for name, value in asdict(one).items()} for one in found.written],
     }  # fmt: skip
@@ -161,7 +161,7 @@ def _number(value: Any) -> Any:
 def _lines(kernel: str, question: Question, found: Trial) -> list[str]:
     constants = " ".join(f"{name}={value}" for name, value in question.constants.items())
     values = " ".join(f"{name}={value:g}" for name, value in found.values.items())
-    lines = [f"{kernel}  {constants}  {values}  {found.blocks} blocks, inputs of seed {question.seed}".replace("    ", "  ")]
+    lines = [f"{kernel}  {constants}  {values}  {found.blocks} blocks, inputs of seed {found.seed}".replace("    ", "  ")]
     lines += [f"  {line}" for one in found.written for line in _told(one)]
     if found.problem:
         lines.append(f"  {found.problem}")

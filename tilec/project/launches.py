@@ -7,6 +7,7 @@ of tensors. Sizes are small, and reach past the edges of tiles where the contrac
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,9 +88,9 @@ def given_values(text: str | None) -> dict[str, float]:
     return values
 
 
-def launch_values(contract: Contract, given: dict[str, float], number: int = 0) -> dict[str, float]:
-    """Dims, strides and scalars: those given, and small ones that the launch checks allow, the best for a test first: another
-    `number`, another launch, where there is one. LaunchValuesError where none are found."""
+def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str, float]]:
+    """Dims, strides and scalars of one launch or more: those given, and small ones that the launch checks allow, the best for
+    a test first. LaunchValuesError where none are found."""
     floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
     names = contract.names
     for name, value in given.items():
@@ -105,7 +106,7 @@ def launch_values(contract: Contract, given: dict[str, float], number: int = 0) 
     random = np.random.default_rng(0)
     allowed: dict[tuple[int, ...], dict[str, int]] = {}
     for _ in range(_TRIALS):
-        env = {name: int(random.choice(sizes)) for name in sorted(names - floats)}
+        env = {name: sizes[random.integers(len(sizes))] for name in sorted(names - floats)}
         env |= {name: int(value) for name, value in given.items() if name not in floats}
         _contiguous(contract, env, given)
         _solve(contract, env, given)
@@ -116,8 +117,8 @@ def launch_values(contract: Contract, given: dict[str, float], number: int = 0) 
     if not allowed:
         raise LaunchValuesError("found no small sizes that the launch checks allow; give them with --dims")
     best = sorted(allowed.values(), key=lambda env: _rank(contract, env, tiles))
-    chosen = best[number % len(best)]
-    return {**chosen, **{name: given.get(name, 0.5) for name in floats}}
+    reals = {name: given.get(name, 0.5) for name in floats}
+    return [{**env, **reals} for env in best]
 
 
 def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
@@ -165,7 +166,7 @@ def _solve(contract: Contract, env: dict[str, int], given: dict[str, float]) -> 
                 break
 
 
-def random_tensors(contract: Contract, values: dict[str, float], seed: int) -> dict[str, NDArray[Any]]:
+def random_tensors(contract: Contract, values: Mapping[str, float], seed: int) -> dict[str, NDArray[Any]]:
     """Inputs at random within the value checks, as storage (bf16 and 8-bit floats as unsigned integers)."""
     env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
     random = np.random.default_rng([seed, 1])

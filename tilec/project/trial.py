@@ -1,9 +1,9 @@
-"""One launch of a kernel on the interpreter, beside its reference: what `tilec run` and `tilec test` do in a worker.
+"""Launches of a kernel on the interpreter, beside its reference: what `tilec run` and `tilec test` do in a worker.
 
 In: a kernel file at one specialisation, and where its reference is: a function of NumPy arrays named like the kernel, whose
 parameters are named like the kernel's inputs, scalars, dims or constants (in any case), and which returns what it writes,
-in the order of its parameters; its file may have a table `TOLERANCES` of relative tolerances by kernel. Out: a `Trial`, plain
-data. The kernel is proven first. A reference is Python, and is executed.
+in the order of its parameters; its file may have a table `TOLERANCES` of relative tolerances by kernel. Out: a `Trial` of each
+launch, plain data. The kernel is proven first. A reference is Python, and is executed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec import progress
 from tilec.artifact import TensorSpec
-from tilec.project.launches import Contract, LaunchValuesError, launch_values, random_tensors
+from tilec.progress import DEFAULT_LIMITS, Limits
+from tilec.project.launches import Contract, LaunchValuesError, random_tensors, small_launches
 from tilec.project.models import Constant
+
+if TYPE_CHECKING:
+    from tilec.ir.core import Function
 
 Array = NDArray[Any]
 
@@ -41,17 +46,18 @@ OUTLIER: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to run. `number` chooses sizes where `dims` leaves them open, `seed` the inputs; `tolerance` (relative, absolute)
-    replaces `TOLERANCES`."""
+    """What to run: `launches` of other sizes, where `dims` leaves them open, and other inputs, from `seed` on. `tolerance`
+    (relative, absolute) replaces `TOLERANCES`; `limits` are of the proof, and of each launch."""
 
     path: Path
     root: Path
     constants: Mapping[str, Constant]
     dims: Mapping[str, float]
-    number: int = 0
     seed: int = 0
+    launches: int = 1
     reference: tuple[Path, str] | None = None
     tolerance: tuple[float | None, float | None] = (None, None)
+    limits: Limits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +77,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of it; `problem` says why there is nothing to compare."""
+    """What became of a launch; `problem` says why there is nothing to compare."""
 
     values: Mapping[str, float]
+    seed: int
     blocks: int = 0
     written: tuple[Written, ...] = ()
     problem: str = ""
@@ -84,20 +91,31 @@ class Trial:
         return not self.problem and all(one.error is None or one.error <= 1 for one in self.written)
 
 
-def trial(question: Question) -> Trial:
-    """Prove, launch, compare. CompileError where the kernel is refused."""
+def trials(question: Question) -> tuple[Trial, ...]:
+    """Prove once; launch and compare. CompileError where the kernel is refused."""
     from tilec.frontend import load_kernel
-    from tilec.interpreter import InterpreterError, run
     from tilec.passes.prover import prove
 
-    function = load_kernel(question.path, question.constants, root=question.root)
-    contract = Contract.of_function(function, prove(function))
-    try:
-        values = launch_values(contract, dict(question.dims), question.number)
-    except LaunchValuesError as error:
-        return Trial({}, problem=str(error))
+    kernel = f"kernel `{question.path.stem}`"
+    with progress.stage(f"the proof of {kernel}", question.limits):
+        function = load_kernel(question.path, question.constants, root=question.root)
+        contract = Contract.of_function(function, prove(function))
+        try:
+            sizes = small_launches(contract, dict(question.dims))
+        except LaunchValuesError as error:
+            return (Trial({}, question.seed, problem=str(error)),)
+    found: list[Trial] = []
+    for number in range(question.launches):
+        with progress.stage(f"a launch of {kernel}", question.limits):
+            found.append(_trial(question, function, contract, sizes[number % len(sizes)], question.seed + number))
+    return tuple(found)
+
+
+def _trial(question: Question, function: Function, contract: Contract, values: Mapping[str, float], seed: int) -> Trial:
+    from tilec.interpreter import InterpreterError, run
+
     integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
-    storage = random_tensors(contract, values, question.seed)
+    storage = random_tensors(contract, values, seed)
     arrays = {spec.name: _shaped(spec, storage[spec.name], integers) for spec in contract.tensors}
     before = {name: array.copy() for name, array in arrays.items()}
     scalars = {spec.name: values[spec.name] for spec in contract.scalars}
@@ -106,18 +124,18 @@ def trial(question: Question) -> Trial:
     try:
         run(function, arrays, scalars, dims=given)
     except InterpreterError as error:  # a fault of the prover, or of the sizes chosen
-        return Trial(values, blocks, problem=f"the interpreter stopped: {error}")
+        return Trial(values, seed, blocks, problem=f"the interpreter stopped: {error}")
     outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
     if question.reference is None:
-        return Trial(values, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
+        return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
     try:
         expected, relative = _reference(*question.reference, _inputs(contract, before, values), len(outputs))
     except NoReference as error:
-        return Trial(values, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
+        return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
     tolerance = (relative if question.tolerance[0] is None else question.tolerance[0], question.tolerance[1])
     compared = [_compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
     problem = next((one for one in compared if isinstance(one, str)), "")
-    return Trial(values, blocks, tuple(one for one in compared if isinstance(one, Written)), problem)
+    return Trial(values, seed, blocks, tuple(one for one in compared if isinstance(one, Written)), problem)
 
 
 def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
