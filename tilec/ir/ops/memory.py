@@ -120,40 +120,38 @@ class WriteOp(MemoryOp):
         return self.mask
 
 
+class VectorOp(MemoryOp):
+    """Base of loads and stores, beside `ReadOp` or `WriteOp`: accesses of a box. `vector` is how many bytes a thread
+    may move at once, as the layout pass proved from alignment; 0 before it ran."""
+
+    vector: int
+
+    @property
+    def offsets(self) -> list[Value]:
+        return self.places
+
+    def verify(self) -> None:
+        super().verify()
+        self.require(self.vector in _VECTORS, f"an access moves no {self.vector} bytes at once")
+
+
 @dataclass(eq=False, kw_only=True)
-class Load(ReadOp, opcode="load", effect=Effect.READ):
+class Load(VectorOp, ReadOp, opcode="load", effect=Effect.READ):
     """Read the box `[offset_k, offset_k + shape_k)` of a tensor. Operands: tensor, one i32/i64 scalar offset (in elements)
-    per axis. `vector` is how many bytes a thread may move at once, as the layout pass proved from alignment; 0 before it
-    ran."""
+    per axis."""
 
     pad: float | None = None
     unsafe: int | None = None
     vector: int = 0
 
-    @property
-    def offsets(self) -> list[Value]:
-        return self.places
-
-    def verify(self) -> None:
-        super().verify()
-        self.require(self.vector in _VECTORS, f"an access moves no {self.vector} bytes at once")
-
 
 @dataclass(eq=False, kw_only=True)
-class Store(WriteOp, opcode="store", effect=Effect.WRITE):
-    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets. `vector` is as for a load."""
+class Store(VectorOp, WriteOp, opcode="store", effect=Effect.WRITE):
+    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets."""
 
     mask: bool = False
     unsafe: int | None = None
     vector: int = 0
-
-    @property
-    def offsets(self) -> list[Value]:
-        return self.places
-
-    def verify(self) -> None:
-        super().verify()
-        self.require(self.vector in _VECTORS, f"an access moves no {self.vector} bytes at once")
 
 
 @dataclass(eq=False, kw_only=True)
