@@ -24,7 +24,7 @@ from tilec.project.closed_world import as_json as world_json
 from tilec.project.driver import build_project
 from tilec.project.plan import artifact_name
 from tilec.project.report import as_json as to_json
-from tilec.project.report import diagnostic_json, note_records, notes, progress, summary_line, table
+from tilec.project.report import diagnostic_json, named_notes, notes, progress, summary_line, table
 
 
 def build_command(
@@ -73,7 +73,7 @@ def build_command(
         for result in built.results:
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
-    told = notes(note_records(result for result in built.results if deny or result.status == "built"))
+    told = notes(named_notes(result for result in built.results if deny or result.status == "built"))
     print_diagnostics(told, build.root)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))

@@ -68,7 +68,7 @@ def check_command(
                 seen.add(mark)
                 diagnostics.append(one)
         results.append(record_of(group, outcomes, proofs=proofs, schedule=schedule))
-    told = notes(_note_records(groups, found))
+    told = notes(_named_notes(groups, found))
     print_diagnostics([*diagnostics, *told], build.root)
     if as_json:
         errors, slow = ([diagnostic_json(item, build.root) for item in items] for items in (diagnostics, told))
@@ -79,7 +79,7 @@ def check_command(
     return status_of(diagnostics) or int(bool(deny and told))
 
 
-def _note_records(
+def _named_notes(
     groups: list[list[Planned]], found: dict[tuple[int, int], Outcome]
 ) -> list[tuple[str, dict[str, Any]]]:  # fmt: skip
     """The notes of all that was proven, with whose they are."""

@@ -90,7 +90,8 @@ def summary_line(built: BuildResult, seconds: float) -> str:
 
 
 def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
-    """What is slower than it could be, alike ones once. In: names of artifacts, and of each a record of `note_records`."""
+    """What is slower than it could be, alike ones once. In: names of artifacts, and of each a record of
+    `tilec.link.note_records`."""
     found: dict[tuple[str, str], list[str]] = {}
     first: dict[tuple[str, str], Mapping[str, Any]] = {}
     for name, record in records:
@@ -109,7 +110,7 @@ def notes(records: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Diagnostic]:
     ]  # fmt: skip
 
 
-def note_records(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]]:
+def named_notes(results: Iterable[Result]) -> list[tuple[str, Mapping[str, Any]]]:
     """The notes of built artifacts, with whose they are."""
     return [
         (f"{result.planned.name} {result.planned.target}", record)
@@ -152,7 +153,7 @@ def as_json(built: BuildResult, seconds: float, root: Path | None = None) -> dic
         ],
         "cache": built.counts.counts,
         "errors": [diagnostic_json(item, root) for item in built.diagnostics],
-        "notes": [diagnostic_json(item, root) for item in notes(note_records(built.results))],
+        "notes": [diagnostic_json(item, root) for item in notes(named_notes(built.results))],
     }
 
 
