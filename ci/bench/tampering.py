@@ -31,8 +31,8 @@ from tests.signing import scene  # noqa: E402
 from tests.signing.campaign import as_json, run  # noqa: E402
 from tests.signing.families import FAMILIES  # noqa: E402
 from tilec.bundle.sign import signed_envelopes, statements  # noqa: E402
+from tilec.regular_file import read_regular  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
-from tilec.runtime.regular_file import read_regular  # noqa: E402
 from tilec.runtime.signatures import authenticate  # noqa: E402
 from tilec.runtime.trust import Trust, TrustedKey  # noqa: E402
 from tilec.signature_format import encode_sidecar, sidecar_path  # noqa: E402

@@ -1,6 +1,6 @@
 """Files that change while they are read, and after: the moment is one call of the reader to the system, chosen by seed.
 
-The reader's calls are counted (`os` as `tilec.runtime.regular_file` sees it is another object meanwhile), so that every moment
+The reader's calls are counted (`os` as `tilec.regular_file` sees it is another object meanwhile), so that every moment
 between two of them can be met, and the same one again. What comes out must be a refusal or the sound bundle.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.signing.scene import NAME, SIDECAR, Scene
-from tilec.runtime import open_bundle, regular_file
+from tilec import regular_file
+from tilec.runtime import open_bundle
 
 CALLS = ("open", "fstat", "pread", "read", "close")
 

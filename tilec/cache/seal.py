@@ -13,14 +13,15 @@ import hashlib
 import hmac
 import os
 import secrets
-import stat
 from pathlib import Path
 from typing import Final
 
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.regular_file import USED_BY_OTHERS, read_regular
 
 KEY_FILE: Final = "TILEC_CACHE_KEY_FILE"
-SHORTEST, LONGEST = 32, 4096  # bytes of a key file
+SHORTEST, LONGEST = 32, 4096  # bytes of a key
+LARGEST_FILE: Final = LONGEST + 64
 
 
 class Sealer:
@@ -70,21 +71,15 @@ def _create(path: Path) -> None:
 
 
 def _read(path: Path) -> bytes:
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    with open(handle, "rb", buffering=0) as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise _refused(path, "is not a plain file")
-        if status.st_uid not in (0, os.geteuid()):
-            raise _refused(path, "belongs to another user")
-        if status.st_mode & 0o077:
-            raise _refused(path, f"may be read or written by others (mode {stat.S_IMODE(status.st_mode):04o})")
-        secret = (file.read(LONGEST + 1) or b"").strip()
+    try:
+        secret = read_regular(path, LARGEST_FILE, forbidden_mode=USED_BY_OTHERS).strip()
+    except ValueError as error:
+        raise _refused(path, str(error)) from None
     if not SHORTEST <= len(secret) <= LONGEST:
         raise _refused(path, f"holds {len(secret)} bytes; a key has {SHORTEST} to {LONGEST}")
     return secret
 
 
 def _refused(path: Path, why: str) -> CompileError:
-    hint = f"`chmod 600` a file of your own outside the store, or name one in `{KEY_FILE}` that does not exist yet"
+    hint = f"name a file of your own outside the store in `{KEY_FILE}`, or one that does not exist yet"
     return CompileError(Diagnostic("E0712", f"the key file `{path}` {why}", hint=hint))

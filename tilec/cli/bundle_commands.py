@@ -35,7 +35,7 @@ def with_sidecar(bundle: Bundle) -> tuple[bytes, bytes]:
     """The bytes of a verified bundle's file, and of the attestations beside it, empty where there are none; CompileError E0703
     where they cannot be read, E0705 where the file is another one meanwhile."""
     from tilec.bundle_format import MAX_FILE
-    from tilec.runtime.regular_file import read_regular
+    from tilec.regular_file import read_regular
     from tilec.signature_format import MAX_SIDECAR, sidecar_path
 
     try:

@@ -145,7 +145,7 @@ def _files(bundle: Bundle, project: str | None) -> dict[str, str]:
 
 def _before(place: Path) -> list[Envelope]:
     """The envelopes of a sidecar that is there; CompileError E0714 where it is none."""
-    from tilec.runtime.regular_file import read_regular
+    from tilec.regular_file import read_regular
     from tilec.signature_format import MAX_SIDECAR
 
     hint = "move it away to sign the bundle anew"
@@ -176,7 +176,7 @@ def _keys_module() -> Any:
 
 def _signer(path: Path) -> FileSigner:
     """The signer of a private key's file; CompileError E0716 where it cannot be used."""
-    from tilec.runtime.regular_file import USED_BY_OTHERS, read_regular
+    from tilec.regular_file import USED_BY_OTHERS, read_regular
 
     keys = _keys_module()
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header, expand
 from tilec.cubin_image import Image, check_image, read_image
+from tilec.regular_file import read_regular
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
 from tilec.runtime.device import Device
 from tilec.runtime.errors import BundleError
 from tilec.runtime.kernel import Kernel
-from tilec.runtime.regular_file import read_regular
 from tilec.runtime.trust_place import find_trust
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from tilec.artifact import Manifest
 from tilec.cubin_image import check_image
 from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
 from tilec.manifest_reader import manifest_from_json
+from tilec.regular_file import read_regular
 from tilec.runtime.contract import Checked, Launch, check_launch
 from tilec.runtime.device import Device
 from tilec.runtime.driver import Driver
 from tilec.runtime.errors import LaunchError
-from tilec.runtime.regular_file import read_regular
 from tilec.runtime.scalars import pack_scalar
 from tilec.runtime.tensor_maps import TensorMaps
 from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back

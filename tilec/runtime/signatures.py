@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilec.regular_file import read_regular
 from tilec.runtime.errors import BundleError, shown
-from tilec.runtime.regular_file import read_regular
 from tilec.runtime.trust import Trust, TrustedKey, signing_keys
 from tilec.signature_format import (
     MAX_SIDECAR,

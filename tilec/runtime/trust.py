@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tilec.bundle_format import MODEL
 from tilec.limits import LONG_KEY, MAX_KEY_PARTS
+from tilec.regular_file import WRITTEN_BY_OTHERS, read_regular
 from tilec.runtime.errors import BundleError, shown
-from tilec.runtime.regular_file import WRITTEN_BY_OTHERS, read_regular
 
 if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey

@@ -16,11 +16,11 @@ import hashlib
 import hmac
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.regular_file import USED_BY_OTHERS, WRITTEN_BY_OTHERS, read_regular
 
 KEY_FILE: Final = "TILEC_REMOTE_KEY_FILE"
 SHORTEST, LONGEST = 32, 4096  # bytes of a secret
@@ -133,20 +133,15 @@ def read_key() -> bytes:
         return b""
     path = Path(given).absolute()
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        data = read_regular(path, LARGEST_FILE, forbidden_mode=WRITTEN_BY_OTHERS).strip()
+        if not _only_public(data):
+            data = read_regular(path, LARGEST_FILE, forbidden_mode=USED_BY_OTHERS).strip()
     except OSError as error:
         raise refused(f"cannot be read: {error.strerror or error}") from None
-    with open(handle, "rb", buffering=0) as file:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise refused("is not a plain file")
-        data = (file.read(LARGEST_FILE + 1) or b"").strip()
-    if status.st_uid not in (0, os.geteuid()):
-        raise refused("belongs to another user")
+    except ValueError as error:
+        raise refused(str(error)) from None
     if PEM in data and not data.startswith(PEM):
         raise refused("holds a PEM block behind something else; a PEM file begins with its first block")
-    if status.st_mode & (0o022 if _only_public(data) else 0o077):
-        raise refused(f"may be read or written by others (mode {stat.S_IMODE(status.st_mode):04o})")
     if not SHORTEST <= len(data) <= (LARGEST_FILE if data.startswith(PEM) else LONGEST):
         raise refused(f"holds {len(data)} bytes; a secret has {SHORTEST} to {LONGEST}")
     return data
