@@ -18,8 +18,8 @@ from typing import Final
 
 VOCABULARY: Final = (
     "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step", "mlir",
-    "atoms", "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file", "signature_format", "signing_keys",
-    "cubin_image", "schedule", "shipped",
+    "atoms", "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file", "signature_format",
+    "temporary_files", "signing_keys", "cubin_image", "schedule", "shipped",
 )  # fmt: skip
 STAGES: Final = (
     "workers",
@@ -50,7 +50,8 @@ SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
 NO_COMPILER: Final = (
     "__init__", *VOCABULARY[:6], "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file",
-    "signature_format", "signing_keys", "cubin_image", "runtime", "registry", "finder", "target", "ir", "step",
+    "signature_format", "temporary_files", "signing_keys", "cubin_image", "runtime", "registry", "finder", "target", "ir",
+    "step",
 )  # fmt: skip
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_MANIFEST, MODEL, SUFFIX
-from tilec.cache import sweep
 from tilec.cache.location import check_private, create, store_root
 from tilec.diagnostics import CompileError
 from tilec.registry.parts import is_for
 from tilec.runtime import BundleError, open_bundle
 from tilec.strict_json import parse
+from tilec.temporary_files import sweep
 
 if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource

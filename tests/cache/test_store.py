@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from tilec.cache import FileDigests, Store, files, key_of, reasons, sweep, write_atomically
+from tilec.cache import FileDigests, Store, files, key_of, reasons, write_atomically
 from tilec.cache import store as store_module
 from tilec.cache.folder import Folder
 from tilec.cache.maintain import clean, prune, size, verify
 from tilec.cache.record import entry_text, parse_entry
 from tilec.cache.seal import Sealer
 from tilec.diagnostics import CompileError
+from tilec.temporary_files import sweep
 
 KEY = key_of("ptx", {"input": "x"})
 

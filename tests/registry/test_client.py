@@ -16,7 +16,6 @@ import pytest
 from tests.registry.server import BLOBS, Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
-from tilec.cache import sweep
 from tilec.cli.commands import run
 from tilec.finder import checked
 from tilec.registry import oci
@@ -28,6 +27,7 @@ from tilec.registry.push import Pushed, Shipment, push
 from tilec.registry.reference import read_reference
 from tilec.registry.upload import upload
 from tilec.runtime import BundleError, open_bundle
+from tilec.temporary_files import sweep
 
 LIMITS = Limits(attempts=4, pause_seconds=0)
 BASIC = "Basic " + base64.b64encode(b"user:password").decode()
@@ -259,7 +259,7 @@ def test_what_killed_pulls_left_is_swept_and_nothing_else(tmp_path: Path, monkey
     def lives(process: int) -> bool:
         return False
 
-    monkeypatch.setattr("tilec.cache.files._lives", lives)
+    monkeypatch.setattr("tilec.temporary_files._lives", lives)
     with served(Registry()) as place:
         pushed(place, sidecar("a"))
         assert run(["bundle", "pull", f"{place}:v1", "-o", str(tmp_path), "--trust", "none"]) == 0

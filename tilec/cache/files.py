@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
-import re
-import secrets
 import stat
 import time
 from collections.abc import Iterable
@@ -22,9 +19,8 @@ from typing import Any
 
 from tilec.cache.notes import Notes, read_json
 from tilec.progress import scratch
-from tilec.signature_format import SIDECAR
+from tilec.temporary_files import locked, temporary_name
 
-_TEMPORARY = re.compile(rf"\.tmp-([1-9][0-9]{{0,9}})-[0-9a-f]{{16}}(?:{re.escape(SIDECAR)})?", re.ASCII)
 SETTLED_NS = 50_000_000  # a file changed this recently may change again within one tick of the file system's clock
 LARGEST_FILE = 1 << 28  # bytes
 MOST_REMEMBERED = 20_000  # files per note
@@ -33,12 +29,10 @@ MOST_REMEMBERED = 20_000  # files per note
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace `path` by `data`: readers see the old bytes or all of the new ones. OSError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    name = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
+    name = temporary_name(path)
     with scratch(str(name.absolute())):  # before it exists, so that whoever kills us knows of it
         try:
-            with open(name, "xb") as file:
-                with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with locked(name) as file:
                 file.write(data)
                 if durable:
                     file.flush()
@@ -49,35 +43,6 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             with contextlib.suppress(OSError):
                 name.unlink()
             raise
-
-
-def sweep(folder: Path) -> None:
-    """Remove what `write_atomically` or a pull left in a folder when it was killed. A file is somebody's while it is locked,
-    wherever they are, and while the process that its name tells lives here, which may be about to lock it."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            found = _TEMPORARY.fullmatch(name)
-            if found is not None and not _lives(int(found[1])):
-                _remove_unlocked(folder / name)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _remove_unlocked(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb", buffering=0) as file:
-            if stat.S_ISREG(os.fstat(handle).st_mode):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
 
 
 class FileDigests:

@@ -66,12 +66,12 @@ def pull_command(
     source: str, arch: str | None, model: str | None, output: str | None, trust: str | None, *, plain_http: bool, as_json: bool
 ) -> int:  # fmt: skip
     """Pull bundles into a folder, and print one line for each."""
-    from tilec.cache import sweep
     from tilec.finder import checked, own_bundles_folder
     from tilec.registry.client import Client
     from tilec.registry.errors import RegistryError
     from tilec.registry.pull import Wanted, pull
     from tilec.runtime import BundleError
+    from tilec.temporary_files import sweep
 
     reference = _reference(source)
     targets = chosen_targets(arch)

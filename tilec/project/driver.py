@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tilec.cache import FileDigests, Store, reasons, sweep
+from tilec.cache import FileDigests, Store, reasons
 from tilec.cache.notes import read_json, read_texts, text_list
 from tilec.cache.statistics import LOCAL, Statistics
 from tilec.diagnostics import CompileError, Diagnostic, Label
@@ -20,6 +20,7 @@ from tilec.project.plan import Planned, Refusal, digests_note, is_artifact_name,
 from tilec.project.worker import BUILD_PRELOAD
 from tilec.project.worker import run as run_task
 from tilec.target import Target
+from tilec.temporary_files import sweep
 from tilec.workers.scheduler import run as run_tasks
 from tilec.workers.worker import Runner
 

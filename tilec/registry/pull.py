@@ -9,14 +9,12 @@ stands without the attestations that came with it. A blob that two bundles share
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
-import secrets
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final, cast
 
 from tilec.bundle_format import HEADER, MAX_MANIFEST, SUFFIX, TRAILER
 from tilec.bundle_format import MODEL as MODEL_NAME
@@ -27,6 +25,7 @@ from tilec.registry.oci import Descriptor, Document
 from tilec.registry.parts import Frame, frame_of, is_for
 from tilec.signature_format import MAX_SIDECAR, sidecar_path
 from tilec.strict_json import parse
+from tilec.temporary_files import locked, temporary_name
 
 MAX_CONFIG: Final = 1 << 14
 """Bytes of the numbers of a model, in an annotation."""
@@ -142,14 +141,14 @@ def _pull_one(
     frame = _frame(client, document)
     path = folder / name
     with _temporary(path) as temporary, contextlib.ExitStack() as held:
-        file = held.enter_context(_locked(temporary))
+        file = held.enter_context(locked(temporary))
         places = _write(client, document, frame, file.fileno(), shared)
         if _seal(file.fileno(), frame.size) != sha256:
             raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
         os.fsync(file.fileno())
         attestations = _attestations(client, digest)
         if attestations:
-            _put(held.enter_context(_locked(sidecar_path(temporary))).fileno(), 0, attestations)
+            _put(held.enter_context(locked(sidecar_path(temporary))).fileno(), 0, attestations)
         check(temporary, arch)
         if attestations:
             sidecar_path(temporary).replace(sidecar_path(path))
@@ -261,19 +260,10 @@ def _left(client: Client, room: int, wanted: Collection[Descriptor], subject: st
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Generator[Path]:
-    """A name beside `path` that nobody else has; whatever still has it at the end, or the sidecar's of it, is removed."""
-    name = path.with_name(f".tmp-{os.getpid()}-{secrets.token_hex(8)}")
+    """A temporary name; whatever still has it at the end, or the sidecar's of it, is removed."""
+    name = temporary_name(path)
     try:
         yield name
     finally:
         name.unlink(missing_ok=True)
         sidecar_path(name).unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Generator[BinaryIO]:
-    """A new file, locked as long as it is open: nobody takes it for one of a pull that was killed (`tilec.cache.sweep`)."""
-    with open(path, "x+b") as file:
-        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield file
