@@ -1,23 +1,20 @@
-"""What the prover must be able to see: each kernel or fact here rests on one rule that makes it accept more, never less.
+"""What the prover must be able to see: each fact here rests on one rule that makes it accept more, never less.
 
 A prover that refuses everything is sound. The other tests catch one that accepts too much; these catch one that has forgotten a
-rule: a small kernel that is right for one reason, the rung and the facts that its proof needs, a range that is as narrow as it
-is, a question that is not asked because it has no answer.
+rule: the rung and the facts that a proof needs, a range that is as narrow as it is, a question that is not asked because it has
+no answer. Kernels that need one rule are in `test_accepted_kernels.py`.
 """
 
 from __future__ import annotations
 
 import random
 from itertools import product
-from pathlib import Path
 
 import pytest
 
 from tests.passes.builder import Access, Kernel, binary, cdiv, const, sym
-from tilec.diagnostics import CompileError
-from tilec.frontend import load_kernel
 from tilec.ir import ops
-from tilec.ir.core import Function, Parameter, Value
+from tilec.ir.core import Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.range_facts import Range, arithmetic, between, exactly
 from tilec.ir.types import TileType, boolean, i32
@@ -30,7 +27,6 @@ from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver, evaluator, system
 from tilec.passes.prover.ladder import Ladder, Refusal
 from tilec.passes.prover.nonlinear import Case
-from tilec.passes.prover.prove import Proofs
 from tilec.passes.prover.terms import Formula, Kind
 
 # Ranges
@@ -337,95 +333,3 @@ def test_each_proof_is_recorded() -> None:
         ("wrap", "end of load from `x`"),
         ("wrap", "end of store to `out`"),
     ]
-
-
-# Kernels that are right for one reason
-
-HEAD = '''
-import tilec
-from tilec import Const, Dim, In, InOut, Out, Scratch, bid, f32, full, grid, i32, load, requires, store, unsafe, values, zeros
-
-class N(Dim):
-    """length"""
-
-class M(Dim):
-    """width"""
-
-@tilec.kernel
-'''
-
-ACCEPTED = {
-    # an index in an `unsafe` block is exact where intervals say that it cannot wrap: the coverage of `out` needs it
-    "unsafe_index": """
-def k(out: Out[f32, 128]):
-    grid(16)
-    with unsafe("sixteen blocks of eight"):
-        store(out, bid(0) * 8, full((8,), 1.0, f32))
-""",
-    # of two accesses of which one is in an `unsafe` block nothing is to be proven
-    "unsafe_and_safe": """
-def k(out: InOut[f32, N], n: i32):
-    grid(N)
-    with unsafe("n is N - 1 and block N - 1 alone writes it"):
-        store(out, n, full((1,), 1.0, f32), mask=True)
-    store(out, bid(0), full((1,), 2.0, f32))
-""",
-    # a mask of what may be 0 is between 0 and the mask
-    "mask_of_data": """
-def k(ids: In[i32, N], table: In[f32, 8], out: Out[f32, N]):
-    grid(N)
-    row = bid(0)
-    store(out, row, load(table, load(ids, row) & 7, shape=(1,)))
-""",
-    # a shift of data by all bits but the sign is 0 or -1
-    "sign_of_data": """
-def k(ids: In[i32, N], table: In[f32, 2], out: Out[f32, N]):
-    grid(N)
-    row = bid(0)
-    store(out, row, load(table, (load(ids, row) >> 31) + 1, shape=(1,)))
-""",
-    # a divisor that was divided by is positive, behind the division
-    "divisor": """
-def k(x: In[f32, M], out: Out[f32, N], n: i32):
-    grid(N)
-    requires(n >= 1)
-    requires(n <= M)
-    row = bid(0)
-    store(out, row, load(x, row % n, shape=(1,)))
-""",
-    # what is computed from memory that changes is one value within one turn of a loop
-    "written_and_read_in_one_turn": """
-def k(part: Scratch[f32, N, 64], at: InOut[i32, N], out: Out[f32, N]):
-    grid(N)
-    row = bid(0)
-    total = zeros((1,), f32)
-    for turn in range(3):
-        place = load(at, row) & 63
-        store(part, (row, place), full((1, 1), 1.0, f32))
-        total = total + load(part, (row, place), shape=(1, 1)).reshape((1,))
-    store(out, row, total)
-""",
-}
-
-
-def function(tmp_path: Path, text: str) -> Function:
-    path = tmp_path / "k.py"
-    path.write_text(HEAD + text.lstrip("\n"), encoding="utf-8")
-    return load_kernel(path, {}, root=tmp_path)
-
-
-def proofs(tmp_path: Path, text: str) -> Proofs:
-    try:
-        return prove(function(tmp_path, text))
-    except CompileError as refused:
-        pytest.fail("\n".join(f"{d.code}: {d.message}" for d in refused.diagnostics))
-
-
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_it_is_accepted(name: str, tmp_path: Path) -> None:
-    assert proofs(tmp_path, ACCEPTED[name]).obligations
-
-
-def test_a_proof_names_no_fact_that_a_division_before_it_gives(tmp_path: Path) -> None:
-    found = [o for o in proofs(tmp_path, ACCEPTED["divisor"]).obligations if o.property == "bounds" and "x" in o.subject]
-    assert [o.facts for o in found] == [("requires(n <= M)",)]
