@@ -113,8 +113,12 @@ def test_who_does_not_prove_its_name_is_refused(
     assert all(asked.method != "GET" for asked in stocked[0].asked)
 
 
-def test_a_proxy_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://user:secret@proxy.invalid:notaport")
+@pytest.mark.parametrize(
+    "proxy", ["http://user:secret@proxy.invalid:notaport", "https://user:secret@proxy.invalid", "socks5://h:1"]
+)
+def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is not spoken to is not passed by either."""
+    monkeypatch.setenv("https_proxy", proxy)
     found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
     assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
 

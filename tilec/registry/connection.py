@@ -129,18 +129,18 @@ class _Wire(http.client.HTTPConnection):
 
 def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
     """The proxy that `https_proxy` and `no_proxy` say; plain http is for this machine or a network of one's own. RegistryError
-    E0731 where that is no address."""
+    E0731 where that is no address, or one of a proxy that is not spoken to by plain http."""
     found = urllib.request.getproxies().get("https") if address.scheme == "https" else None
     if not found or urllib.request.proxy_bypass(address.host):
         return None
     try:
         proxy = urllib.parse.urlsplit(found if "://" in found else f"http://{found}")
-        if proxy.port == 0:
-            raise ValueError("it is no port")
+        if proxy.port == 0 or proxy.scheme != "http" or not proxy.hostname:
+            raise ValueError("it is none of a proxy that is spoken to by http")
     except ValueError:  # the text is not shown, as a password may be in it
-        hint = "write `http://HOST:PORT`, or unset it"
-        raise RegistryError("E0731", "`https_proxy` is no address of a proxy", hint) from None
-    return proxy if proxy.scheme == "http" and proxy.hostname else None
+        hint = "write `http://HOST:PORT`, unset it, or put the registry's host into `no_proxy`"
+        raise RegistryError("E0731", "`https_proxy` is no address of a proxy that is spoken to by plain http", hint) from None
+    return proxy
 
 
 def _proxy_headers(proxy: urllib.parse.SplitResult) -> dict[str, str]:
