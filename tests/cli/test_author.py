@@ -73,9 +73,21 @@ def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "softmax").mkdir()
     (tmp_path / "softmax/mine").touch()
     assert commands.run(["new", str(tmp_path / "softmax")]) == 2
-    assert "name a folder that is not there" in capsys.readouterr().err
+    assert "name a folder that is not there, or is empty" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["softmax"]
     assert [path.name for path in (tmp_path / "softmax").iterdir()] == ["mine"]
+
+
+def test_an_empty_folder_is_filled_and_stays_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "softmax").mkdir()
+    monkeypatch.chdir(tmp_path / "softmax")
+    assert commands.run(["new", "."]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [".gitignore", "next: tilec test"]
+    assert sorted(path.name for path in Path().iterdir()) == [".gitignore", "README.md", "build.toml", "kernels_src", "tests"]
+    assert "def softmax(" in Path("kernels_src/softmax.py").read_text()
+    assert commands.run(["new", "."]) == 2
 
 
 def test_run_tells_what_was_written_and_how_far_it_is_from_the_reference(

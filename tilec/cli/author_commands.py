@@ -22,7 +22,8 @@ ATOL = click.option(
 @click.option("--name", metavar="KERNEL", help="Name of the kernel. Default: that of the folder.")
 @click.option("--shipped", is_flag=True, help="The kernels and the build.toml that tilec ships, in place of a new kernel.")
 def new(folder: Path, name: str | None, shipped: bool) -> int:
-    """Make a project: a kernel, its reference, a test and a build.toml, which build and pass as they are.
+    """Make a project: a kernel, its reference, a test and a build.toml, which build and pass as they are. FOLDER is not there
+    yet, or empty.
 
     \b
     Examples:

@@ -14,12 +14,15 @@ def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:
     """Write it and say what to do next."""
     if shipped and name is not None:
         raise UsageError("`--name` is of a new kernel, and `--shipped` writes those that there are; leave one out")
+    kernel = "" if shipped else _checked(folder.resolve().name if name is None else name)
     try:
-        written = copy_shipped(folder) if shipped else scaffold(folder, _checked(folder.name if name is None else name))
+        written = copy_shipped(folder) if shipped else scaffold(folder, kernel)
     except OSError as error:
-        raise UsageError(f"cannot make the project `{folder}`: {error.strerror}; name a folder that is not there") from None
-    print("\n".join(f"{folder}/{file}" for file in written))
-    print(f"next: cd {folder} && tilec {'build' if shipped else 'test'}")
+        hint = "name a folder that is not there, or is empty"
+        raise UsageError(f"cannot make the project `{folder}`: {error.strerror}; {hint}") from None
+    print("\n".join(str(folder / file) for file in written))
+    go = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    print(f"next: {go}tilec {'build' if shipped else 'test'}")
     return 0
 
 

@@ -1,12 +1,12 @@
 """A new project: one kernel, its reference, a test and a build file, which build and pass as they are; or what tilec ships.
 
-In: a name. Out: a folder of that name, whole or not there.
+In: a name. Out: a folder of that name, whole or as it was.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -123,20 +123,37 @@ def copy_shipped(folder: Path) -> list[str]:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    parent = folder.absolute().parent
-    staged = Path(tempfile.mkdtemp(dir=parent, prefix=f".{folder.name}-"))
+    there = folder.is_dir()
+    if there and any(folder.iterdir()):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+    staged = Path(tempfile.mkdtemp(dir=folder if there else folder.absolute().parent, prefix=f".{folder.name}-"))
     try:
         for place, text in files.items():
             path = staged / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        staged.chmod(0o777 & ~_umask())
-        os.rename(staged, folder)  # an empty folder is replaced, any other is refused
+        if there:  # it may be somebody's current folder, so it is not replaced
+            _move_all(staged, folder)
+        else:
+            staged.chmod(0o777 & ~_umask())
+            os.rename(staged, folder)
     except BaseException:
-        with contextlib.suppress(OSError):
-            shutil.rmtree(staged)
+        shutil.rmtree(staged, ignore_errors=True)
         raise
     return list(files)
+
+
+def _move_all(source: Path, folder: Path) -> None:
+    """Move what is in `source` to `folder`, all or nothing, and remove `source`."""
+    moved: list[Path] = []
+    try:
+        for path in sorted(source.iterdir()):
+            moved.append(path.rename(folder / path.name))
+        source.rmdir()
+    except BaseException:
+        for path in moved:
+            path.rename(source / path.name)
+        raise
 
 
 def _umask() -> int:
