@@ -192,6 +192,13 @@ def test_a_kernel_without_launch_values_runs(
     assert "1 blocks" in out and "out bf16[64]" in out
 
 
+def test_a_launch_has_one_value_of_each_constant(tmp_path: Path, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernel = str(project / "kernels_src/softmax.py")
+    for command in (["run", kernel], ["run", "softmax"], ["emulate", kernel]):
+        assert commands.run([*command, "-c", "E=bf16,N=64", "-c", "N=65"]) == 2
+        assert "`N` has several values: 64 and 65; give one" in capsys.readouterr().err
+
+
 def test_nothing_to_test_names_what_to_write(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "kernels_src/reference.py").unlink()
     assert commands.run(["test"]) == 2

@@ -133,10 +133,18 @@ def narrowed(entries: tuple[KernelEntry, ...], constants: Iterable[str]) -> tupl
 def open_one(
     project: str | None, kernel: str, constants: Iterable[str], arch: str | None = None
 ) -> tuple[BuildFile, KernelEntry]:  # fmt: skip
-    """The project and the first specialisation of a kernel that has `constants`, as an entry of its own; see `open_kernels`."""
+    """The project and the first specialisation of a kernel that has `constants`, as an entry of its own; see `open_kernels`.
+    UsageError where a constant is given several values."""
+    given: dict[str, list[str]] = {}
+    for item in _split(constants):
+        name, _, value = item.partition("=")
+        given.setdefault(name, []).append(value)
+    for name, values in given.items():
+        if len(values) > 1:
+            raise UsageError(f"`{name}` has several values: {' and '.join(values)}; give one")
     build, entries = open_kernels(project, [kernel], constants, arch)
-    values = entries[0].specialisations()[0]
-    return build, replace(entries[0], constants={name: (value,) for name, value in values.items()})
+    first = entries[0].specialisations()[0]
+    return build, replace(entries[0], constants={name: (value,) for name, value in first.items()})
 
 
 def _split(names: Iterable[str]) -> list[str]:
