@@ -9,6 +9,7 @@ the text form, so they do not move digests.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -123,7 +124,7 @@ class Op:
 
     def attributes(self) -> dict[str, Any]:
         """Static attributes in declaration order."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in _STRUCTURE}
+        return {name: getattr(self, name) for name in _attribute_names(type(self))}
 
     def define(self, *types: Type, names: tuple[str, ...] = ()) -> None:
         """Create the results."""
@@ -150,6 +151,11 @@ class Op:
 
 
 _STRUCTURE = frozenset({"operands", "results", "regions", "loc"})
+
+
+@functools.cache
+def _attribute_names(kind: type[Op]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name not in _STRUCTURE)
 
 
 @dataclass(eq=False, slots=True)

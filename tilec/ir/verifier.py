@@ -95,7 +95,7 @@ class _Verifier:
         defined = [*block.arguments]
         for argument in block.arguments:
             if not outermost:
-                self.tile(f"argument {argument.name or argument.type}", argument)
+                self.tile(argument)
         visible |= {id(argument) for argument in block.arguments}
         for position, op in enumerate(block.ops):
             self.op(op, visible)
@@ -117,7 +117,7 @@ class _Verifier:
             self.roles(op, visible)
         for region in op.regions if not isinstance(op, Roles) else ():
             self.block(region, visible, outermost=False)
-        unsafe = op.attributes().get("unsafe")
+        unsafe: int | None = getattr(op, "unsafe", None)
         if unsafe is not None and not 0 <= unsafe < len(self.function.unsafe):
             raise VerifyError(_at(op, f"there is no unsafe block {unsafe}"))
         try:
@@ -159,21 +159,28 @@ class _Verifier:
             if result.owner is not op:
                 raise VerifyError(_at(op, "a result belongs to another operation"))
             if op.makes_tiles:
-                self.tile(_at(op, "its result"), result)
+                self.tile(result, op)
 
-    def tile(self, place: str, value: Value) -> None:
-        """A value inside the kernel is a tile with elements, and its layout holds each of them."""
+    def tile(self, value: Value, op: Op | None = None) -> None:
+        """A value inside the kernel, the result of `op` or an argument of a block, is a tile with elements, and its layout
+        holds each of them."""
+        rule = self.broken(value)
+        if rule:
+            place = f"argument {value.name or value.type}" if op is None else _at(op, "its result")
+            raise VerifyError(f"{place}: {rule}")
+
+    def broken(self, value: Value) -> str:
+        """What a tile breaks, an empty string for nothing."""
         if not isinstance(value.type, TileType) or min(value.type.shape, default=1) < 1:
-            raise VerifyError(f"{place}: {value.type} is no tile")
+            return f"{value.type} is no tile"
         if value.type.rank:
             self.tiles.add(id(value))
         if value.layout is None:
-            return
+            return ""
         if not self.warps:
-            raise VerifyError(f"{place}: a layout before the number of warps is known")
+            return "a layout before the number of warps is known"
         problem = value.layout.problem(value.type.shape, self.warps)
-        if problem:
-            raise VerifyError(f"{place}: {value.layout} on {value.type}: {problem}")
+        return f"{value.layout} on {value.type}: {problem}" if problem else ""
 
 
 def _at(op: Op, rule: str) -> str:
