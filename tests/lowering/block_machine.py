@@ -20,6 +20,7 @@ from mlir_steps import (
     COMPARE,
     INTRINSICS,
     NUMBERS,
+    PARTIAL,
     TYPES,
     Array,
     Step,
@@ -117,15 +118,16 @@ class BlockMachine(BlockMemory):
     def compute(self, step: Step, of: list[Array], active: NDArray[np.bool_]) -> list[Array]:
         name = step.name.removeprefix("llvm.")
         if name in BINARY:
-            assert not without_value(name, of[0], of[1])[active].any(), f"no value: {step.text}"
-            return [BINARY[name](of[0], of[1]).astype(of[0].dtype)]
+            assert name not in PARTIAL or not without_value(name, of[0], of[1])[active].any(), f"no value: {step.text}"
+            return [BINARY[name](of[0], of[1]).astype(of[0].dtype, copy=False)]
         if name in CASTS:
             return [CASTS[name](of[0], numpy_type(step.text.rsplit(" to ", 1)[1]))]
         match name:
             case "return":
                 return []
             case "mlir.constant":
-                return [self.constant(step.text)]
+                step.constant = step.constant or [self.constant(step.text)]
+                return step.constant
             case "mlir.zero":
                 dtype, count = numpy_type(step.text.rsplit(" : ", 1)[1])
                 return [np.zeros((self.threads, count), dtype)]
@@ -258,23 +260,20 @@ class BlockMachine(BlockMemory):
 
     def multiply(self, of: list[Array], dtype: np.dtype) -> list[Array]:
         """`mma.m16n8k16`, with fragments as in the PTX ISA."""
-        results = [np.zeros(self.threads, np.float32) for _ in range(4)]
+        warps = self.threads // 32
         lane = np.arange(32)
         group, pair = lane >> 2, lane % 4
-        for first in range(0, self.threads, 32):
-            warp = slice(first, first + 32)
-            halves = [np.ascontiguousarray(value[warp]).view(dtype).reshape(32, 2) for value in of[:6]]
-            a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
-            for i in range(8):
-                row = group if i in (0, 1, 4, 5) else group + 8
-                a[row, pair * 2 + (i & 1) + (8 if i >= 4 else 0)] = halves[i // 2][:, i & 1]
-            for i in range(4):
-                b[pair * 2 + (i & 1) + (8 if i >= 2 else 0), group] = halves[4 + i // 2][:, i & 1]
-                c[group + (8 if i >= 2 else 0), pair * 2 + (i & 1)] = of[6 + i][warp]
-            total = a @ b + c
-            for i in range(4):
-                results[i][warp] = total[group + (8 if i >= 2 else 0), pair * 2 + (i & 1)]
-        return results
+        halves = [np.ascontiguousarray(value).view(dtype).reshape(warps, 32, 2) for value in of[:6]]
+        a, b, c = np.zeros((warps, 16, 16)), np.zeros((warps, 16, 8)), np.zeros((warps, 16, 8))
+        for i in range(8):
+            row = group if i in (0, 1, 4, 5) else group + 8
+            a[:, row, pair * 2 + (i & 1) + (8 if i >= 4 else 0)] = halves[i // 2][:, :, i & 1]
+        for i in range(4):
+            b[:, pair * 2 + (i & 1) + (8 if i >= 2 else 0), group] = halves[4 + i // 2][:, :, i & 1]
+            c[:, group + (8 if i >= 2 else 0), pair * 2 + (i & 1)] = of[6 + i].reshape(warps, 32)
+        total = a @ b + c
+        places = [(group + (8 if i >= 2 else 0), pair * 2 + (i & 1)) for i in range(4)]
+        return [total[:, row, column].reshape(-1).astype(np.float32) for row, column in places]
 
 
 def launch(function: Function, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:

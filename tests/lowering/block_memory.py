@@ -124,31 +124,27 @@ class BlockMemory:
         assert untouched(self.reader[SHARED][targets], threads), "a copy without a barrier"
         size = of[2][active] if len(of) == 3 else np.full(len(targets), vector)
         data = np.zeros(targets.shape, np.uint8)
-        for row, (pointer, count) in enumerate(zip(of[1][active], size, strict=True)):
-            if count:
-                buffer, places = self.place(np.array([pointer]), int(count), vector, np.ones(1, bool))
-                assert self.waited, "a copy before earlier kernels are complete"
-                data[row, :count] = self.memory[buffer][places[0]]
+        pointers = of[1][active]
+        for count in {int(one) for one in size} - {0}:
+            rows = np.nonzero(size == count)[0]
+            buffer, places = self.place(pointers[rows], count, vector, np.ones(len(rows), bool))
+            assert self.waited, "a copy before earlier kernels are complete"
+            data[rows, :count] = self.memory[buffer][places]
         self.flying[targets] = True
         self.group.append((targets, data, active))
 
     def matrices(self, width: int, transposed: bool, pointer: Array) -> list[Array]:
         """`ldmatrix`: lane 8 m + r names row r of matrix m; a lane gets two neighbours of row lane // 4, or of that column."""
-        results = [np.zeros(self.threads, np.int32) for _ in range(width)]
         lanes = np.arange(32)
-        for first in range(0, self.threads, 32):
-            for matrix in range(width):
-                active = np.zeros(self.threads, bool)
-                active[first + 8 * matrix : first + 8 * matrix + 8] = True
-                _, places = self.place(pointer, 16, 16, active)
-                assert not self.flying[places].any(), "a read of bytes that are still on their way"
-                assert (self.writer[SHARED][places] == -1).all(), "a read without a barrier"
-                self.reader[SHARED][places] = MANY
-                rows = self.memory[SHARED][places].view(np.uint16)
-                rows = rows.T if transposed else rows
-                pairs = rows[lanes[:, None] // 4, lanes[:, None] % 4 * 2 + np.arange(2)]
-                results[matrix][first : first + 32] = np.ascontiguousarray(pairs).view(np.int32)[:, 0]
-        return results
+        _, places = self.place(pointer, 16, 16, np.arange(self.threads) % 32 < 8 * width)
+        assert not self.flying[places].any(), "a read of bytes that are still on their way"
+        assert (self.writer[SHARED][places] == -1).all(), "a read without a barrier"
+        self.reader[SHARED][places] = MANY
+        found = self.memory[SHARED][places].view(np.uint16).reshape(self.threads // 32, width, 8, 8)
+        found = found.swapaxes(2, 3) if transposed else found
+        pairs = found[:, :, lanes[:, None] // 4, lanes[:, None] % 4 * 2 + np.arange(2)]
+        words = np.ascontiguousarray(pairs).view(np.int32)[..., 0]
+        return [words[:, matrix].reshape(-1) for matrix in range(width)]
 
     def matrix_bytes(self, places: NDArray[np.int64]) -> Array:
         """What the tensor cores read by themselves: only what a fence and a barrier have let them see."""

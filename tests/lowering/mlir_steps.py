@@ -32,13 +32,15 @@ def numpy_type(text: str) -> tuple[np.dtype, int]:
 
 @dataclass
 class Step:
-    """One operation; `results` its names, `operands` the names it uses, `regions` those of `scf.if` and `scf.for`."""
+    """One operation; `results` its names, `operands` the names it uses, `regions` those of `scf.if` and `scf.for`; `constant`
+    is what it always gives, once that is known."""
 
     name: str
     text: str
     results: list[str]
     operands: list[str]
     regions: list[list[Step]] = field(default_factory=list)
+    constant: list[Array] | None = None
 
 
 def parse(lines: list[str]) -> list[Step]:
@@ -51,10 +53,7 @@ def parse(lines: list[str]) -> list[Step]:
             return steps
         left, text = line.split(" = ", 1) if re.match(r"%[\w:]+ = ", line) else ("", line)
         base, _, count = left.partition(":")
-        # The only result of a group goes by its name with and without a number: the name alone is kept.
-        results = [base] if count == "1" else [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
-        if count == "1":
-            lines[:] = [later.replace(f"{base}#0", base) for later in lines]
+        results = [f"{base}#{i}" for i in range(int(count))] if count else [base] if base else []
         name = re.match(r"[\w.]+", text)
         assert name, line
         step = Step(name[0], text, results, re.findall(r"%[\w#]+", text))
@@ -69,15 +68,17 @@ def unsigned(value: Array) -> Array:
     return value.view(np.dtype(f"u{value.dtype.itemsize}")) if value.dtype.kind == "i" else value
 
 
+PARTIAL = ("sdiv", "srem", "udiv", "urem", "shl", "lshr", "ashr")
+"""Operations to which LLVM does not always give a value."""
+
+
 def without_value(name: str, left: Array, right: Array) -> NDArray[np.bool_]:
-    """Where LLVM gives an operation no value: a division by zero, the smallest value by -1, a shift by the width or more."""
+    """Where one of `PARTIAL` has no value: a division by zero, the smallest value by -1, a shift by the width or more."""
     if name in ("sdiv", "srem"):
         return (right == 0) | ((right == -1) & (left == np.iinfo(left.dtype).min))
     if name in ("udiv", "urem"):
         return right == 0
-    if name in ("shl", "lshr", "ashr"):
-        return unsigned(right) >= 8 * right.dtype.itemsize
-    return np.zeros(left.shape, bool)
+    return unsigned(right) >= 8 * right.dtype.itemsize
 
 
 def truncated(left: Array, right: Array) -> Array:
