@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 
 import ml_dtypes
@@ -11,10 +13,11 @@ from block_machine import launch
 from mlir_steps import Array
 
 from tilec.frontend import load_kernel
-from tilec.lowering import lower
+from tilec.ir.core import Function
+from tilec.lowering import Lowered, lower
 from tilec.passes.schedule import prepare
 from tilec.schedule import Overrides
-from tilec.target import SM_90A, SM_120A
+from tilec.target import SM_90A, SM_120A, Target
 
 WORDS = """In, InOut, Out, bf16, f32, full, gather, grid, i8, i16, i32, i64, load, mma, scatter, store, u8, u16, u32, unsafe,
     zeros"""
@@ -25,14 +28,20 @@ EDGES = [0, 1, 40, 60, 63, 64, 65, 127, 128, 200, 255, 2**15, 2**16 - 1, 2**31 -
 CASES = [(kind, edge) for kind, dtype in KINDS.items() for edge in EDGES if np.iinfo(dtype).min <= edge <= np.iinfo(dtype).max]
 
 
-def run(folder: Path, signature: str, body: str, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
-    path = folder / "k.py"
-    lines = "\n".join(f"    {line}" for line in body.splitlines())
-    words = f'"""One access."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n'
-    path.write_text(f"{words}@tilec.kernel\ndef k({signature}):\n    grid(1)\n{lines}\n")
-    function = load_kernel(path, {}, root=folder)
-    made = lower(prepare(load_kernel(path, {}, root=folder), SM_90A, Overrides(warps=1)), SM_90A)
-    launch(function, made, arrays, scalars)
+@functools.cache
+def lowered(signature: str, body: str, target: Target, given: Overrides) -> tuple[Function, Lowered]:
+    """A kernel and its code: many edges meet the same."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "k.py"
+        lines = "\n".join(f"    {line}" for line in body.splitlines())
+        words = f'"""One access."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n'
+        path.write_text(f"{words}@tilec.kernel\ndef k({signature}):\n    grid(1)\n{lines}\n")
+        function, prepared = (load_kernel(path, {}, root=path.parent) for _ in range(2))
+    return function, lower(prepare(prepared, target, given), target)
+
+
+def run(signature: str, body: str, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
+    launch(*lowered(signature, body, SM_90A, Overrides(warps=1)), arrays, scalars)
 
 
 def boxed(source: Array, place: int, size: int) -> Array:
@@ -41,20 +50,20 @@ def boxed(source: Array, place: int, size: int) -> Array:
 
 
 @pytest.mark.parametrize(("kind", "edge"), CASES)
-def test_boxes(kind: str, edge: int, tmp_path: Path) -> None:
+def test_boxes(kind: str, edge: int) -> None:
     x, out, written = np.arange(1, 65, dtype=np.float32), np.full(32, 7, np.float32), np.zeros(64, np.float32)
     body = (
         'with unsafe("edges"):\n    store(out, load(x, offset=at, shape=32, pad=0), offset=0)\n'
         "    store(y, full((32,), 1.0, f32), offset=at, mask=True)"
     )
     signature = f"x: In[f32, 64], y: InOut[f32, 64], out: Out[f32, 32], at: {kind}"
-    run(tmp_path, signature, body, {"x": x, "y": written, "out": out}, {"at": edge})
+    run(signature, body, {"x": x, "y": written, "out": out}, {"at": edge})
     assert (out == boxed(x, edge, 32)).all()
     assert (written == [edge <= i < edge + 32 for i in range(64)]).all()
 
 
 @pytest.mark.parametrize(("kind", "edge"), CASES)
-def test_indices(kind: str, edge: int, tmp_path: Path) -> None:
+def test_indices(kind: str, edge: int) -> None:
     x, out, written = np.arange(1, 65, dtype=np.float32), np.full(32, 7, np.float32), np.zeros(64, np.float32)
     info = np.iinfo(KINDS[kind])
     places = np.array([i if edge <= i <= info.max else edge for i in range(edge, edge + 32)], KINDS[kind])
@@ -65,28 +74,25 @@ def test_indices(kind: str, edge: int, tmp_path: Path) -> None:
     signature = f"x: In[f32, 64], y: InOut[f32, 64], at: In[{kind}, 32], out: Out[f32, 32]"
     arrays = {"x": x, "y": written, "at": places, "out": out}
     if len(set(places.tolist())) == 32:
-        run(tmp_path, signature, body, arrays, {})
+        run(signature, body, arrays, {})
         assert (out == [x[i] if 0 <= i < 64 else 0 for i in places.tolist()]).all()
         assert (written == [i in places for i in range(64)]).all()
 
 
 @pytest.mark.parametrize(("kind", "edge"), CASES)
-def test_copies_into_shared_memory(kind: str, edge: int, tmp_path: Path) -> None:
+def test_copies_into_shared_memory(kind: str, edge: int) -> None:
     """Rows of a product that come by asynchronous copies."""
-    path = tmp_path / "k.py"
-    path.write_text(
-        f'"""A product."""\nimport tilec\nfrom tilec import ({WORDS})\n\n\n@tilec.kernel\n'
-        f"def k(x: In[bf16, 64, 64], w: In[bf16, 64, 32], out: Out[f32, 32, 32], at: {kind}):\n"
-        "    grid(1)\n    acc = zeros((32, 32), f32)\n    for k in range(2):\n"
-        '        with unsafe("edges"):\n            left = load(x, offset=(at, k * 32), shape=(32, 32), pad=0)\n'
-        "        acc = mma(left, load(w, (k, 0), shape=(32, 32)), acc)\n    store(out, (0, 0), acc)\n"
+    signature = f"x: In[bf16, 64, 64], w: In[bf16, 64, 32], out: Out[f32, 32, 32], at: {kind}"
+    body = (
+        "acc = zeros((32, 32), f32)\nfor k in range(2):\n"
+        '    with unsafe("edges"):\n        left = load(x, offset=(at, k * 32), shape=(32, 32), pad=0)\n'
+        "    acc = mma(left, load(w, (k, 0), shape=(32, 32)), acc)\nstore(out, (0, 0), acc)"
     )
     random = np.random.default_rng(3)
     x, w = (random.integers(-2, 3, shape).astype(ml_dtypes.bfloat16) for shape in ((64, 64), (64, 32)))
     out = np.full((32, 32), 7, np.float32)
-    function = load_kernel(path, {}, root=tmp_path)
-    lowered = lower(prepare(load_kernel(path, {}, root=tmp_path), SM_120A), SM_120A)
-    assert "cp.async" in lowered.mlir
-    launch(function, lowered, {"x": x, "w": w, "out": out}, {"at": edge})
+    function, made = lowered(signature, body, SM_120A, Overrides())
+    assert "cp.async" in made.mlir
+    launch(function, made, {"x": x, "w": w, "out": out}, {"at": edge})
     rows = np.stack([x[i].astype(np.float32) if 0 <= i < 64 else np.zeros(64, np.float32) for i in range(edge, edge + 32)])
     assert (out == rows @ w.astype(np.float32)).all()
