@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,7 @@ from tests.emulator.shipped_run import compiled
 from tilec.emulator import Memory, parse, run
 
 LISTED = (Path(__file__).parent / "shipped_instructions.txt").read_text(encoding="utf-8").splitlines()
-REGISTERS = "".join(
-    f".reg .{kind} %{name}<4096>;" for kind, name in (("pred", "p"), ("b16", "rs"), ("b32", "r"), ("b64", "rd"))
-)
+KINDS = {"p": "pred", "rs": "b16", "r": "b32", "rd": "b64"}
 
 
 def key(instruction: str) -> str:
@@ -26,11 +25,14 @@ def key(instruction: str) -> str:
 
 @pytest.mark.parametrize("instruction", LISTED, ids=[key(line) for line in LISTED])
 def test_a_step_is_made_of_it(instruction: str) -> None:
+    registers = "".join(
+        f".reg .{KINDS[name]} %{name}{number};" for name, number in set(re.findall(r"%(p|rs|rd|r)(\d+)", instruction))
+    )
     text = f""".version 8.6
 .target sm_90a
 .address_size 64
 .extern .shared .align 16 .b8 dynamic_shared[];
-.visible .entry k(.param .u64 p) {{ {REGISTERS}
+.visible .entry k(.param .u64 p) {{ {registers}
 ret;
 {instruction};
 END: ret;
