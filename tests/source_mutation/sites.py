@@ -7,6 +7,7 @@ around them, so an edit elsewhere moves few of them.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -97,7 +98,11 @@ def files(root: Path) -> list[tuple[Path, float]]:
 
 def mutants(root: Path, path: Path) -> list[Mutant]:
     """Every mistake of one file; a few may not parse."""
-    text = path.read_text(encoding="utf-8")
+    return list(_mutants(path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")))
+
+
+@functools.cache
+def _mutants(relative: str, text: str) -> tuple[Mutant, ...]:
     lines = [0]
     for line in text.splitlines(keepends=True):
         lines.append(lines[-1] + len(line))
@@ -111,9 +116,8 @@ def mutants(root: Path, path: Path) -> list[Mutant]:
             old = text[start:end]
             key = (function, operator, what, old)
             seen[key] = seen.get(key, -1) + 1
-            relative = path.relative_to(root).as_posix()
             found.append(Mutant(relative, target.lineno, function, operator, what, start, end, old, new, seen[key]))
-    return found
+    return tuple(found)
 
 
 def _place(text: str, lines: list[int], line: int, column: int) -> int:
