@@ -34,7 +34,7 @@ VOCABULARY_SOURCE = (
 FRONTEND = ("frontend", "spelling.py")
 PROVER = ("passes/__init__.py", "passes/analysis", "passes/prover")
 SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "schedule.py", "atoms", "mlir")
-PROOF_TOOLS = ("islpy", "networkx", "numpy", "ml-dtypes")
+PROOF_TOOLS = ("islpy", "numpy", "ml-dtypes")
 """What the prover runs on. `python` is added to the stage that reads kernel files, whose syntax tree its minor version decides,
 and to no other: past the tile IR all is integers, text and these tools, the same on every version."""
 JIT_LINK_TOOLS = ("cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink")

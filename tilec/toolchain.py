@@ -53,7 +53,6 @@ class Package:
 
 PROVERS: Final = (
     Package("islpy", "islpy"),
-    Package("networkx", "networkx"),
     Package("numpy", "numpy"),
     Package("ml-dtypes", "ml_dtypes"),
 )

@@ -57,7 +57,7 @@ def test_the_graph_shows_how_accesses_depend_on_block_ids_and_who_owns_them():
     k.load(x, start, shape=(64,), pad=0.0)
     k.store(out, start, shape=(64,), mask=True)
     proofs = prove(k.function)
-    graph = proofs.graph
+    graph = proofs.graph()
     accesses = [name for name, kind in graph.nodes(data="kind") if kind == "access"]
     assert len(accesses) == 2
     (grid,) = [name for name, kind in graph.nodes(data="kind") if kind == "grid"]

@@ -81,7 +81,7 @@ PROOF = {"proofs", "artifact"}
 @pytest.mark.parametrize(
     ("tool", "stages"),
     [
-        ("python", {"tir", "artifact"}), ("islpy", PROOF), ("networkx", PROOF), ("ml-dtypes", PROOF),
+        ("python", {"tir", "artifact"}), ("islpy", PROOF), ("ml-dtypes", PROOF),
         ("numpy", {*PROOF, "schedule", "mlir"}), ("torch-mlir", {"ptx", "artifact"}), ("llvmlite", {"ptx", "artifact"}),
         ("cuda-bindings", {"cubin", "artifact"}), ("cuda-pathfinder", {"cubin", "artifact"}),
         ("nvidia-nvjitlink", {"cubin", "artifact"}),

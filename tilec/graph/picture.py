@@ -28,17 +28,17 @@ class Proven(Protocol):
     @property
     def obligations(self) -> tuple[Obligation, ...]: ...
 
-    @property
     def graph(self) -> nx.DiGraph[str]: ...
 
 
 def picture(proofs: Proven, function: Function) -> Picture:
     """The picture of one kernel: launch values and block ids left, accesses with their proofs, written tensors right."""
-    data: dict[str, dict[str, Any]] = {name: dict(attributes) for name, attributes in proofs.graph.nodes(data=True)}
-    roles: list[tuple[str, str, str]] = list(proofs.graph.edges(data="role"))
+    graph = proofs.graph()
+    data: dict[str, dict[str, Any]] = {name: dict(attributes) for name, attributes in graph.nodes(data=True)}
+    roles: list[tuple[str, str, str]] = list(graph.edges(data="role"))
     written = {target for _, target, role in roles if role == "memory" and _is(data, target)}
     edges: list[tuple[str, str]] = []
-    for source, target in proofs.graph.edges:
+    for source, target in graph.edges:
         # A tensor that is written stands at the right; reading it then points at it too, which keeps the drawing acyclic.
         edges.append((target, source) if source in written and _is(data, source) else (source, target))
     used = {name for edge in edges for name in edge}

@@ -9,6 +9,7 @@ access the tensor's. Edge attribute `role`: data, index, bound, condition or mem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import networkx
@@ -29,8 +30,8 @@ _SIGNS = {
 }  # fmt: skip
 
 
-def index_graph(findings: Findings, sites: list[AccessSite]) -> Graph:
-    """Build the graph once everything is proven."""
+def index_graph(findings: Findings, sites: Sequence[AccessSite]) -> Graph:
+    """The graph of a kernel of which everything is proven."""
     graph: Graph = networkx.DiGraph()
     index = findings.index
     function = index.function

@@ -7,18 +7,18 @@ one `Ladder` and report to one `Findings`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tilec.artifact import LaunchCheck, Obligation, ValueCheck
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.ir.core import Function
-from tilec.passes.prover.accesses import access_sites
+from tilec.passes.prover.accesses import AccessSite, access_sites
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
 from tilec.passes.prover.bounds import prove_bounds
 from tilec.passes.prover.contract import prove_contract
 from tilec.passes.prover.coverage import prove_coverage
 from tilec.passes.prover.findings import Findings
-from tilec.passes.prover.index_graph import Graph, index_graph
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver
 from tilec.passes.prover.ladder import Ladder
@@ -28,16 +28,26 @@ from tilec.passes.prover.terms import OutOfWork
 from tilec.passes.prover.work import Work, out_of_work, too_deep
 from tilec.passes.prover.wrap import prove_arithmetic
 
+if TYPE_CHECKING:
+    from tilec.passes.prover.index_graph import Graph
+
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """A proven kernel: its obligations, what the launcher must check for them to hold, and the dataflow graph."""
+    """A proven kernel: its obligations, and what the launcher must check for them to hold."""
 
     obligations: tuple[Obligation, ...]
     launch_checks: tuple[LaunchCheck, ...]
     value_checks: tuple[ValueCheck, ...]
     no_alias: tuple[tuple[str, str], ...]
-    graph: Graph
+    _findings: Findings = field(repr=False)
+    _sites: tuple[AccessSite, ...] = field(repr=False)
+
+    def graph(self) -> Graph:
+        """The dataflow graph."""
+        from tilec.passes.prover.index_graph import index_graph  # of what nobody else needs
+
+        return index_graph(self._findings, self._sites)
 
 
 def prove(function: Function) -> Proofs:
@@ -76,7 +86,8 @@ def _prove(function: Function, work: Work) -> Proofs:
         launch_checks(function),
         value_checks(function),
         no_alias_pairs(function),
-        index_graph(findings, sites),
+        findings,
+        tuple(sites),
     )
 
 
