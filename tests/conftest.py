@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import os
 import signal
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tilec import toolchain
 
 # Texts are compared without colour; who runs the tests may have asked for it.
 for _name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
@@ -133,6 +136,17 @@ def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) 
 
     (path,) = made_once("bundle", pack).glob("*.bundle")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed_once() -> Generator[None]:
+    """Installed libraries stay as they are while tests run: a process hashes each once, and not for every empty store."""
+    once = functools.cache(toolchain._sha256)  # pyright: ignore[reportPrivateUsage]
+    installed = Path(sys.prefix)
+    with pytest.MonkeyPatch.context() as patch:
+        hashed = toolchain._sha256  # pyright: ignore[reportPrivateUsage]
+        patch.setattr(toolchain, "_sha256", lambda path: (once if path.is_relative_to(installed) else hashed)(path))
+        yield
 
 
 @pytest.fixture(autouse=True)
