@@ -57,7 +57,8 @@ class _Worker:
     """A process that examines one job at a time."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")  # which imports once what all of them need
+        context.set_forkserver_preload([__name__])
         self.connection, other = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(other,), daemon=True)
         self.process.start()
