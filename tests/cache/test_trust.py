@@ -269,6 +269,16 @@ def test_a_key_file_is_made_for_the_user_alone(tmp_path: Path, keyed: Path) -> N
     assert keyed.read_text().strip() not in repr(vars(store.sealer)["suffix"])
 
 
+def test_processes_that_make_a_key_file_together_share_its_secret(
+    tmp_path: Path, keyed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(tmp_path / "store").put(KEY, {"a": b"1"})
+    with monkeypatch.context() as patch:
+        patch.setattr("tilec.cache.seal.os.path.lexists", lambda path: False)  # as the second saw it, a moment ago
+        assert Store(tmp_path / "store").lookup(KEY) is not None
+    assert list(keyed.parent.iterdir()) == [keyed]
+
+
 @pytest.mark.parametrize("bad", ["open", "short", "long", "fifo", "folder", "inside", "owner"])
 def test_a_key_file_that_is_no_secret_is_refused(
     tmp_path: Path, keyed: Path, monkeypatch: pytest.MonkeyPatch, bad: str
