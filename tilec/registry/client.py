@@ -110,7 +110,7 @@ class Client:
             if challenges is not None:
                 challenged = True
                 self._authorization.answer(challenges)
-        raise self._lie("it redirects again and again")
+        raise self.lie("it redirects again and again")
 
     @contextlib.contextmanager
     def _exchange(
@@ -133,14 +133,14 @@ class Client:
             url = urllib.parse.urlsplit(urllib.parse.urljoin(base.geturl(), text))
             host, port = url.hostname or "", url.port
         except ValueError:
-            raise self._lie("it names an address that is none") from None
+            raise self.lie("it names an address that is none") from None
         plain = text.isascii() and text.isprintable() and " " not in text
         if not given or not host or port == 0 or not plain or url.username is not None or url.password is not None:
-            raise self._lie("it names an address that is none")
+            raise self.lie("it names an address that is none")
         same = url[:2] == self._origin[:2]
         local = is_loopback(host) and is_loopback(self._name) and url.scheme == "http"
         if not same and not local and (url.scheme != "https" or is_loopback(host)):
-            raise self._lie(f"it leads to `{foreign(host, 80)}`, which is neither itself nor another host by https")
+            raise self.lie(f"it leads to `{foreign(host, 80)}`, which is neither itself nor another host by https")
         return url._replace(fragment="")
 
     def _ask_token(
@@ -164,7 +164,8 @@ class Client:
                 pause *= 2
         raise RegistryError("E0731", f"`{self.reference.api_host}` cannot be reached or breaks off: {foreign(str(last))}")
 
-    def _lie(self, what: str) -> RegistryError:
+    def lie(self, what: str) -> RegistryError:
+        """The error for an answer that is not what it must be; `what` says in which way."""
         return RegistryError("E0732", f"`{self.reference.api_host}` is not to be believed: {what}")
 
     def refused(self, answer: Answer, what: str) -> RegistryError:
@@ -194,23 +195,23 @@ class Client:
                 raise self.refused(answer, what)
             kind = answer.header("Content-Type").partition(";")[0].strip()
             if kind not in (INDEX, MANIFEST):
-                raise self._lie(f"its {what} is of the type `{foreign(kind, 80)}`, neither OCI manifest nor index")
+                raise self.lie(f"its {what} is of the type `{foreign(kind, 80)}`, neither OCI manifest nor index")
             self._refuse_coding(answer, what)
             body = answer.body(limit)
             said = answer.header("Docker-Content-Digest")
         if body is None:
-            raise self._lie(f"its {what} has more than {limit} bytes")
+            raise self.lie(f"its {what} has more than {limit} bytes")
         found = f"sha256:{hashlib.sha256(body).hexdigest()}"
         if said and said.startswith("sha256:") and not hmac.compare_digest(said.encode(), found.encode()):
-            raise self._lie(f"it says that its {what} has another digest than it has")
+            raise self.lie(f"it says that its {what} has another digest than it has")
         if DIGEST.fullmatch(name) and found != name:
-            raise self._lie(f"its {what} has the digest {found}")
+            raise self.lie(f"its {what} has the digest {found}")
         if expected is not None and (kind, len(body)) != (expected.media_type, expected.size):
-            raise self._lie(f"its {what} is not of the type and size that its index says")
+            raise self.lie(f"its {what} is not of the type and size that its index says")
         try:
             return read_document(body, Descriptor(kind, found, len(body)))
         except ValueError as error:
-            raise self._lie(f"its {what}: {error}") from None
+            raise self.lie(f"its {what}: {error}") from None
 
     def referrers(self, subject: str) -> tuple[Descriptor, ...]:
         """The manifests that refer to one: by the API, or by the tag that stands in for it where a registry has none."""
@@ -228,7 +229,7 @@ class Client:
                     raise ValueError(f"it has more than {MAX_DOCUMENT} bytes")
                 return read_document(body, Descriptor(INDEX, "", len(body)))
             except ValueError as error:
-                raise self._lie(f"its list of what refers to {subject}: {error}") from None
+                raise self.lie(f"its list of what refers to {subject}: {error}") from None
 
         found = self.again(ask) or self.tagged(referrers_tag(subject))
         return found.layers if found is not None and found.descriptor.media_type == INDEX else ()
@@ -268,7 +269,7 @@ class Client:
                 self._check_blob(answer, wanted, at)
                 while part := answer.piece():
                     if at + len(part) > wanted.size:
-                        raise self._lie(f"its blob {wanted.digest[:19]} has more than {wanted.size} bytes")
+                        raise self.lie(f"its blob {wanted.digest[:19]} has more than {wanted.size} bytes")
                     write(at, part)
                     total.update(part)
                     at += len(part)
@@ -277,7 +278,7 @@ class Client:
 
         self.again(ask)
         if f"sha256:{total.hexdigest()}" != wanted.digest:
-            raise self._lie(f"its blob {wanted.digest[:19]} is not the one of its digest")
+            raise self.lie(f"its blob {wanted.digest[:19]} is not the one of its digest")
 
     def _check_blob(self, answer: Answer, wanted: Descriptor, at: int) -> None:
         what = f"blob {wanted.digest[:19]}"
@@ -287,13 +288,13 @@ class Client:
         if at:
             found = _RANGE.fullmatch(answer.header("Content-Range"))
             if found is None or tuple(map(int, found.groups())) != (at, wanted.size - 1, wanted.size):
-                raise self._lie(f"its {what} goes on at another place than asked for")
+                raise self.lie(f"its {what} goes on at another place than asked for")
         if answer.length is not None and answer.length != wanted.size - at:
-            raise self._lie(f"its {what} has {answer.length + at} bytes where {wanted.size} are due")
+            raise self.lie(f"its {what} has {answer.length + at} bytes where {wanted.size} are due")
 
     def _refuse_coding(self, answer: Answer, what: str) -> None:
         if answer.header("Content-Encoding").lower() not in ("", "identity"):
-            raise self._lie(f"its {what} is compressed on the way, which was not asked for")
+            raise self.lie(f"its {what} is compressed on the way, which was not asked for")
 
     # Writing
 
@@ -308,7 +309,7 @@ class Client:
                 answer.body(MAX_ERROR)
                 said = answer.header("Docker-Content-Digest")
                 if said.startswith("sha256:") and said != descriptor.digest:
-                    raise self._lie("it stored a manifest under another digest than its own")
+                    raise self.lie("it stored a manifest under another digest than its own")
                 return bool(answer.header("OCI-Subject"))
 
         return self.again(put)

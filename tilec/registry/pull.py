@@ -92,7 +92,7 @@ def _agreed(client: Client, said: Descriptor) -> Document:
     client.expect(said.size)
     found = client.document(said.digest, said)
     if found.descriptor.artifact_type != oci.BUNDLE or found.descriptor.annotations != said.annotations:
-        raise _lie(client, f"its manifest {said.digest[:19]} is not of what its index says")
+        raise client.lie(f"its manifest {said.digest[:19]} is not of what its index says")
     return found
 
 
@@ -125,10 +125,6 @@ def _what_is_there(top: Document) -> str:
     return foreign(f"it has {', '.join(names[:20])}") if names else ""
 
 
-def _lie(client: Client, what: str) -> RegistryError:
-    return RegistryError("E0732", f"`{client.reference.api_host}` is not to be believed: {what}")
-
-
 def _pull_one(
     client: Client, document: Document, folder: Path, check: Check, shared: dict[str, tuple[Path, int]]
 ) -> Pulled:  # fmt: skip
@@ -136,7 +132,7 @@ def _pull_one(
     model, arch, sha256 = (annotations.get(name, "") for name in (oci.MODEL, oci.ARCH, oci.SHA256))
     name = f"{model}-{arch}{SUFFIX}"
     if not MODEL_NAME.fullmatch(model) or not MODEL_NAME.fullmatch(arch):
-        raise _lie(client, f"its manifest {digest[:19]} names no model and architecture")
+        raise client.lie(f"its manifest {digest[:19]} names no model and architecture")
     client.expect(sum(one.size for one in (document.config, *document.layers) if one is not None))
     frame = _frame(client, document)
     path = folder / name
@@ -144,7 +140,7 @@ def _pull_one(
         file = held.enter_context(locked(temporary))
         places = _write(client, document, frame, file.fileno(), shared)
         if _seal(file.fileno(), frame.size) != sha256:
-            raise _lie(client, f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
+            raise client.lie(f"the bundle of its manifest {digest[:19]} has another sha256 than that says")
         os.fsync(file.fileno())
         attestations = _attestations(client, digest)
         if attestations:
@@ -164,15 +160,15 @@ def _frame(client: Client, document: Document) -> Frame:
     config = document.config
     assert config is not None  # of a manifest
     if config.media_type != oci.BUNDLE_MANIFEST or config.size > MAX_MANIFEST:
-        raise _lie(client, f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
+        raise client.lie(f"its manifest {document.descriptor.digest[:19]} has no bundle's manifest")
     try:
         frame = frame_of(client.blob(config))
     except ValueError as error:
-        raise _lie(client, f"the manifest of its bundle: {error}") from None
+        raise client.lie(f"the manifest of its bundle: {error}") from None
     asked = [(oci.CUBIN, f"sha256:{one.sha256}", one.size) if one.sha256 else (oci.TEXTS, "", one.size) for one in frame.pieces]
     given = [(one.media_type, one.digest if one.media_type == oci.CUBIN else "", one.size) for one in document.layers]
     if asked != given or document.descriptor.annotations.get(oci.CONFIG) != frame.config:
-        raise _lie(client, f"its manifest {document.descriptor.digest[:19]} names other blobs than the bundle in it")
+        raise client.lie(f"its manifest {document.descriptor.digest[:19]} names other blobs than the bundle in it")
     return frame
 
 
@@ -251,8 +247,7 @@ def _left(client: Client, room: int, wanted: Collection[Descriptor], subject: st
     """What is left of so many bytes of attestations when these were fetched; E0732 where they are more, or too many."""
     left = room - sum(one.size for one in wanted)
     if left < 0 or len(wanted) > MAX_REFERRERS:
-        raise _lie(
-            client,
+        raise client.lie(
             f"it has more than {MAX_SIDECAR} bytes of attestations for {subject[:19]}, or more than {MAX_REFERRERS} of them",
         )
     return left
