@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from tilec.artifact import Manifest
 from tilec.bundle.compare import Change, contract_of, proof_changes, proofs_of, resource_changes, resources_of, text_changes
+from tilec.cache import write_atomically
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.project.buildfile import BuildFile, KernelEntry
 
@@ -48,13 +49,12 @@ def first_specialisations(build: BuildFile) -> tuple[KernelEntry, ...]:
 
 def write(folder: Path, record: Record) -> None:
     """Write the golden files; OSError where that fails."""
-    folder.mkdir(parents=True, exist_ok=True)
     proofs: dict[str, dict[str, Any]] = {
         name: {key: " ".join(rungs) for key, rungs in found.items()} | {CONTRACT: record.contract[name]}
         for name, found in record.proofs.items()
     }
     for name, data in ((PROOFS, proofs), (RESOURCES, record.resources)):
-        (folder / name).write_text(_text(data), encoding="utf-8")
+        write_atomically(folder / name, _text(data).encode())
 
 
 def _text(data: Mapping[str, Mapping[str, Any]]) -> str:
