@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -36,9 +37,7 @@ def _link(work: Work) -> None:
     request = work.request
     assert work.target is not None
     resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
-    source, own = (
-        hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for part in (request.sources, request.compiler)
-    )
+    source, own = digest_of_files(request.sources), digest_of_files(request.compiler)
     manifest: dict[str, Any] = {
         "format": MANIFEST_FORMAT,
         "kernel": request.kernel,
@@ -75,6 +74,11 @@ def _link(work: Work) -> None:
         "notes": note_records(launch, work.products["spans"], resources["spill_bytes"]),
     }
     work.products["summary"] = json_bytes(summary)
+
+
+def digest_of_files(digests: Mapping[str, str]) -> str:
+    """One digest of files, or of what is made of some, by name."""
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
 def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0) -> list[dict[str, Any]]:

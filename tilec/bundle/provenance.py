@@ -8,7 +8,6 @@ of sources that the bundle's manifests have.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any
 from tilec.bundle.sbom import package_url, toolchain_of
 from tilec.bundle_format import canonical
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.link import digest_of_files
 from tilec.project.buildfile import BuildFile
 from tilec.runtime import Bundle
 from tilec.signature_format import BUILD_TYPE
@@ -67,8 +67,7 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
             {one.manifest.kernel: one.manifest.digests.get("source") for one in bundle.kernels}.items()
         ):
             files = kernel_files(build, entries[kernel], store, digests)[0] if kernel in entries else {}
-            # As `tilec.pipeline` makes the digest that a manifest has.
-            if hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest() != digest:
+            if digest_of_files(files) != digest:
                 wrong.append(f"the sources of `{kernel}` are others")
             found |= files
     family = next((build.families[model.family] for model in build.models if model.name == bundle.model), None)
