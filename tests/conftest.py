@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tilec import toolchain
+from tilec.workers import client
 
 # Texts are compared without colour; who runs the tests may have asked for it.
 for _name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
@@ -100,18 +101,36 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 
 
 @pytest.fixture(scope="session")
-def made_once(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Make], Path]:
-    """`made_once(name, make)`: a folder that `make` has filled, in this run once for all workers; a test only reads it."""
+def run_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of this run, the same for all workers."""
     base = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):  # a worker's own lies in the folder of the run
-        base = base.parent
+    return base.parent if hasattr(request.config, "workerinput") else base  # a worker's own lies in the folder of the run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(run_folder: Path) -> Generator[None]:
+    """Where Python is told to leave no bytecode behind, processes that tests start leave theirs in the folder of the run: else
+    each of hundreds compiles every module that it imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.flags.dont_write_bytecode:
+            place = str(run_folder / "bytecode")
+            patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+            patch.setenv("PYTHONPYCACHEPREFIX", place)
+            options = client._OPTIONS  # pyright: ignore[reportPrivateUsage]
+            patch.setattr(client, "_OPTIONS", tuple(f"-Xpycache_prefix={place}" if one == "-B" else one for one in options))
+        yield
+
+
+@pytest.fixture(scope="session")
+def made_once(run_folder: Path) -> Callable[[str, Make], Path]:
+    """`made_once(name, make)`: a folder that `make` has filled, in this run once for all workers; a test only reads it."""
 
     def made(name: str, make: Make) -> Path:
-        folder = base / f"once-{name}"
-        with (base / f"once-{name}.lock").open("w") as lock:
+        folder = run_folder / f"once-{name}"
+        with (run_folder / f"once-{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
-                begun = Path(tempfile.mkdtemp(dir=base))
+                begun = Path(tempfile.mkdtemp(dir=run_folder))
                 make(begun)
                 begun.rename(folder)
         return folder
