@@ -160,11 +160,14 @@ def shipped_bundle(made_once: Callable[[str, Make], Path], shipped_store: Path) 
 @pytest.fixture(scope="session", autouse=True)
 def installed_once() -> Generator[None]:
     """Installed libraries stay as they are while tests run: a process hashes each once, and not for every empty store."""
-    once = functools.cache(toolchain._sha256)  # pyright: ignore[reportPrivateUsage]
-    installed = Path(sys.prefix)
+    anew = toolchain._sha256  # pyright: ignore[reportPrivateUsage]
+    once = functools.cache(anew)
+
+    def hashed(path: Path) -> str:
+        return once(path) if path.is_relative_to(sys.prefix) else anew(path)
+
     with pytest.MonkeyPatch.context() as patch:
-        hashed = toolchain._sha256  # pyright: ignore[reportPrivateUsage]
-        patch.setattr(toolchain, "_sha256", lambda path: (once if path.is_relative_to(installed) else hashed)(path))
+        patch.setattr(toolchain, "_sha256", hashed)
         yield
 
 
