@@ -41,12 +41,20 @@ class Machine:
         self.step(last)
         return []
 
+    def inside(
+        self, array: np.ndarray, offsets: list[Value], shape: tuple[int, ...]
+    ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """What of a box lies in a tensor: where in the box, and where in the tensor."""
+        starts = [int(self.values[value]) for value in offsets]
+        ends = list(zip(starts, shape, array.shape, strict=True))
+        found = [slice(max(start, 0), max(min(start + size, extent), start, 0)) for start, size, extent in ends]
+        moved = [slice(part.start - start, part.stop - start) for part, start in zip(found, starts, strict=True)]
+        return tuple(moved), tuple(found)
+
     def box(self, array: np.ndarray, offsets: list[Value], shape: tuple[int, ...]) -> np.ndarray:
         found = np.zeros(shape)
-        for index in np.ndindex(*shape):
-            at = tuple(int(self.values[o]) + i for o, i in zip(offsets, index, strict=True))
-            if all(0 <= a < n for a, n in zip(at, array.shape, strict=True)):
-                found[index] = array[at]
+        here, there = self.inside(array, offsets, shape)
+        found[here] = array[there]
         return found
 
     def step(self, op: object) -> None:
@@ -118,10 +126,9 @@ class Machine:
                 raise AssertionError(op)
 
     def store(self, array: np.ndarray, op: ops.Store) -> None:
-        for index, value in np.ndenumerate(self.values[op.tile]):
-            at = tuple(int(self.values[o]) + i for o, i in zip(op.offsets, index, strict=True))
-            if all(0 <= a < n for a, n in zip(at, array.shape, strict=True)):
-                array[at] = value
+        tile: np.ndarray = self.values[op.tile]
+        here, there = self.inside(array, op.offsets, tile.shape)
+        array[there] = tile[here]
 
     def copy(self, op: AsyncCopy) -> None:
         type = op.buffer.shared
