@@ -11,9 +11,11 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,18 +38,24 @@ def build_file() -> str:
     """A build file of the first specialisations, options and budgets kept."""
     lines = ["[build]", f"arch = {json.dumps([target.name for target in TARGETS])}"]
     for entry in shipped.entries().values():
-        constants = ", ".join(f"{name} = {json.dumps(value)}" for name, value in entry.specialisations()[0].items())
-        budget = ", ".join(f"{name} = {value}" for name, value in entry.budget.items())
+        first = entry.specialisations()[0]
+        targets = [target for name, target in shipped.AROUND if name == entry.name]
+        fixed = {target.name: merged(entry.overrides(first), target).given() for target in targets}
+        rows = [table({"arch": [arch], **given}) for arch, given in fixed.items() if given]
         lines += [
             "[[kernel]]",
             f"name = {json.dumps(entry.name)}",
-            f"arch = {json.dumps([target.name for name, target in shipped.AROUND if name == entry.name])}",
-            f"constants = {{ {constants} }}",
-            f"budget = {{ {budget} }}",
+            f"arch = {json.dumps([target.name for target in targets])}",
+            f"constants = {table(first)}",
+            f"budget = {table(entry.budget)}",
+            f"schedule = [{', '.join(rows)}]",
         ]
-        fixed = merged(entry.overrides(entry.specialisations()[0]), TARGETS[0]).given()
-        lines.append(f"schedule = {{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in fixed.items())} }}")
     return "\n".join(lines) + "\n"
+
+
+def table(fields: Mapping[str, Any]) -> str:
+    """Fields as TOML writes them on one line."""
+    return f"{{ {', '.join(f'{name} = {json.dumps(value)}' for name, value in fields.items())} }}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,8 @@ def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, p
     if (kernel, target.name) in WARPGROUPS:  # matrices go from shared memory straight to the tensor cores
         assert any(re.fullmatch(r"HGMMA\.64x\d+x16\.F32\.BF16", opcode) for opcode in opcodes)
         assert not any(opcode.startswith("HMMA") for opcode in opcodes)
+        assert any(opcode.startswith("UTMALDG.2D") for opcode in opcodes)
     else:
         assert opcodes["HMMA.16816.F32.BF16"] and not opcodes["HMMA.16816.F32"]
         assert any(opcode.startswith("LDSM.16.") for opcode in opcodes)
-    assert any(opcode.startswith("LDGSTS.E.BYPASS.128") for opcode in opcodes)
+        assert any(opcode.startswith("LDGSTS.E.BYPASS.128") for opcode in opcodes)
