@@ -135,10 +135,10 @@ def open_one(
 ) -> tuple[BuildFile, KernelEntry]:  # fmt: skip
     """The project and the first specialisation of a kernel that has `constants`, as an entry of its own; see `open_kernels`.
     UsageError where a constant is given several values."""
-    given: dict[str, list[str]] = {}
+    given: dict[str, dict[str, None]] = {}
     for item in _split(constants):
         name, _, value = item.partition("=")
-        given.setdefault(name, []).append(value)
+        given.setdefault(name, {})[value] = None
     for name, values in given.items():
         if len(values) > 1:
             raise UsageError(f"`{name}` has several values: {' and '.join(values)}; give one")
