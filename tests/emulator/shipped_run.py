@@ -7,12 +7,11 @@ from functools import cache
 from typing import Any
 
 from tests import shipped, shipped_launches
+from tests.programs.machines import manifest
 from tilec.codegen import to_ptx
 from tilec.emulator import launch
 from tilec.emulator.errors import Report
-from tilec.emulator.memory import Memory
-from tilec.emulator.parser import parse
-from tilec.ir.core import Access, Function
+from tilec.ir.core import Function
 from tilec.lowering import Lowered, lower
 from tilec.schedule import merged
 from tilec.target import TARGETS, Target
@@ -26,6 +25,7 @@ class Compiled:
     lowered: Lowered
     ptx: str
     env: dict[str, float]
+    target: Target
 
 
 def target_named(name: str) -> Target:
@@ -42,34 +42,14 @@ def compiled(name: str, number: int, arch: str) -> Compiled:
     blocks = merged(entry.overrides(constants), target).blocks
     lowered = lower(shipped.prepared(name, target, size), target, min_blocks=blocks)
     function = shipped.load(name, size)
-    return Compiled(function, lowered, to_ptx(lowered.mlir, target), shipped_launches.launch_values(function, size))
+    env = shipped_launches.launch_values(function, size)
+    return Compiled(function, lowered, to_ptx(lowered.mlir, target), env, target)
 
 
 def emulate(made: Compiled, arrays: dict[str, Any], *, seed: int = 0, text: str | None = None, **more: Any) -> Report:
     """A launch; `text` in place of the PTX."""
-    memory = Memory()
-    access = {p.name: p.access for p in made.function.parameters}
-    places = {
-        name: memory.allocate(
-            name, array, writable=access[name] is not Access.IN, initialised=access[name] is not Access.OUT,
-            checked=access[name] is Access.OUT,
-        )
-        for name, array in arrays.items()
-    }  # fmt: skip
-    types = {p.name: p.value.tile.dtype.name for p in made.function.parameters if p.access is None}
-    arguments: list[Any] = []
-    for slot in made.lowered.abi:
-        if slot.kind == "pointer":
-            arguments.append(places[slot.name])
-        else:
-            value = made.env[slot.name]
-            arguments.append(float(value) if types.get(slot.name) == "f32" else int(value))
-    integers = {key: int(value) for key, value in made.env.items()}
-    grid = [axis.evaluate(integers) for axis in made.function.grid]
-    return launch.run(
-        parse(made.ptx if text is None else text), made.lowered.entry, grid, (made.lowered.num_threads,), arguments, memory,
-        dynamic_shared_bytes=made.lowered.dynamic_shared_bytes, seed=seed, overlaps=made.lowered.dependent_launch, **more,
-    )  # fmt: skip
+    described = manifest(made.function, made.lowered, made.target)
+    return launch.emulate(made.ptx if text is None else text, described, arrays, made.env, seed=seed, **more)
 
 
 def tolerance(function: Function, array: Any) -> float:
