@@ -37,6 +37,7 @@ def _link(work: Work) -> None:
     request = work.request
     assert work.target is not None
     resources["dynamic_shared_bytes"] = launch["dynamic_shared_bytes"]
+    one_by_one: bool = resources.pop("one_by_one")
     source, own = digest_of_files(request.sources), digest_of_files(request.compiler)
     manifest: dict[str, Any] = {
         "format": MANIFEST_FORMAT,
@@ -71,7 +72,7 @@ def _link(work: Work) -> None:
         "resources": resources,
         "proofs": rungs,
         "unsafe": len(proofs["unsafe"]),
-        "notes": note_records(launch, work.products["spans"], resources["spill_bytes"]),
+        "notes": note_records(launch, work.products["spans"], resources["spill_bytes"], one_by_one),
     }
     work.products["summary"] = json_bytes(summary)
 
@@ -81,10 +82,16 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()
 
 
-def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0) -> list[dict[str, Any]]:
+def note_records(launch: dict[str, Any], spans: bytes, spilled: int = 0, one_by_one: bool = False) -> list[dict[str, Any]]:
     """What makes a kernel slow, as plain data: code, message, span in the source (None where there is none) and fix. `launch`
-    and `spans` are the products; spills are told where there are `spilled` bytes."""
+    and `spans` are the products; spills are told where there are `spilled` bytes, and so is that products run one by one."""
     found: list[dict[str, Any]] = []
+    if one_by_one:
+        text = "the assembler has tensor cores wait for each product before they begin the next"
+        hint = (
+            "choose another schedule; this is a defect of tilec, please report it with the output of `tilec dump --stage ptx`"
+        )
+        found.append({"code": NOTE_CODES["tensor_core"], "message": text, "span": None, "hint": hint})
     for note in launch["notes"]:
         text = note["text"]
         if note["kind"] == "spill":

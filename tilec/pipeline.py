@@ -192,7 +192,7 @@ def _cubin(work: Work) -> dict[str, bytes]:
 
     assert work.target is not None
     made = assemble(work.products["ptx"].decode(), work.target)
-    return {"cubin": made.cubin, "resources": json_bytes(to_json(made.resources))}
+    return {"cubin": made.cubin, "resources": json_bytes(to_json(made.resources) | {"one_by_one": made.one_by_one})}
 
 
 @dataclass(frozen=True, slots=True)

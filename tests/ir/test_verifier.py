@@ -9,6 +9,7 @@ import pytest
 from tests import shipped
 from tilec.ir import ops
 from tilec.ir.core import OPS, Function, Parameter, Value, VerifyError
+from tilec.ir.ops_launch import LaunchedBlocks
 from tilec.ir.ops_staging import Part, Relayout
 from tilec.ir.parser import parse_function
 from tilec.ir.types import TileType, i32
@@ -89,6 +90,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   } {
     %36 = cast %e : bf16
   }
+  %37 = grid_extent {axis = 1} : i32
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }
 """
@@ -253,6 +255,8 @@ BROKEN = [
     ("%26, %3, %26, %0, %27 :", "%26, %e, %26, %0, %27 :", "the stages are i32 scalars"),
     ("%26, %3, %26, %0, %27 :", "%26, %3, %26, %0, %5 :", "the accumulator has the result's type"),
     ("%27 : f32[64, 64]", "%27 : f32[64, 32]", "the result is the product's"),
+    ("grid_extent {axis = 1}", "grid_extent {axis = 2}", "the grid has no axis 2"),
+    ("%37 = grid_extent {axis = 1}", "%37 = launched_blocks", "blocks take tile after tile of a grid of one axis"),
     ("wait_mma %28 {pending = 0}", "wait_mma %28 {pending = -1}", "-1 products cannot be pending"),
     ("wait_mma %28 {pending = 0}", "wait_mma %5 {pending = 0}", "the result has the operand's type"),
 ]
@@ -261,7 +265,7 @@ BROKEN = [
 def test_the_text_is_fine_unbroken() -> None:
     function = parse_function(GOOD)
     verify(function)
-    assert {type(op) for op in function.body.walk()} == set(OPS.values()) - {Relayout, Part}
+    assert {type(op) for op in function.body.walk()} == set(OPS.values()) - {Relayout, Part, LaunchedBlocks}
 
 
 @pytest.mark.parametrize(("good", "bad", "rule"), BROKEN, ids=[case[2] for case in BROKEN])

@@ -108,6 +108,21 @@ def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_
     assert not emulate(met, described, flat, {"M": m, "K": k}, seed=1).clean
 
 
+@pytest.mark.parametrize(
+    ("sizes", "wanted"),
+    [
+        (("bf16", 64, 64), {}), (("bf16", 64, 64), {"persistent": True}), (("f16", 128, 160), {}),
+        (("f16", 128, 160), {"persistent": True}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_products_run_beside_each_other(sizes: Any, wanted: Any) -> None:
+    """And what keeps them from it is noticed: here, an accumulator that is read before its product is done."""
+    ptx = made(*sizes, **wanted).ptx
+    assert not assemble(ptx, SM_90A).one_by_one
+    assert assemble(ptx.replace("wgmma.wait_group.sync.aligned 0;", ""), SM_90A).one_by_one
+
+
 def test_the_schedule_is_told() -> None:
     schedule = made("bf16", 128, 256).schedule
     assert str(schedule) == "8 warps consumer; 4 warps producer; wgmma by tma, 4 stages"
@@ -172,6 +187,7 @@ def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:
 def test_machine_code_copies_boxes_and_multiplies_from_shared_memory() -> None:
     assembled = assemble(made("bf16", 128, 256).ptx, SM_90A)
     used = instructions(disassemble(assembled.cubin))
+    assert not assembled.one_by_one
     assert assembled.resources.spill_bytes == assembled.resources.stack_bytes == 0
     assert sum(count for name, count in used.items() if name.startswith("UTMALDG.2D")) >= 2
     assert any(name.startswith("HGMMA") for name in used) and any(name.startswith("SYNCS") for name in used)

@@ -128,13 +128,25 @@ def test_the_build_places_notes_in_the_source_and_tells_of_spills_where_there_ar
         {"obligations": [], "unsafe": [], "launch_checks": [], "value_checks": [], "no_alias": []}
     ).encode()
     work.digests = {stage.name: "0" for stage in pipeline.STAGES}
-    for spilled, kinds in ((0, ["narrow_access"]), (64, ["narrow_access", "spill"])):
-        resources = {"registers": 255, "spill_bytes": spilled, "stack_bytes": 0, "static_shared_bytes": 0}
+    for spilled, kinds in (
+        (0, ["narrow_access"]),
+        (128, ["narrow_access", "tensor_core", "spill"]),
+        (64, ["narrow_access", "spill"]),
+    ):
+        resources = {
+            "registers": 255,
+            "spill_bytes": spilled,
+            "stack_bytes": 0,
+            "static_shared_bytes": 0,
+            "one_by_one": spilled > 64,
+        }
         work.products["resources"] = json.dumps(resources).encode()
         link(work)
         found = work.data("summary")["notes"]
         assert sorted(note["code"] for note in found) == [NOTE_CODES[kind] for kind in kinds]
-        assert all(note["span"]["file"] == "kernels_src/unaligned.py" and note["hint"] for note in found)
+        placed = [note["span"]["file"] for note in found if note["span"] is not None]
+        assert placed == ["kernels_src/unaligned.py"] * len(placed) and all(note["hint"] for note in found)
+        assert len(placed) == len(found) - ("tensor_core" in kinds)
     (told,) = (note["message"] for note in found if note["code"] == "N0103")
     assert told.startswith(
         "64 bytes of registers are kept in memory; the threads' largest share is of a tile of 1 x 1024 bf16: "

@@ -24,10 +24,12 @@ _LINES: Final = re.compile(r"^(?:[ \t]*\.(?:loc|file)\b[^\n]*|\$L__(?:tmp|func_b
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """Machine code and what it uses of the chip; dynamic shared memory is set at launch and reads 0 here."""
+    """Machine code and what it uses of the chip; dynamic shared memory is set at launch and reads 0 here. `one_by_one`: the
+    assembler waits for every product of a warpgroup before it starts the next."""
 
     cubin: bytes = field(repr=False)
     resources: Resources
+    one_by_one: bool = False
 
 
 def assemble(ptx: str, target: Target) -> Assembled:
@@ -46,7 +48,7 @@ def assemble(ptx: str, target: Target) -> Assembled:
         raise _refusal(_log(link.get_error_log_size, link.get_error_log, handle) or str(error), target) from None
     finally:
         link.destroy(handle)
-    return Assembled(bytes(cubin), resources.parse(report))
+    return Assembled(bytes(cubin), resources.parse(report), resources.one_by_one(report))
 
 
 def _load() -> Any:

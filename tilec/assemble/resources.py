@@ -11,6 +11,12 @@ from tilec.diagnostics import CompileError, Diagnostic
 _REGISTERS: Final = re.compile(r"[Uu]sed (\d+) registers")
 _STACK: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _SHARED: Final = re.compile(r"Used \d+ registers.*?(\d+) bytes smem")
+_SERIALIZED: Final = "wgmma.mma_async instructions are serialized"
+
+
+def one_by_one(report: str) -> bool:
+    """Whether the assembler gave up overlapping products of warpgroups (its notes C7510 and those that follow)."""
+    return _SERIALIZED in report
 
 
 def parse(report: str) -> Resources:
