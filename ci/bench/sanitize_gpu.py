@@ -1,4 +1,4 @@
-"""Runs every built kernel under compute-sanitizer: memcheck, racecheck, initcheck.
+"""Runs every built kernel under compute-sanitizer: memcheck, racecheck, initcheck, synccheck.
 
     python3 ci/bench/sanitize_gpu.py artifacts/build/sm_90a [--only add,matvec] [--sizes 2] [--out FOLDER]
 
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
-TOOLS: Final = ("memcheck", "racecheck", "initcheck")
+TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
 MOST_ELEMENTS: Final = 300_000
 """Elements of all tensors of a launch: the tools slow a kernel down a hundredfold."""
 
@@ -93,6 +93,8 @@ def launch_all(folder: Path, kernel: str, sizes: int, most: int) -> int:
     count = 0
     for entry in entries[::step][:most]:
         loaded = Kernel(entry.manifest, entry.cubin, device)
+        if loaded.at_once is not None:
+            loaded.at_once = 2  # persistent blocks, which then take several tiles of small tensors
         chosen = sorted(checked_sizes(entry.manifest), key=lambda dims: sum(dims.values()))
         done = 0
         for dims in chosen:

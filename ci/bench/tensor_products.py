@@ -23,7 +23,7 @@ from tilec.assemble import assemble  # noqa: E402
 from tilec.assemble.sass import disassemble, instructions  # noqa: E402
 from tilec.target import SM_90A  # noqa: E402
 
-CASES: Final[tuple[tuple[tuple[str, int, int], dict[str, int], tuple[int, int, int]], ...]] = (
+CASES: Final[tuple[tuple[tuple[str, int, int], dict[str, Any], tuple[int, int, int]], ...]] = (
     (("bf16", 64, 64), {}, (72, 72, 136)),
     (("f16", 64, 64), {"stages": 2}, (136, 40, 392)),
     (("f16", 64, 128), {"stages": 3}, (8, 136, 520)),
@@ -37,11 +37,17 @@ CASES: Final[tuple[tuple[tuple[str, int, int], dict[str, int], tuple[int, int, i
     (("f16", 128, 256), {"stages": 3}, (136, 24, 264)),
     (("bf16", 256, 64), {"stages": 2}, (264, 72, 136)),
     (("bf16", 256, 128), {}, (24, 136, 264)),
+    (("bf16", 64, 64), {"persistent": True}, (200, 200, 136)),
+    (("f16", 64, 128), {"stages": 2, "persistent": True}, (136, 264, 392)),
+    (("bf16", 128, 80), {"persistent": True}, (264, 168, 72)),
+    (("f16", 128, 128), {"consumers": 2, "persistent": True}, (264, 264, 200)),
+    (("bf16", 128, 160), {"stages": 3, "persistent": True}, (136, 488, 136)),
+    (("bf16", 128, 256), {"persistent": True}, (264, 264, 72)),
 )
 """Element and tile, what is wanted of the schedule, and M, N, K."""
 
 
-def row(sizes: tuple[str, int, int], wanted: dict[str, int], extents: tuple[int, int, int], seeds: int) -> dict[str, Any]:
+def row(sizes: tuple[str, int, int], wanted: dict[str, Any], extents: tuple[int, int, int], seeds: int) -> dict[str, Any]:
     """One kernel, in as many interleavings."""
     kernel = made(*sizes, **wanted)
     assembled = assemble(kernel.ptx, SM_90A)

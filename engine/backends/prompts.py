@@ -15,6 +15,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from engine.backends.launches import Launches
@@ -160,5 +161,6 @@ def _kind(op: Op) -> _Kind:
     return _starred(name), kernel, tuple(map(_starred, buffers))
 
 
+@cache
 def _starred(name: str) -> str:
     return _NUMBER.sub(".*", name)

@@ -110,7 +110,7 @@ def _cubin(work: pipeline.Work) -> dict[str, bytes]:
     resources = {"registers": 40, **dict.fromkeys(names, 0)}
     salt = int.from_bytes(hashlib.sha256(work.products["ptx"]).digest()[:4], "little")
     cubin = samples.cubin(work.request.kernel, salt, int(work.target.name[3:-1]))
-    return {"cubin": cubin, "resources": json.dumps(resources).encode()}
+    return {"cubin": cubin, "resources": json.dumps(resources | {"one_by_one": False}).encode()}
 
 
 _RUNS = {"tir": _tir, "proofs": _proofs, "schedule": _schedule, "mlir": _mlir, "ptx": _ptx, "cubin": _cubin}

@@ -48,6 +48,8 @@ def solve_dims(
     while pending and progress:
         progress, later = False, list[_Equation]()
         for equation in pending:
+            if equation.expr.op == "const":
+                continue
             unknown = {name for name in equation.expr.symbols() if name not in env}
             if len(unknown) == 1:
                 (name,) = unknown
@@ -122,7 +124,6 @@ def _check_range(name: str, value: int, kernel: str, argument: str) -> None:
 def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping[str, str], kernel: str) -> None:
     if equation.kind == "stride":
         return  # strides have an error of their own, raised once every symbol is known
-    symbols = list(dict.fromkeys(equation.expr.symbols()))
     try:
         wanted = equation.expr.evaluate(env)
     except KeyError as missing:
@@ -136,6 +137,7 @@ def _check_equation(equation: _Equation, env: Mapping[str, int], origin: Mapping
     if wanted is not None and wanted.bit_length() > MAX_BITS:
         raise _too_large(equation.expr, kernel, "extent")
     if wanted != equation.value:
+        symbols = list(dict.fromkeys(equation.expr.symbols()))
         reasons = ", ".join(f"`{name}` = {env[name]} from {origin[name]}" for name in symbols if name in env)
         required = f"`{equation.expr}` = {wanted}" if symbols else str(wanted)
         raise LaunchError(
