@@ -8,5 +8,6 @@ the `vocabulary`, `host` what the launcher evaluates, `arithmetic` and `emitter`
 """
 
 from tilec.frontend.build import KernelSource, load_kernel, read_kernel
+from tilec.frontend.interface import Declared, Interface, kernel_file, read_interface
 
-__all__ = ["KernelSource", "load_kernel", "read_kernel"]
+__all__ = ["Declared", "Interface", "KernelSource", "kernel_file", "load_kernel", "read_interface", "read_kernel"]

@@ -41,7 +41,7 @@ class KernelSource:
 def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
     """Read what a kernel file declares; CompileError E0101..E0104, E0107, E0112."""
     module = read_module(Path(path), root)
-    routine = _only_kernel(module)
+    routine = only_kernel(module)
     arguments = routine.node.args
     try:
         parameters = tuple(
@@ -61,7 +61,7 @@ def load_kernel(path: Path | str, constants: Mapping[str, Constant], *, root: Pa
     With `root`, spans name files relative to it. CompileError carries every problem found, in source order.
     """
     module = read_module(Path(path), root)
-    routine = _only_kernel(module)
+    routine = only_kernel(module)
     try:
         return _build(module, routine, constants)
     except (RecursionError, MemoryError):
@@ -73,7 +73,8 @@ def _too_deep(module: Module, routine: Routine) -> CompileError:
     return CompileError(Diagnostic("E0512", message, Label(module.source.span(routine.node)), hint=hint))
 
 
-def _only_kernel(module: Module) -> Routine:
+def only_kernel(module: Module) -> Routine:
+    """The kernel of a file; CompileError E0103 for none, E0104 for several."""
     if not module.kernels:
         hint = "mark the kernel function with `@tilec.kernel`"
         raise CompileError(Diagnostic("E0103", f"no kernel in `{module.source.file}`", hint=hint))

@@ -62,6 +62,16 @@ def read_signature(routine: Routine, constants: Mapping[str, Constant]) -> Signa
     return reader.signature
 
 
+def read_declared(routine: Routine) -> list[Parameter]:
+    """Parse the parameters before any constant has a value: constants are symbols of dims, and an `Element` is a dtype of its
+    own name, of which nothing else is true. CompileError E0107, E0213."""
+    reader = _Declaration(routine, {})
+    reader.positional()
+    if reader.problems:
+        raise compile_error(reader.problems)
+    return reader.signature.parameters
+
+
 class _Reader:
     def __init__(self, routine: Routine, constants: Mapping[str, Constant]) -> None:
         self.routine = routine
@@ -83,16 +93,21 @@ class _Reader:
         self._constants(arguments.kwonlyargs)
         if self.problems:
             return
-        positional = [*arguments.posonlyargs, *arguments.args]
-        self.integers = {arg.arg for arg in positional if dtype_word(word := _word(self.module, arg.annotation))
-                         and word is not None and dtype_named(word).is_integer}  # fmt: skip
-        for arg in positional:
-            self._try(lambda arg=arg: self._parameter(arg))
+        self.positional()
         for name in self.signature.dims:
             if name not in self.bare:
                 message = f"dim `{name}` is not the whole extent of any axis, so a launch cannot measure it"
                 hint = f"declare a tensor with `{name}` as an axis, or pass `{name}: i32`"
                 self._refuse("E0214", message, self.routine.node, hint)
+
+    def positional(self) -> None:
+        """The parameters that a launch takes."""
+        arguments = self.routine.node.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        self.integers = {arg.arg for arg in positional if dtype_word(word := _word(self.module, arg.annotation))
+                         and word is not None and dtype_named(word).is_integer}  # fmt: skip
+        for arg in positional:
+            self._try(lambda arg=arg: self._parameter(arg))
 
     def _refuse(self, code: str, message: str, node: ast.AST, hint: str) -> None:
         self.problems.append(Diagnostic(code, message, Label(self.source.span(node)), hint=hint))
@@ -256,6 +271,14 @@ class _Reader:
             raise self.source.error("E0214", f"`{entry.name}` is used both as an extent and as a stride", node,
                              hint="declare two `Dim` classes")  # fmt: skip
         return sym(entry.name)
+
+
+class _Declaration(_Reader):
+    """Without constants."""
+
+    def _dtype(self, node: ast.expr) -> DType:
+        entry = self.module.names.get(node.id) if isinstance(node, ast.Name) else None
+        return DType(entry.name, "f", 16) if isinstance(entry, ElementName) else super()._dtype(node)
 
 
 def _meant_type(note: ast.expr) -> str:
