@@ -51,6 +51,7 @@ class TensorMaps:
 
     def __init__(self, manifest: Manifest, driver: Encoder) -> None:
         self._kernel, self._specs, self._driver = manifest.kernel, manifest.tensor_maps, driver
+        self.any = bool(manifest.tensor_maps)
         self._kept: dict[TensorMapRequest, bytes] = {}
 
     def of(self, views: Mapping[str, TensorView]) -> bytes:

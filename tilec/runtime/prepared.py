@@ -1,0 +1,108 @@
+"""Launches of one kernel at shapes that were checked before: addresses and floats go in, a checked launch comes out.
+
+A `Plan` is for tensors at their places. A `Prepared` is for any tensors of the same shapes, strides and integers: what depends
+on those was checked when it was made, and `launch` checks what depends on addresses (alignment, overlaps, memory at all), so
+every clause of the contract still holds for every launch. Several threads may use it, and it may be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilec.ir.types import DTYPES
+from tilec.runtime.contract import ADDRESSES, Launch, check_launch
+from tilec.runtime.kernel import Kernel, Plan, addresses, packed_arguments
+from tilec.runtime.scalars import pack_scalar
+
+
+class Prepared:
+    """`launch` is that of a checked plan. `fresh` names tensors that the caller allocates for every launch, so that
+    nothing else can overlap them."""
+
+    def __init__(self, kernel: Kernel, launch: Launch, fresh: Collection[str] = ()) -> None:
+        manifest = kernel.manifest
+        self.kernel, self.grid, self._launch = kernel, kernel.launched(launch.grid), launch
+        self._enqueue, self._function = kernel.device.driver.launch, kernel.function
+        self._block, self._shared = kernel.block, kernel.shared
+        self._free: list[tuple[memoryview[int], memoryview[float], int, Any]] = []
+        self._image = struct.pack(kernel.argument_format, *packed_arguments(manifest, launch))
+        self.floats = tuple(spec for spec in manifest.scalars if DTYPES[spec.dtype].is_float)
+        """The scalars that `launch` takes."""
+        tensors = {spec.name: index for index, spec in enumerate(manifest.tensors)}
+        order = {spec.name: (index, spec.dtype) for index, spec in enumerate(self.floats)}
+        slots = list(enumerate(manifest.abi))
+        self._pointers = tuple((place, tensors[slot.name]) for place, slot in slots if slot.kind == "pointer")
+        self._floats = tuple(
+            (place, *order[slot.name]) for place, slot in slots if slot.kind == "scalar" and slot.name in order
+        )
+        spans = {name: (low - view.pointer, end - view.pointer) for name, view in launch.views.items()
+                 for low, end in [view.byte_range()]}  # fmt: skip
+        self._apart = tuple(
+            (tensors[left], tensors[right], spans[left], spans[right])
+            for left, right in manifest.no_alias
+            if left not in fresh and right not in fresh
+        )
+        self._unaligned = max((spec.align for spec in manifest.tensors), default=1) - 1
+        # No address is beyond what all of them have together; those before the first byte of a tensor are looked at every time.
+        self._highest = -1 if any(low for low, _ in spans.values()) else ADDRESSES - max(end for _, end in spans.values())
+
+    def launch(self, stream: int, pointers: Sequence[int], floats: Sequence[float] = ()) -> None:
+        """Enqueue on a stream's handle. `pointers` are addresses in the order of the manifest's tensors, `floats` the scalars
+        of a floating dtype in that of its scalars. LaunchError E0908, E0909, E0914 where an address breaks the contract."""
+        bits = 0
+        for pointer in pointers:
+            bits |= pointer
+        if bits & self._unaligned or bits > self._highest or 0 in pointers:
+            self._check(pointers)
+        for left, right, (a, b), (c, d) in self._apart:
+            first, second = pointers[left], pointers[right]
+            if first + a < second + d and second + c < first + b:
+                self._check(pointers)
+        if self.kernel.maps.any:
+            self._plan(pointers, floats).launch(stream)
+            return
+        try:
+            words, singles, parameters, _ = kept = self._free.pop()
+        except IndexError:
+            words, singles, parameters, _ = kept = self._storage()
+        for place, index in self._pointers:
+            words[place] = pointers[index]
+        for place, index, dtype in self._floats:
+            if dtype == "f32":
+                singles[2 * place] = floats[index]
+            else:
+                words[place] = int.from_bytes(pack_scalar(dtype, floats[index]), "little")
+        self._enqueue(self._function, self.grid, self._block, self._shared, stream, parameters, False)
+        self._free.append(kept)  # the driver has copied the arguments; a launch that failed leaves its storage to nobody
+
+    def _views(self, pointers: Sequence[int]) -> dict[str, Any]:
+        found = zip(self._launch.views.items(), pointers, strict=True)
+        return {name: replace(view, pointer=pointer) for (name, view), pointer in found}
+
+    def _check(self, pointers: Sequence[int]) -> None:
+        """The whole contract; it raises what is wrong, or nothing where a tensor is aligned enough for itself."""
+        manifest, device, known = self.kernel.manifest, self.kernel.device, self._launch
+        scalars = {spec.name: known.scalars[spec.name] for spec in manifest.scalars}
+        bools = {spec.name: bool(scalars[spec.name]) for spec in manifest.scalars if spec.dtype == "bool"}
+        dims = {slot.name: known.env[slot.name] for slot in manifest.abi if slot.kind == "dim" and slot.name not in scalars}
+        arguments = self._views(pointers) | scalars | bools
+        check_launch(manifest, arguments, dims=dims, device=device.ordinal, checked=self.kernel.checked)
+
+    def _plan(self, pointers: Sequence[int], floats: Sequence[float]) -> Plan:
+        scalars = self._launch.scalars | {spec.name: value for spec, value in zip(self.floats, floats, strict=True)}
+        return Plan(self.kernel, replace(self._launch, views=self._views(pointers), scalars=scalars), (), ())
+
+    def _storage(self) -> tuple[memoryview[int], memoryview[float], int, Any]:
+        """Eight bytes for each argument, and behind them the array of their addresses that the driver takes: the former as
+        words and as floats of four bytes, the address of the latter, and what keeps both."""
+        count = len(self.kernel.manifest.abi)
+        room = 8 * max(1, count)
+        buffer = ctypes.create_string_buffer(self._image.ljust(room, b"\0"), 2 * room)
+        base = ctypes.addressof(buffer)
+        struct.pack_into(f"<{count}Q", buffer, room, *addresses(self.kernel.manifest, base, base, base))
+        front = memoryview(buffer).cast("B")[:room]
+        return front.cast("Q"), front.cast("f"), base + room, buffer
