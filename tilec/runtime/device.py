@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilec.ir.types import DTYPES
+from tilec.runtime import dlpack
 from tilec.runtime.driver import (
     COMPUTE_CAPABILITY_MAJOR,
     COMPUTE_CAPABILITY_MINOR,
@@ -65,10 +67,12 @@ class Device:
 
 
 class DeviceArray:
-    """Row-major contiguous device memory that is freed, in stream order, when the array is collected."""
+    """Row-major contiguous device memory that is freed, in stream order, when the array is collected. Other libraries take it
+    through DLPack (`torch.from_dlpack`), in place."""
 
     def __init__(self, device: Device, shape: tuple[int, ...], dtype: str, stream: int = 0) -> None:
         self.pointer = 0
+        self._users: set[int] = set()
         self.device, self.shape, self.dtype, self.stream = device, shape, dtype, stream
         count = 1
         for extent in shape:
@@ -80,14 +84,36 @@ class DeviceArray:
     def __del__(self) -> None:
         if getattr(self, "pointer", 0):
             # At interpreter exit the driver may be gone already, and its memory with it.
-            try:
+            for stream in self._users:
+                with contextlib.suppress(Exception):
+                    self.device.driver.synchronize(stream)
+            with contextlib.suppress(Exception):
                 self.device.driver.free(self.pointer, self.stream)
-            except Exception:
-                return
 
     def tensor_view(self) -> TensorView:
         """Where the array lies."""
         return TensorView(self.pointer, self.dtype, self.shape, contiguous_strides(self.shape))
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """CUDA, and the device's ordinal."""
+        return dlpack.CUDA, self.device.ordinal
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:  # fmt: skip
+        """The array as a DLPack capsule for a consumer that works on `stream` (a handle; None and 1 are the default stream, -1
+        asks for no order): what was enqueued on the array's stream is done by then, and the memory stays until the consumer's
+        stream is. BufferError for another device, or a copy."""
+        if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
+            raise BufferError("a `DeviceArray` is given away in place, on its own device")
+        user = 1 if stream is None else int(stream)
+        if user != -1 and user != (self.stream or 1):
+            self.device.driver.synchronize(self.stream)
+            self._users.add(user)
+        return dlpack.export(
+            self.tensor_view(), self, self.device.ordinal, versioned=max_version is not None and max_version[0] >= 1
+        )
 
     def fill(self, byte: int) -> None:
         """Set every byte, in stream order."""

@@ -26,6 +26,7 @@ DLPACK_TYPES: Final = {
     (0, 8): "i8", (0, 16): "i16", (0, 32): "i32", (0, 64): "i64", (1, 8): "u8", (1, 16): "u16", (1, 32): "u32",
     (2, 16): "f16", (2, 32): "f32", (4, 16): "bf16", (6, 8): "bool", (10, 8): "f8e4m3", (12, 8): "f8e5m2",
 }  # fmt: skip
+DLPACK_CODES: Final = {name: code for code, name in DLPACK_TYPES.items()}
 DLPACK_CUDA: Final = frozenset({2, 13})
 """Device types of DLPack that a kernel can address: CUDA and CUDA managed memory."""
 
@@ -152,7 +153,9 @@ def _from_interface(interface: dict[str, Any], refuse: Any, kind: str) -> Tensor
     return TensorView(int(pointer or 0), dtype, shape, strides, bool(read_only))
 
 
-class _DLTensor(ctypes.Structure):
+class DLTensor(ctypes.Structure):
+    """A tensor in dlpack.h."""
+
     _fields_ = (
         ("data", ctypes.c_void_p),
         ("device_type", ctypes.c_int32),
@@ -171,7 +174,7 @@ def _from_dlpack(capsule: Any, refuse: Any, kind: str) -> TensorView:
     # The capsule is not consumed, so its own destructor releases the export; the caller keeps the tensor alive.
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    tensor = _DLTensor.from_address(get_pointer(capsule, b"dltensor"))
+    tensor = DLTensor.from_address(get_pointer(capsule, b"dltensor"))
     dtype = DLPACK_TYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if dtype is None:
         raise refuse("the element type is not known", f"`{kind}` of DLPack type ({tensor.code}, {tensor.bits} bits)")

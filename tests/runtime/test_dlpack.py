@@ -1,0 +1,106 @@
+"""`DeviceArray` as others take it: in place, in order on their streams, and alive as long as they have it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver
+
+from tilec.ir.types import DTYPES
+from tilec.runtime import Device, DeviceArray, dlpack, view_tensor
+from tilec.runtime.tensors import DLPACK_CODES
+
+
+class Exported:
+    """An array seen through DLPack alone."""
+
+    def __init__(self, array: DeviceArray, **asked: Any) -> None:
+        self.array, self.asked = array, asked
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None) -> Any:
+        return self.array.__dlpack__(stream=stream, **self.asked)
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device(FakeDriver())
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+def test_every_dtype_comes_back(device: Device, dtype: str) -> None:
+    array = device.empty((3, 4), dtype)
+    assert view_tensor(Exported(array)) == array.tensor_view()
+    assert set(DLPACK_CODES) == set(DTYPES)
+
+
+def test_a_consumer_keeps_the_memory_and_frees_it(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy, which believes that the memory is the host's: of this device it is."""
+    monkeypatch.setattr(dlpack, "CUDA", 1)
+    for version in (None, (1, 1)):
+        array = device.empty((2, 3), "f32")
+        array.fill(0)
+        pointer, kept = array.pointer, len(dlpack._kept)
+        taken = np.from_dlpack(array) if version else np.from_dlpack(Exported(array))
+        assert (taken.ctypes.data, taken.shape) == (pointer, (2, 3))
+        del array
+        gc.collect()
+        assert pointer in device.driver.buffers
+        del taken
+        gc.collect()
+        assert pointer not in device.driver.buffers
+        assert len(dlpack._kept) == kept
+
+
+@pytest.mark.parametrize("version", [None, (0, 8), (1, 0)])
+def test_a_capsule_that_nobody_takes_frees_itself(device: Device, version: tuple[int, int] | None) -> None:
+    array = device.empty((4,), "i8")
+    kept = len(dlpack._kept)
+    capsule = array.__dlpack__(max_version=version)
+    assert ("dltensor_versioned" in repr(capsule)) is (version == (1, 0))
+    assert len(dlpack._kept) == kept + 1
+    del capsule
+    assert len(dlpack._kept) == kept
+
+
+def test_an_empty_array_and_one_of_no_dims(device: Device) -> None:
+    for shape in ((), (0, 3)):
+        array = device.empty(shape, "f32")
+        assert view_tensor(Exported(array)).shape == shape
+
+
+def test_order_on_streams(device: Device) -> None:
+    """What the array's stream was given is done before a consumer on another one begins, and the memory is freed after both."""
+    waited: list[int] = []
+    device.driver.synchronize = waited.append  # type: ignore[method-assign]
+    for stream, user, wanted in ((0, None, []), (0, 1, []), (0, -1, []), (7, 7, []), (7, -1, []), (7, 9, [7]), (7, None, [7])):
+        array = device.empty((4,), "i8", stream=stream)
+        array.__dlpack__(stream=user)
+        assert waited == wanted, (stream, user)
+        waited.clear()
+        del array
+        gc.collect()
+        assert waited == [1 if user is None else user for _ in wanted], (stream, user)
+        waited.clear()
+    assert len(device.driver.freed) == 7
+
+
+def test_what_is_not_given(device: Device) -> None:
+    array = device.empty((4,), "i8")
+    for asked in ({"copy": True}, {"dl_device": (1, 0)}, {"dl_device": (2, 1)}):
+        with pytest.raises(BufferError, match="in place, on its own device"):
+            array.__dlpack__(**asked)
+    assert array.__dlpack__(dl_device=(2, 0), copy=False) is not None
+
+
+def test_the_structures_are_those_of_the_header() -> None:
+    """Sizes and offsets of dlpack.h on 64-bit machines."""
+    assert ctypes.sizeof(dlpack.DLTensor) == 48
+    assert (ctypes.sizeof(dlpack._Managed), dlpack._Managed.deleter.offset) == (64, 56)
+    assert (ctypes.sizeof(dlpack._ManagedVersioned), dlpack._ManagedVersioned.tensor.offset) == (80, 32)

@@ -1,0 +1,80 @@
+"""Memory that another library uses in place: a view and what keeps its memory go in, a DLPack capsule comes out.
+
+The structures are those of dlpack.h, version 1.1. A capsule that nobody takes frees itself; one that was taken (its name is
+then `used_...`) is freed by who took it, through `deleter`, from any thread. Until then its tensor's owner is kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from tilec.runtime.tensors import DLPACK_CODES, DLTensor, TensorView
+
+VERSION: Final = (1, 1)
+CUDA: Final = 2
+"""The device type."""
+
+
+class _Version(ctypes.Structure):
+    _fields_ = (("major", ctypes.c_uint32), ("minor", ctypes.c_uint32))
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _ManagedVersioned(ctypes.Structure):
+    _fields_ = (
+        ("version", _Version),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", DLTensor),
+    )
+
+
+_kept: dict[int, tuple[Any, ...]] = {}
+"""What an export needs, by its address, until it is freed."""
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _free(address: int) -> None:
+    _kept.pop(address, None)
+
+
+_api: Final = ctypes.pythonapi
+_Destructor: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_make: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
+# Of a capsule that is being destroyed only its address is known: no reference to it may be made.
+_is: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+
+
+@_Destructor
+def _forgotten(capsule: int) -> None:
+    for name in NAMES:
+        if _is(capsule, name):
+            _kept.pop(_pointer(capsule, name), None)
+
+
+NAMES: Final = (b"dltensor", b"dltensor_versioned")
+
+
+def export(view: TensorView, owner: Any, device: int, *, versioned: bool) -> Any:
+    """A capsule for the memory of `view` on CUDA device `device`, which keeps `owner`."""
+    rank = len(view.shape)
+    extents = (ctypes.c_int64 * max(1, 2 * rank))(*view.shape, *view.strides)
+    managed = _ManagedVersioned() if versioned else _Managed()
+    tensor = managed.tensor
+    tensor.data, tensor.device_type, tensor.device_id, tensor.ndim = view.pointer, CUDA, device, rank
+    tensor.code, tensor.bits = DLPACK_CODES[view.dtype]
+    tensor.lanes, tensor.byte_offset = 1, 0
+    tensor.shape = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
+    tensor.strides = ctypes.cast(ctypes.addressof(extents) + 8 * rank, ctypes.POINTER(ctypes.c_int64))
+    managed.deleter = ctypes.cast(_free, ctypes.c_void_p)
+    if isinstance(managed, _ManagedVersioned):
+        managed.version.major, managed.version.minor = VERSION
+    address = ctypes.addressof(managed)
+    _kept[address] = (managed, extents, owner)
+    return _make(address, NAMES[versioned], ctypes.cast(_forgotten, ctypes.c_void_p))
