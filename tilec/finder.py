@@ -1,4 +1,5 @@
-"""Finds the bundle of a model: the numbers of its configuration and an architecture go in, a path comes out.
+"""Finds the bundle of a model, or of a kernel: the numbers of a configuration, or a kernel's name and constants, and an
+architecture go in, a path comes out.
 
 It looks into installed packages of the entry point group `tilec.kernels`, then into the user's folder of bundles, then, where
 `TILEC_REGISTRY` names one, into a registry, from which it pulls into that folder. No code of a package runs: its bundle is a
@@ -69,6 +70,44 @@ def find_bundle(numbers: Mapping[str, Any], arch: str, trust: TrustSource = None
         return _pulled(registry, numbers, arch, trust)
     found = "".join(f"; {text}" for text in unusable[:1])
     raise BundleError("E0735", f"no bundle for this model and {arch} is installed or in `{bundles_folder()}`{found}"[:1000])
+
+
+def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Path:
+    """A bundle that says that it has this specialisation, among those that are installed, then those that were pulled.
+    BundleError E0735 where there is none, or two have different code for it."""
+    unusable: list[str] = []
+    for places in (sorted(set(_installed(arch))), _cached(arch, unusable)):
+        found = {path: code for path in places if (code := _code_of(path, kernel, constants, arch, unusable))}
+        if len(set(found.values())) > 1:
+            one, other = list(found)[:2]
+            raise BundleError(
+                "E0735", f"`{one}` and `{other}` have different code for `{kernel}`", hint="name one: `prebuilt=`"
+            )
+        if found:
+            return next(iter(found))
+    wanted = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), arch])
+    told = "".join(f"; {text}" for text in unusable[:1])
+    hint = "install one, or `tilec[compiler]`, or name a folder of artifacts: `prebuilt=`"
+    raise BundleError(
+        "E0735", f"no bundle with a kernel for {wanted} is installed or in `{bundles_folder()}`{told}"[:1000], hint=hint
+    )
+
+
+def _code_of(path: Path, kernel: str, constants: Mapping[str, Any], arch: str, unusable: list[str]) -> str:
+    """Digest of the code that a bundle says it has for a specialisation, empty where it has none."""
+    try:
+        said = _said(path)
+        for item in said["kernels"] if said.get("arch") == arch else ():
+            manifest = item["manifest"]
+            if manifest["kernel"] == kernel and manifest["constants"] == constants:
+                return str(item["blob"])
+    except OSError as error:
+        unusable.append(f"`{path}` cannot be read: {error.strerror}")
+    except ValueError as error:
+        unusable.append(f"`{path}` {error}")
+    except (KeyError, TypeError):
+        unusable.append(f"`{path}` is damaged: its manifest is none")
+    return ""
 
 
 def _installed(arch: str) -> Iterator[Path]:

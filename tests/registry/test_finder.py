@@ -17,7 +17,7 @@ from tests.registry.server import Registry, served
 from tests.registry.shipments import shipment
 from tilec.bundle.wheel import make_wheel
 from tilec.cli.commands import run
-from tilec.finder import bundles_folder, find_bundle
+from tilec.finder import bundles_folder, find_bundle, find_kernel
 from tilec.registry.client import Client
 from tilec.registry.push import push
 from tilec.registry.reference import read_reference
@@ -188,3 +188,28 @@ def test_what_is_no_version(version: str, tmp_path: Path, capsys: pytest.Capture
     status = run(["bundle", "wheel", str(tmp_path / NAME), "--version", version or " ", "-o", str(tmp_path)])
     assert status == 2 and "is no normalised version" in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == [NAME]
+
+
+def test_a_kernel_is_found_by_its_constants(install: Callable[..., Path]) -> None:
+    """In the bundle of any model, an installed one before one that was pulled; two with the same code are as good as one."""
+    constants = {"E": "bf16", "N": 1, "F": 0.5, "G": True}
+    pulled = keep(samples.bundle())
+    keep(b"nothing", "other-sm_90a.bundle")
+    assert find_kernel("scale", constants, "sm_90a") == pulled
+    installed = install(model="other")
+    install(model="tiny-1b")
+    assert find_kernel("scale", constants, "sm_90a") == installed
+    for kernel, wanted, arch in (
+        ("scale", constants | {"N": 9}, "sm_90a"), ("scales", constants, "sm_90a"), ("scale", constants, "sm_100a")
+    ):  # fmt: skip
+        with pytest.raises(BundleError, match="E0735") as caught:
+            find_kernel(kernel, wanted, arch)
+        assert f"`{kernel}`, E = bf16, N = {wanted['N']}" in str(caught.value)
+
+
+def test_two_bundles_with_other_code_for_a_kernel_are_none(install: Callable[..., Path]) -> None:
+    keep(samples.bundle())
+    other = keep(samples.bundle(salts=(5,)), "other-sm_90a.bundle")
+    with pytest.raises(BundleError, match="E0735") as caught:
+        find_kernel("scale", {"E": "bf16", "N": 0, "F": 0.5, "G": True}, "sm_90a")
+    assert str(other) in str(caught.value) and "different code" in str(caught.value)
