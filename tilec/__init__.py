@@ -6,7 +6,8 @@ Kernel authors import the vocabulary from here; nothing heavier is loaded. How a
                                       |                                                               |
                                  interpreter                 runtime <--cache, bundle-- CUBIN <--assemble
 
-`tilec.pipeline` holds the stages in order, `tilec.cli` the commands, `tilec.runtime` the launcher, which needs no compiler.
+`tilec.pipeline` holds the stages in order, `tilec.cli` the commands, `tilec.runtime` the launcher, which needs no compiler;
+`tilec.compile`, which is loaded when it is asked for, makes of a kernel what Python can launch.
 """
 
 # isort: off
@@ -14,10 +15,25 @@ from tilec import startup
 
 startup.forget_current_folder("tilec")  # before any other import
 
+import importlib  # noqa: E402
+from typing import TYPE_CHECKING, Any, Final  # noqa: E402
+
 from tilec import language  # noqa: E402
 from tilec.language import *  # noqa: E402, F403
+
+if TYPE_CHECKING:
+    from tilec.project.just_in_time import compile as compile
 
 __all__: list[str] = ["__version__"]
 __all__ += language.__all__
 
 __version__ = "0.1.0"
+
+_LATER: Final = {"compile": "tilec.project.just_in_time"}
+"""What stands above the language, by the module that has it: a kernel file that imports words loads none of it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module `tilec` has no attribute `{name}`")
+    return getattr(importlib.import_module(_LATER[name]), name)

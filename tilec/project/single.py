@@ -6,7 +6,7 @@ In: the file and its constants as texts. Out: a `BuildFile` of one kernel, whose
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tilec.diagnostics import CompileError, Diagnostic, Span
@@ -22,8 +22,7 @@ def single(path: Path, given: Iterable[str], targets: tuple[Target, ...] | None)
 
     CompileError E01 where the file holds no kernel of its own name, E0804 where a constant is unknown or has no value.
     """
-    root = path.resolve().parent
-    source = read_kernel(path, root=root)
+    source = read_kernel(path, root=path.resolve().parent)
     if source.name != path.stem:
         message = f"`{path.name}` holds the kernel `{source.name}`"
         raise CompileError(Diagnostic("E0803", message, hint=f"name the file `{source.name}.py`"))
@@ -46,11 +45,18 @@ def single(path: Path, given: Iterable[str], targets: tuple[Target, ...] | None)
         problems.append(Diagnostic("E0804", f"no value for {words} of kernel `{source.name}`", hint=f"give them: {examples}"))
     if problems:
         raise CompileError(problems)
+    return project_of(path, source.name, values, TARGETS if targets is None else targets)
+
+
+def project_of(
+    path: Path, kernel: str, values: Mapping[str, Iterable[Constant]], targets: tuple[Target, ...]
+) -> BuildFile:  # fmt: skip
+    """The project of a kernel file that holds `kernel`, for these values of each of its constants."""
+    root = path.resolve().parent
     span = Span(path.name, 1, 0, 1, 1)
-    chosen = TARGETS if targets is None else targets
     constants = {name: tuple(found) for name, found in values.items()}
-    entry = KernelEntry(source.name, constants, {}, (), chosen, span, dict.fromkeys(constants, span))
-    return BuildFile(path, root, root, chosen, (entry,))
+    entry = KernelEntry(kernel, constants, {}, (), targets, span, dict.fromkeys(constants, span))
+    return BuildFile(path, root, root, targets, (entry,))
 
 
 def constant(text: str) -> Constant:
