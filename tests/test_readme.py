@@ -3,19 +3,19 @@ command is the one the gate runs, its engine answers where there is no GPU."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
-from tilec.cli import commands
 from tilec.diagnostics import CompileError, render_all
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
@@ -69,32 +69,19 @@ def test_its_python_passes_pyright(tmp_path: Path) -> None:
 
 
 def test_its_launch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver that records, and arrays of its own where torch has tensors."""
-    (tmp_path / "kernels_src").mkdir()
-    (tmp_path / "kernels_src/add.py").write_text((ROOT / "kernels_src/add.py").read_text())
-    (tmp_path / "build.toml").write_text(
-        '[build]\narch = ["sm_90"]\n[[kernel]]\nname = "add"\nconstants = { E = "bf16", BLOCK = 2048 }\n'
-    )
+    """With a driver that records, and a PyTorch as `tilec.ops` sees it; the kernels are compiled as they are needed."""
     monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    monkeypatch.chdir(tmp_path)
-    assert commands.run(["build"]) == 0
     driver = FakeDriver()
     device = Device(driver)
-    torch = ModuleType("torch")
-    values: dict[str, Any] = {
-        "bfloat16": "bf16",
-        "randn": lambda size, device, dtype: device_of(device).empty((size,), dtype),
-        "empty_like": lambda array: array.device.empty(array.shape, array.dtype),
-        "cuda": SimpleNamespace(current_stream=lambda: 7),
-    }
-    device_of = {"cuda": device}.__getitem__
-    for name, value in values.items():
-        setattr(torch, name, value)
+    torch = FakeTorch(device)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr("tilec.runtime.kernel.Device", lambda: device)
-    exec(compile(fenced("launch"), "README.md", "exec"), {})
-    (launch,) = driver.launches
-    assert (launch.grid, launch.stream) == ((3, 1, 1), 7)
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
+    monkeypatch.setattr(importlib.import_module("tilec.ops.torch_op"), "current_device", lambda: device)
+    names: dict[str, Any] = {}
+    exec(compile(fenced("launch"), "README.md", "exec"), names)
+    assert [launch.grid for launch in driver.launches] == [(8, 1, 1), (8, 1, 1)]
+    assert (names["total"].shape, names["total"].dtype) == ((8, 2048), "bfloat16")
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op")
 
 
 def test_commands_are_one_line_each() -> None:

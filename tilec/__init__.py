@@ -7,7 +7,7 @@ Kernel authors import the vocabulary from here; nothing heavier is loaded. How a
                                  interpreter                 runtime <--cache, bundle-- CUBIN <--assemble
 
 `tilec.pipeline` holds the stages in order, `tilec.cli` the commands, `tilec.runtime` the launcher, which needs no compiler;
-`tilec.compile`, which is loaded when it is asked for, makes of a kernel what Python can launch.
+`tilec.compile` and `tilec.op`, which are loaded when they are asked for, make of a kernel what Python can call.
 """
 
 # isort: off
@@ -22,6 +22,7 @@ from tilec import language  # noqa: E402
 from tilec.language import *  # noqa: E402, F403
 
 if TYPE_CHECKING:
+    from tilec.ops import op as op
     from tilec.project.just_in_time import compile as compile
 
 __all__: list[str] = ["__version__"]
@@ -29,7 +30,7 @@ __all__ += language.__all__
 
 __version__ = "0.1.0"
 
-_LATER: Final = {"compile": "tilec.project.just_in_time"}
+_LATER: Final = {"compile": "tilec.project.just_in_time", "op": "tilec.ops"}
 """What stands above the language, by the module that has it: a kernel file that imports words loads none of it."""
 
 

@@ -89,6 +89,11 @@ def _module_folder(module: str) -> Path | None:
     return None
 
 
+def is_installed(package: Package) -> bool:
+    """Whether a package is there, without loading it."""
+    return _module_folder(package.module) is not None
+
+
 def find_binaries(package: Package) -> tuple[Path, ...]:
     """The files that a package's `binaries` name; CompileError E0601 where the package or one of them is missing."""
     folder = _module_folder(package.module)

@@ -251,6 +251,7 @@ def test_read_only_tensor_where_the_kernel_writes() -> None:
 
 def test_every_code_that_is_raised_has_a_page() -> None:
     root = Path(__file__).resolve().parents[2]
-    raised = {code for path in (root / "tilec" / "runtime").glob("*.py") for code in re.findall(r"E09\d\d", path.read_text())}
+    files = [path for folder in ("runtime", "ops") for path in (root / "tilec" / folder).glob("*.py")]
+    raised = {code for path in files for code in re.findall(r"E09\d\d", path.read_text())}
     pages = {path.stem for path in (root / "tilec" / "explain").glob("E09[01]*.md")}  # E092 are of `tilec bundle verify`
     assert raised == pages

@@ -1,0 +1,172 @@
+"""A PyTorch without PyTorch: as much of it as `tilec.ops.torch_op` asks for, on tensors of a fake device.
+
+A test that passes here shows that ours calls PyTorch as this file has it; that PyTorch is as this file has it is shown by
+`ci/bench/torch_ops.py` on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from tilec.runtime import Device, DeviceArray
+from tilec.runtime.tensors import contiguous_strides
+
+NAMES = {
+    "float32": "f32", "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "int8": "i8",
+    "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "bool": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Where:
+    """A `torch.device`."""
+
+    type: str
+    index: int | None = None
+
+
+class Tensor:
+    """A tensor of device memory; on `meta`, of none."""
+
+    def __init__(self, array: DeviceArray | None, dtype: str, shape: tuple[int, ...], where: Where) -> None:
+        self.array, self.dtype, self.shape, self.device = array, dtype, tuple(shape), where
+        self.requires_grad, self.negated, self.version = False, False, 0
+        self.strides = contiguous_strides(self.shape)
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def is_contiguous(self) -> bool:
+        return self.strides == contiguous_strides(self.shape)
+
+    def get_device(self) -> int:
+        return -1 if self.device.index is None else self.device.index
+
+    def data_ptr(self) -> int:
+        assert self.array is not None, "a tensor without data"
+        return self.array.pointer
+
+    def is_neg(self) -> bool:
+        return self.negated
+
+    def is_inference(self) -> bool:
+        return False
+
+    def view(self, *shape: Any) -> Tensor:
+        """Of the whole tensor."""
+        wanted = tuple(shape[0]) if isinstance(shape[0], tuple) else shape
+        wanted = (math.prod(self.shape),) if wanted == (-1,) else wanted
+        assert math.prod(wanted) == math.prod(self.shape)
+        return Tensor(self.array, self.dtype, wanted, self.device)
+
+    def new_empty(self, shape: tuple[int, ...], *, dtype: str) -> Tensor:
+        array = None if self.array is None else self.array.device.empty(shape, NAMES[dtype])
+        return Tensor(array, dtype, shape, self.device)
+
+
+class Parameter(Tensor):
+    pass
+
+
+@dataclass
+class Registered:
+    """An operator."""
+
+    schema: str
+    kernels: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    fake: Callable[..., Any] | None = None
+    autograd: tuple[Any, Any] | None = None
+    calls: int = 0
+
+    @property
+    def default(self) -> Registered:
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
+        if any(arg.device.type == "meta" for arg in given):
+            assert self.fake is not None
+            return self.fake(*args, **kwargs)
+        return self.kernels["CUDA"](*args, **kwargs)
+
+
+class FakeTorch(ModuleType):
+    """The module. `compiling`, `grad`, `modes` and `current` say what state PyTorch is in."""
+
+    def __init__(self, device: Device) -> None:
+        super().__init__("torch")
+        self.compiling, self.grad, self.modes, self.current = False, False, 0, 0
+        self.operators: dict[str, Registered] = {}
+        self.used: list[Any] = []
+        for name in NAMES:
+            setattr(self, name, name)
+        self.Tensor, self.Tag = Tensor, SimpleNamespace(pt2_compliant_tag="pt2")
+        self.nn = SimpleNamespace(Parameter=Parameter)
+        self.compiler = SimpleNamespace(is_dynamo_compiling=lambda: self.compiling)
+        self.is_grad_enabled = lambda: self.grad
+        self.autograd = SimpleNamespace(graph=SimpleNamespace(increment_version=self._bump))
+        self.cuda = SimpleNamespace(
+            device=self._device, current_device=lambda: self.current,
+            current_stream=lambda *_: SimpleNamespace(cuda_stream=7 + self.current),
+        )  # fmt: skip
+        self._C = SimpleNamespace(
+            _len_torch_dispatch_stack=lambda: self.modes, _get_tracing_state=lambda: None,
+            _functorch=SimpleNamespace(peek_interpreter_stack=lambda: None), _cuda_getDevice=lambda: self.current,
+            _cuda_getCurrentRawStream=lambda index: 7 + index,
+        )  # fmt: skip
+        self.library = SimpleNamespace(
+            Library=self._library, register_fake=self._register_fake, register_autograd=self._register_autograd
+        )
+        self.ops = SimpleNamespace()
+        self._on = device
+        self.randn = self.ones = self.empty
+
+    def empty(self, *shape: int, dtype: str, device: str = "cuda") -> Tensor:
+        """As `randn` and `ones` here, since nothing is computed."""
+        array = self._on.empty(shape, NAMES[dtype]) if device == "cuda" else None
+        return Tensor(array, dtype, shape, Where(device, 0 if device == "cuda" else None))
+
+    @contextlib.contextmanager
+    def _device(self, where: Any) -> Iterator[None]:
+        index = where if isinstance(where, int) else where.index
+        self.used.append(index)
+        before, self.current = self.current, index
+        yield
+        self.current = before
+
+    def empty_strided(self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: str, device: str) -> Tensor:
+        assert strides == contiguous_strides(shape)
+        return self.empty(*shape, dtype=dtype, device=device)
+
+    def _bump(self, tensors: tuple[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.version += 1
+
+    def _library(self, namespace: str, kind: str) -> Any:
+        assert kind == "FRAGMENT"
+
+        def define(schema: str, *, tags: tuple[str, ...]) -> None:
+            name = schema.partition("(")[0]
+            qualified = f"{namespace}::{name}"
+            assert qualified not in self.operators, f"{qualified} is defined twice"
+            assert tags == ("pt2",)
+            self.operators[qualified] = Registered(schema)
+            place = vars(self.ops).setdefault(namespace, SimpleNamespace())
+            setattr(place, name, self.operators[qualified])
+
+        def implement(name: str, function: Callable[..., Any], key: str) -> None:
+            self.operators[f"{namespace}::{name}"].kernels[key] = function
+
+        return SimpleNamespace(define=define, impl=implement)
+
+    def _register_fake(self, name: str, function: Callable[..., Any], *, lib: Any) -> None:
+        self.operators[name].fake = function
+
+    def _register_autograd(self, name: str, backward: Any, *, setup_context: Any, lib: Any) -> None:
+        self.operators[name].autograd = (backward, setup_context)

@@ -1,0 +1,87 @@
+"""Artifacts of shipped kernels that need no compiler: manifests written by hand, and bytes that pass for CUBINs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.bundle import samples
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels_src"
+
+
+def tensor(name: str, access: str, dtype: str, *dims: int | str) -> dict[str, Any]:
+    return {"name": name, "access": access, "dtype": dtype, "dims": list(dims), "strides": None, "align": 16}
+
+
+def add(element: str, block: int = 2048) -> dict[str, Any]:
+    """`add` of `kernels_src`."""
+    tensors = [tensor("x", "in", element, "N"), tensor("y", "in", element, "N"), tensor("out", "out", element, "N")]
+    grid = [["//", ["+", "N", block - 1], block]]
+    return manifest("add", {"E": element, "BLOCK": block}, tensors, [], ["N"], grid, [["x", "out"], ["y", "out"]])
+
+
+def rms_norm(element: str, hidden: int) -> dict[str, Any]:
+    """`rms_norm` of `kernels_src`."""
+    tensors = [
+        tensor("x", "in", element, "T", hidden), tensor("weight", "in", element, hidden),
+        tensor("out", "out", element, "T", hidden),
+    ]  # fmt: skip
+    scalars = [{"name": "eps", "dtype": "f32"}]
+    return manifest("rms_norm", {"E": element, "H": hidden}, tensors, scalars, ["T"], ["T"], [["x", "out"], ["weight", "out"]])
+
+
+def add_rms_norm(element: str, hidden: int) -> dict[str, Any]:
+    """`add_rms_norm` of `kernels_src`, which writes an argument."""
+    tensors = [
+        tensor("x", "in", element, "T", hidden), tensor("residual", "inout", element, "T", hidden),
+        tensor("weight", "in", element, hidden), tensor("out", "out", element, "T", hidden),
+    ]  # fmt: skip
+    scalars = [{"name": "eps", "dtype": "f32"}]
+    apart = [["x", "residual"], ["x", "out"], ["residual", "weight"], ["residual", "out"], ["weight", "out"]]
+    return manifest("add_rms_norm", {"E": element, "H": hidden}, tensors, scalars, ["T"], ["T"], apart)
+
+
+def manifest(
+    kernel: str, constants: dict[str, Any], tensors: list[dict[str, Any]], scalars: list[dict[str, Any]], dims: list[str],
+    grid: list[Any], apart: list[list[str]],
+) -> dict[str, Any]:  # fmt: skip
+    """A manifest with the calling convention that the compiler has."""
+    made = samples.manifest(kernel, samples.cubin(kernel), constants)
+    slots = [("pointer", one["name"]) for one in tensors] + [("dim", name) for name in dims]
+    slots += [("scalar", one["name"]) for one in scalars]
+    return made | {
+        "tensors": tensors, "scalars": scalars, "abi": [{"kind": kind, "name": name} for kind, name in slots],
+        "tensor_maps": [], "grid": grid, "launch_checks": [], "value_checks": [], "no_alias": apart,
+    }  # fmt: skip
+
+
+def write(folder: Path, *manifests: dict[str, Any]) -> Path:
+    """Artifacts as `tilec build` leaves them: a folder for the architecture."""
+    own = folder / "sm_90a"
+    own.mkdir(parents=True, exist_ok=True)
+    for one in manifests:
+        code = samples.cubin(one["kernel"])
+        name = "-".join([one["kernel"], *(f"{key}={value}" for key, value in one["constants"].items())])
+        (own / f"{name}.cubin").write_bytes(code)
+        (own / f"{name}.json").write_text(json.dumps(one | {"digests": {"cubin": hashlib.sha256(code).hexdigest()}}))
+    return folder
+
+
+def bundle(*manifests: dict[str, Any]) -> bytes:
+    """The same kernels in a bundle."""
+    kernels: list[dict[str, Any]] = []
+    blobs: dict[str, bytes] = {}
+    for one in manifests:
+        code = samples.cubin(one["kernel"])
+        digest = hashlib.sha256(code).hexdigest()
+        constants = [f"{key}={value}" for key, value in one["constants"].items() if not isinstance(value, float)]
+        name = "-".join([one["kernel"], *constants])
+        texts = {key: hashlib.sha256(text).hexdigest() for key, text in samples.source(name, digest).items()}
+        kernels.append({"name": name, "blob": digest, "steps": [], "manifest": one | {"digests": {"cubin": digest} | texts}})
+        blobs[digest] = code
+    kernels.sort(key=lambda one: one["name"])
+    description = {"model": "ops", "arch": "sm_90a", "config": {"n": 1}, "kernels": kernels, **samples.STEP}
+    return samples.encode(description, dict(sorted(blobs.items())))

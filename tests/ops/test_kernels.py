@@ -1,0 +1,154 @@
+"""Where the kernels of an op come from: what is prebuilt, by any of its names, needs no compiler; what is not is compiled."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilec
+from tests.ops import prebuilt
+from tests.runtime.fake_driver import FakeDriver
+from tilec.frontend import read_interface
+from tilec.ops.kernels import Kernels
+from tilec.runtime import BundleError, Device, Kernel, LaunchError, ValueBounds
+from tilec.toolchain import PACKAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+ADD = prebuilt.KERNELS / "add.py"
+CONSTANTS = {"E": "bf16", "BLOCK": 2048}
+
+
+def bundle_of(folder: Path, *manifests: dict[str, Any]) -> Path:
+    path = folder / "ops-sm_90a.bundle"
+    path.write_bytes(prebuilt.bundle(*manifests))
+    return path
+
+
+def found(place: Path | None, **constants: Any) -> Kernel:
+    return Kernels(read_interface(ADD), ADD, place).get(CONSTANTS | constants, Device(FakeDriver()))
+
+
+def test_folders_and_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = prebuilt.write(tmp_path / "build", prebuilt.add("bf16"), prebuilt.add("f16", 256))
+    bundle = bundle_of(tmp_path, prebuilt.add("bf16"), prebuilt.add("f16", 256))
+    for place in (folder, folder / "sm_90a", bundle):
+        assert found(place).manifest.constants == CONSTANTS
+        assert found(place, E="f16", BLOCK=256).manifest.constants == {"E": "f16", "BLOCK": 256}
+        with pytest.raises(BundleError, match="E0707"):
+            found(place, E="f16")
+        monkeypatch.setenv("TILEC_PREBUILT", str(place))
+        assert found(None).manifest.constants == CONSTANTS
+    with pytest.raises(BundleError, match="E0703"):
+        found(tmp_path / "absent")
+
+
+def test_a_kernel_of_another_signature_is_refused(tmp_path: Path) -> None:
+    other = prebuilt.add("bf16")
+    other["tensors"] = [*other["tensors"][1::-1], *other["tensors"][2:]]
+    folder = prebuilt.write(tmp_path, other)
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=r"E0919.*given y: in, x: in, out: out; required x: in, y: in, out: out"):
+            found(folder)
+
+
+PRODUCTION = """
+import importlib.abc, json, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in MODULES or name == "tilec.pipeline":
+            raise ImportError(name + " is not here")
+
+MODULES = json.loads(sys.argv[1])
+sys.meta_path.insert(0, Absent())
+import tilec
+from tests.runtime.fake_driver import FakeDriver
+from tilec.ops import kernels
+from tilec.ops import tensor_op
+from tilec.runtime import Device
+device = Device(FakeDriver())
+tensor_op.current_device = lambda: device
+kernels.is_installed = lambda package: False
+add = tilec.op(sys.argv[2], constants={"BLOCK": 2048})
+x, y = device.empty((5000,), "bf16"), device.empty((5000,), "bf16")
+try:
+    print(add(x, y=y).shape, device.driver.launches[0].grid)
+except Exception as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("where", ["variable", "pulled", "nowhere"])
+def test_no_compiler_is_needed(tmp_path: Path, where: str) -> None:
+    """In a process that has none: `tilec.op` finds what is prebuilt, or says what it looked for."""
+    environment = {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(tmp_path / "store")}
+    if where == "variable":
+        environment["TILEC_PREBUILT"] = str(prebuilt.write(tmp_path / "build", prebuilt.add("bf16")))
+    elif where == "pulled":
+        (tmp_path / "store" / "bundles").mkdir(parents=True, mode=0o700)
+        (tmp_path / "store").chmod(0o700)
+        bundle_of(tmp_path / "store" / "bundles", prebuilt.add("bf16"))
+    modules = sorted({package.module.partition(".")[0] for package in PACKAGES} - {"numpy", "cuda", "nvidia"})
+    command = [sys.executable, "-P", "-c", PRODUCTION, json.dumps(modules), str(ADD)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert told.stderr == ""
+    if where == "nowhere":
+        assert told.stdout.startswith("error[E0735]: no bundle with a kernel for `add`, E = bf16, BLOCK = 2048, sm_90a")
+        assert "prebuilt=" in told.stdout
+    else:
+        assert told.stdout == "(5000,) (3, 1, 1)\n"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "options", "message"),
+    [
+        ("add", {"mutates": ["x"]}, "names `x`, which is no `Out` tensor; required `out`"),
+        ("add", {"values": {"x": lambda low, high, distinct: True}}, "`TRUSTED` or `ValueBounds`"),
+        ("add", {"constants": 5}, r"`constants` gives no values by name; given a value of type `int`"),
+        ("add", {"constants": {"BLOK": 5}}, "there is no constant `BLOK`; required `E`, `BLOCK`"),
+        ("add", {}, "nothing says what the constant `BLOCK` is"),
+        ("argmax_blocks", {"constants": {"BLOCK": 2048}}, "no argument says what `P` is"),
+    ],
+)
+def test_an_op_that_is_declared_wrongly(
+    kernel: str, options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    device = Device(FakeDriver())
+    monkeypatch.setattr("tilec.ops.tensor_op.current_device", lambda: device)
+    folder = prebuilt.write(tmp_path, prebuilt.add("bf16"))
+    x = device.empty((16, 16) if kernel == "argmax_blocks" else (16,), "bf16")
+    with pytest.raises(LaunchError, match="E0919") as caught:
+        tilec.op(prebuilt.KERNELS / f"{kernel}.py", prebuilt=folder, **options)(*[x] * (1 if kernel == "argmax_blocks" else 2))
+    assert message in str(caught.value)
+
+
+def test_values_and_dims_are_given_where_the_op_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    driver = FakeDriver()
+    device = Device(driver)
+    monkeypatch.setattr("tilec.ops.tensor_op.current_device", lambda: device)
+    tensors = [prebuilt.tensor("x", "in", "i32", "N"), prebuilt.tensor("half", "out", "f32", "M")]
+    tensors.append(prebuilt.tensor("work", "scratch", "f32", "N"))
+    manifest = prebuilt.manifest("halve", {}, tensors, [], ["N", "M"], ["M"], [["x", "half"]])
+    manifest["value_checks"] = [{"tensor": "x", "low": 0, "high": "N", "distinct": False}]
+    source = tmp_path / "halve.py"
+    source.write_text(
+        "import tilec\nfrom tilec import Dim, In, Out, Scratch, f32, grid, i32\n\n"
+        "class N(Dim): ''\nclass M(Dim): ''\n\n"
+        "@tilec.kernel\ndef halve(x: In[i32, N], half: Out[f32, M], work: Scratch[f32, N]):\n    grid(M)\n"
+    )
+    folder = prebuilt.write(tmp_path / "build", manifest)
+    x = device.empty((64,), "i32")
+    bounds = {"x": ValueBounds(0, 64)}
+    halve = tilec.op(source, prebuilt=folder, dims=lambda known: {"M": known["N"] // 2}, values=bounds)
+    assert (halve(x).shape, driver.launches[0].grid) == ((32,), (32, 1, 1))
+    with pytest.raises(LaunchError, match="E0913"):
+        tilec.op(source, prebuilt=folder, dims={"M": 32})(x)
+    with pytest.raises(LaunchError, match=r"E0919.*no argument says what `M` is"):
+        tilec.op(source, prebuilt=folder, values=bounds)(x)

@@ -1,0 +1,291 @@
+"""Ops of PyTorch's tensors, with a PyTorch and a driver that record: what is launched, what PyTorch is told, and by
+which way a call goes."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilec
+from tests.ops import prebuilt
+from tests.ops.fake_torch import FakeTorch, Parameter, Tensor
+from tests.runtime.fake_driver import FakeDriver, argument_bytes
+from tilec.runtime import BundleError, Device, DriverError, LaunchError
+
+EPS = 1e-6
+SIZES = {"add": [8, 8, 8, 4], "rows": [8, 8, 4, 8, 4], "rms_norm": [8, 8, 8, 4, 4], "add_rms_norm": [8, 8, 8, 8, 4, 4]}
+
+
+class CopyingDriver(FakeDriver):
+    """As a driver does, it copies what a launch is given while it is enqueued."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[list[bytes]] = []
+
+    def launch(self, function: Any, *rest: Any) -> None:
+        super().launch(function, *rest)
+        self.sent.append(argument_bytes(self.launches[-1], SIZES[function[1]]))
+
+
+@pytest.fixture
+def driver() -> CopyingDriver:
+    return CopyingDriver()
+
+
+@pytest.fixture
+def torch(driver: CopyingDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeTorch]:
+    """PyTorch, as ours finds it."""
+    device = Device(driver)
+    fake = FakeTorch(device)
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
+    module = importlib.import_module("tilec.ops.torch_op")
+    monkeypatch.setattr(module, "current_device", lambda: device)
+    yield fake
+    sys.modules.pop("tilec.ops.torch_op", None)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = [prebuilt.add("bf16"), prebuilt.add("f16"), prebuilt.rms_norm("bf16", 1024), prebuilt.rms_norm("bf16", 2048)]
+    return prebuilt.write(tmp_path_factory.mktemp("artifacts"), *made, prebuilt.add_rms_norm("bf16", 1024))
+
+
+def made(kernels: Path, kernel: str, **options: Any) -> Any:
+    return tilec.op(prebuilt.KERNELS / f"{kernel}.py", prebuilt=kernels, **options)
+
+
+def rows(torch: FakeTorch, count: int, hidden: int = 1024) -> tuple[Tensor, Tensor]:
+    return torch.empty(count, hidden, dtype="bfloat16"), torch.empty(hidden, dtype="bfloat16")
+
+
+def test_a_call_launches_the_specialisation_of_its_tensors(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    """The first call of its kind and the next go by different ways, and send the same."""
+    rms_norm = made(kernels, "rms_norm")
+    for count, hidden in ((3, 1024), (3, 1024), (5, 1024), (3, 2048), (3, 1024)):
+        x, weight = rows(torch, count, hidden)
+        out = rms_norm(x, weight, eps=EPS)
+        assert (out.shape, out.dtype) == ((count, hidden), "bfloat16")
+        launch = driver.launches[-1]
+        assert (launch.grid, launch.stream) == ((count, 1, 1), 7)
+        pointers = [struct.pack("<Q", tensor.data_ptr()) for tensor in (x, weight, out)]
+        assert driver.sent[-1] == [*pointers, struct.pack("<i", count), struct.pack("<f", EPS)]
+    assert len(driver.images) == 2  # one kernel for each hidden size
+    assert torch.operators["tilec::rms_norm"].calls == 0  # none of it through the dispatcher
+
+
+def test_mutated_arguments_are_written_and_marked(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    add_rms_norm = made(kernels, "add_rms_norm")
+    x, weight = rows(torch, 3)
+    residual, _ = rows(torch, 3)
+    for version in (1, 2):
+        out = add_rms_norm(x, residual, weight, EPS)
+        assert residual.version == version
+        pointers = [struct.pack("<Q", tensor.data_ptr()) for tensor in (x, residual, weight, out)]
+        assert driver.sent[-1][:4] == pointers
+    schema = "add_rms_norm(Tensor x, Tensor(a!) residual, Tensor weight, float eps) -> Tensor"
+    assert torch.operators["tilec::add_rms_norm"].schema == schema
+    with pytest.raises(LaunchError, match="E0919"):
+        add_rms_norm.register_autograd(lambda ctx, grad: grad)
+    into = made(kernels, "rms_norm", mutates=["out"])
+    out = torch.empty(3, 1024, dtype="bfloat16")
+    assert into(x, weight, out, EPS) is None
+    assert out.version == 1
+    assert torch.operators["tilec::rms_norm"].schema == "rms_norm(Tensor x, Tensor weight, Tensor(a!) out, float eps) -> ()"
+
+
+def test_constants_are_chosen_by_dtype_and_by_the_author(torch: FakeTorch, driver: CopyingDriver, tmp_path: Path) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def choose(known: dict[str, Any]) -> dict[str, Any]:
+        seen.append(known)
+        return {"BLOCK": 2048 if known["N"] > 4096 else 256}
+
+    folder = prebuilt.write(tmp_path, prebuilt.add("bf16"), prebuilt.add("f16"), prebuilt.add("f16", 256))
+    add = made(folder, "add", constants=choose)
+    for dtype, size, blocks in (("bfloat16", 5000, 3), ("float16", 5000, 3), ("float16", 1000, 4)):
+        add(*(torch.empty(size, dtype=dtype) for _ in range(2)))
+        assert driver.launches[-1].grid == (blocks, 1, 1)
+    assert seen[0] == {"E": "bf16", "N": 5000}
+    with pytest.raises(BundleError, match=r"has no kernel for `add`, E = bf16, BLOCK = 256, sm_90a"):
+        add(*(torch.empty(1000, dtype="bfloat16") for _ in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda torch, x: setattr(x, "strides", (2, 1)), "E0907"),
+        (lambda torch, x: setattr(x, "device", torch.empty(1, dtype="bfloat16", device="meta").device), "E0914"),
+        (lambda torch, x: setattr(x, "dtype", "complex64"), "E0904"),
+        (lambda torch, x: setattr(x, "shape", (3, 1000)), "E0707"),
+        (lambda torch, x: setattr(x, "shape", (3, 4, 1024)), "E0905"),
+        (lambda torch, x: setattr(x, "data_ptr", lambda: 4098), "E0908"),
+    ],
+)
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_contract_is_enforced_on_every_call(
+    torch: FakeTorch, driver: CopyingDriver, kernels: Path, change: Any, code: str, warm: bool
+) -> None:
+    """Also where the same shapes went before."""
+    rms_norm = made(kernels, "rms_norm")
+    x, weight = rows(torch, 3)
+    if warm:
+        rms_norm(x, weight, EPS)
+    before = len(driver.launches)
+    change(torch, x)
+    if code == "E0914":
+        weight.device = x.device
+    with pytest.raises((LaunchError, BundleError), match=code):
+        rms_norm(x, weight, EPS)
+    assert len(driver.launches) == before
+
+
+def test_strides_of_a_tensor_that_says_so_are_part_of_the_call(torch: FakeTorch, driver: CopyingDriver, tmp_path: Path) -> None:
+    source = tmp_path / "rows.py"
+    source.write_text(
+        "import tilec\nfrom tilec import Dim, In, Out, Strides, bf16, grid, i32\n\n"
+        "class T(Dim): ''\nclass S(Dim): ''\n\n"
+        "@tilec.kernel\ndef rows(x: In[bf16, T, 8, Strides[S, 1]], out: Out[bf16, T, 8], n: i32):\n    grid(T)\n"
+    )
+    tensors = [
+        prebuilt.tensor("x", "in", "bf16", "T", 8) | {"strides": ["S", 1]},
+        prebuilt.tensor("out", "out", "bf16", "T", 8),
+    ]
+    manifest = prebuilt.manifest("rows", {}, tensors, [{"name": "n", "dtype": "i32"}], ["T"], ["T"], [["x", "out"]])
+    manifest["abi"].insert(3, {"kind": "stride", "name": "S"})
+    strided = tilec.op(source, prebuilt=prebuilt.write(tmp_path / "build", manifest))
+    x = torch.empty(4, 8, dtype="bfloat16")
+    for stride, number in ((8, 1), (64, 1), (64, 2), (8, 1), (64, 2)):
+        x.strides = (stride, 1)
+        strided(x, number)
+        assert driver.sent[-1][3:] == [struct.pack("<q", stride), struct.pack("<i", number)]
+    with pytest.raises(LaunchError, match="E0912"):
+        strided(x, True)
+    assert torch.operators["tilec::rows"].schema == "rows(Tensor x, SymInt n) -> Tensor"
+
+
+def test_tensors_may_not_overlap(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    add_rms_norm = made(kernels, "add_rms_norm")
+    x, weight = rows(torch, 3)
+    residual, _ = rows(torch, 3)
+    add_rms_norm(x, residual, weight, EPS)
+    with pytest.raises(LaunchError, match=r"E0909.*overlaps `residual`"):
+        add_rms_norm(residual, residual, weight, EPS)
+    assert len(driver.launches) == 1
+
+
+@pytest.mark.parametrize("eps", [1, True, "a", None, 1e39, float("nan")])
+def test_scalars_are_held_to_their_type(torch: FakeTorch, driver: CopyingDriver, kernels: Path, eps: Any) -> None:
+    rms_norm = made(kernels, "rms_norm")
+    x, weight = rows(torch, 3)
+    rms_norm(x, weight, EPS)
+    if (eps == 1 and eps is not True) or eps != eps:
+        rms_norm(x, weight, eps)
+        assert driver.sent[-1][4] == struct.pack("<f", eps)
+        return
+    with pytest.raises(LaunchError, match="E0912"):
+        rms_norm(x, weight, eps)
+
+
+def test_only_plain_tensors_go_past_the_dispatcher(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = made(kernels, "rms_norm")
+    operator = torch.operators["tilec::rms_norm"]
+    x, weight = rows(torch, 3)
+    parameter = Parameter(weight.array, weight.dtype, weight.shape, weight.device)
+    rms_norm(x, parameter, EPS)
+    assert operator.calls == 0
+
+    class Subclass(Tensor):
+        pass
+
+    def calls(**state: Any) -> int:
+        for name, value in state.items():
+            setattr(torch, name, value)
+        before = operator.calls
+        rms_norm(x, weight, EPS)
+        for name in state:
+            setattr(torch, name, False)
+        return operator.calls - before
+
+    assert [calls(compiling=True), calls(modes=1), calls(grad=True)] == [1, 1, 0]
+    weight.requires_grad = True
+    assert [calls(grad=True), calls()] == [1, 0]
+    weight.requires_grad, x.negated = False, True
+    assert calls() == 1
+    x.negated = False
+    x = Subclass(x.array, x.dtype, x.shape, x.device)
+    assert calls() == 1
+    assert len({launch.grid for launch in driver.launches}) == 1
+
+
+def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = made(kernels, "rms_norm", name="mine::norm")
+    operator = torch.operators["mine::norm"]
+    assert operator.schema == "norm(Tensor x, Tensor weight, float eps) -> Tensor"
+    x = torch.empty(7, 4096, dtype="bfloat16", device="meta")
+    torch.compiling = True
+    fake = rms_norm(x, torch.empty(4096, dtype="bfloat16", device="meta"), EPS)
+    assert (fake.shape, fake.dtype, fake.device.type) == ((7, 4096), "bfloat16", "meta")
+    assert not driver.images  # a fake needs no kernel
+    backward, setup = operator.autograd
+    setup(None, (), None)
+    with pytest.raises(LaunchError, match=r"E0919.*no gradient"):
+        backward(None, 1)
+    rms_norm.register_autograd(lambda ctx, grad: ("given", grad), setup_context=lambda ctx, inputs, output: ctx.append(inputs))
+    ctx: list[Any] = []
+    setup(ctx, (1,), None)
+    assert (backward(ctx, 2), ctx) == (("given", 2), [(1,)])
+    assert made(kernels, "rms_norm")._overload is torch.operators["tilec::rms_norm"]
+    assert made(kernels, "rms_norm")._overload is torch.operators["tilec::rms_norm_2"]
+    with pytest.raises(LaunchError, match="E0919"):
+        made(kernels, "rms_norm", name="no namespace")
+
+
+def test_other_devices_and_threads_without_a_context(
+    torch: FakeTorch, driver: CopyingDriver, kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rms_norm = made(kernels, "rms_norm")
+    x, weight = rows(torch, 3)
+    rms_norm(x, weight, EPS)
+    torch.current, torch.used = 1, []
+    rms_norm(x, weight, EPS)
+    assert (driver.launches[-1].stream, torch.used, torch.current) == (7, [0], 1)
+    torch.current = 0
+    contexts: list[Any] = []
+    monkeypatch.setattr(driver, "use_context", contexts.append)
+    for name, wanted in (("CUDA_ERROR_INVALID_CONTEXT", [1]), ("CUDA_ERROR_LAUNCH_FAILED", [1])):
+        driver.fail["cuLaunchKernel"] = name
+        with pytest.raises(DriverError, match=name):  # the driver of this test has no context afterwards either
+            rms_norm(x, weight, EPS)
+        assert contexts == wanted
+    driver.fail["cuLaunchKernel"], before = "CUDA_ERROR_INVALID_CONTEXT", len(driver.launches)
+    monkeypatch.setattr(driver, "use_context", lambda context: driver.fail.clear())
+    rms_norm(x, weight, EPS)
+    assert len(driver.launches) == before + 1
+
+
+def test_arrays_of_others_and_a_late_pytorch(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    device = torch._on
+    op_module = importlib.import_module("tilec.ops.tensor_op")
+    arrays = [device.empty((3, 1024), "bf16"), device.empty((1024,), "bf16")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(op_module, "current_device", lambda: device)
+        rms_norm = made(kernels, "rms_norm")
+        out = rms_norm(*arrays, EPS)
+        assert (out.shape, out.dtype, driver.launches[-1].stream) == ((3, 1024), "bf16", 7)
+        patch.delitem(sys.modules, "torch")
+        plain = made(kernels, "rms_norm")
+        out = plain(*arrays, eps=EPS, stream=9)
+        assert (out.shape, out.stream, driver.launches[-1].stream) == ((3, 1024), 9, 9)
+        patch.setattr(Tensor, "__module__", "torch")
+        with pytest.raises(LaunchError, match=r"E0919.*`import torch` before"):
+            plain(*rows(torch, 3), EPS)
+        with pytest.raises(LaunchError, match="E0903"):
+            plain(*arrays)

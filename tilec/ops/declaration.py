@@ -1,0 +1,159 @@
+"""What an op takes and gives: a kernel's interface goes in; the arguments of a call, and from these the values of dims and
+constants and the shapes of results, come out.
+
+Values are learned from tensors in the order of the parameters: an axis that is one name gives that name its extent, and a dtype
+that is an `Element` gives that its dtype. Whether they contradict each other is not judged here: the launch contract is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.frontend import Declared, Interface
+from tilec.ir.expr import OPERATORS, Expr
+from tilec.ir.types import DTYPES
+from tilec.runtime import LaunchError
+
+Value = int | float | bool | str
+Values = Mapping[str, Any]
+Choice = Mapping[str, Any] | Callable[[dict[str, Any]], Mapping[str, Any]] | None
+"""Values by name, or a function from what is known (dims by name, dtypes by the name of their `Element`) to those."""
+MUTATED: Final = ("inout", "atomic")
+
+
+def refuse(kernel: str, message: str, *, argument: str = "", given: str = "", required: str = "") -> LaunchError:
+    """The error of an op that is declared or called in a way that no kernel fits."""
+    return LaunchError("E0919", message, kernel=kernel, argument=argument, given=given, required=required)
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """An op of a kernel. A call takes `arguments` and returns `outputs`; `scratch` is allocated and forgotten; `mutated` names
+    the tensors among the arguments that are written."""
+
+    interface: Interface
+    arguments: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    scratch: tuple[Declared, ...]
+    mutated: frozenset[str]
+    constants: Choice
+    dims: Choice
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's name."""
+        return self.interface.kernel
+
+    @property
+    def tensors(self) -> tuple[Declared, ...]:
+        """All tensors of the kernel, in the order of its parameters."""
+        return tuple(one for one in self.interface.parameters if one.access)
+
+    @property
+    def floats(self) -> tuple[Declared, ...]:
+        """Scalars of a floating dtype, in the order of the parameters."""
+        return tuple(one for one in self.interface.parameters if not one.access and DTYPES[one.dtype].is_float)
+
+    def known(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], scalars: Values) -> dict[str, Any]:
+        """Values by name from the dtype and shape of each tensor argument and from scalars; extents may be symbolic. E0905
+        where a rank is wrong, E0904 where two tensors disagree about an `Element`."""
+        found: dict[str, Any] = {}
+        origin: dict[str, str] = {}
+        for one in self.arguments:
+            if not one.access:
+                found[one.name] = scalars[one.name]
+                continue
+            dtype, shape = tensors[one.name]
+            if len(shape) != len(one.dims):
+                required = f"rank {len(one.dims)}, [{', '.join(map(str, one.dims))}]"
+                raise LaunchError(
+                    "E0905", "wrong rank", kernel=self.kernel, argument=one.name, given=f"rank {len(shape)}, {list(shape)}",
+                    required=required,
+                )  # fmt: skip
+            wanted = one.dtype if one.dtype in DTYPES else found.setdefault(one.dtype, dtype)
+            if dtype != wanted:
+                why = f", as `{one.dtype}` is of `{origin[one.dtype]}`" if one.dtype in origin else ""
+                raise LaunchError(
+                    "E0904", "wrong element type", kernel=self.kernel, argument=one.name, given=f"`{dtype}`",
+                    required=f"`{wanted}`{why}",
+                )  # fmt: skip
+            origin.setdefault(one.dtype, one.name)
+            for dim, extent in zip(one.dims, shape, strict=True):
+                if dim.op == "sym":
+                    found.setdefault(dim.name, extent)
+        return found | self._chosen("dims", self.dims, found)
+
+    def specialisation(self, known: Values) -> dict[str, Value]:
+        """A value for each constant of the kernel; E0919 where one has none."""
+        chosen = self._chosen("constants", self.constants, known)
+        for name in chosen:
+            if name not in self.interface.constants:
+                own = ", ".join(f"`{one}`" for one in self.interface.constants) or "none"
+                raise refuse(self.kernel, f"there is no constant `{name:.80}`", required=own)
+        found: dict[str, Value] = {}
+        for name in self.interface.constants:
+            if name not in chosen and name not in known:
+                raise refuse(
+                    self.kernel, f"nothing says what the constant `{name}` is",
+                    required=f"`constants={{\"{name}\": ...}}` where the op is made",
+                )  # fmt: skip
+            found[name] = chosen[name] if name in chosen else known[name]
+        return found
+
+    def shapes(self, which: Iterable[Declared], known: Values) -> list[tuple[str, tuple[Any, ...]]]:
+        """Dtype and shape of each of `which`; E0919 where nothing says what an extent is."""
+        values = dict(known) | self._chosen("constants", self.constants, known)
+        found: list[tuple[str, tuple[Any, ...]]] = []
+        for one in which:
+            try:
+                shape = tuple(evaluate(dim, values) for dim in one.dims)
+                found.append((one.dtype if one.dtype in DTYPES else str(values[one.dtype]), shape))
+            except KeyError as missing:
+                name = str(missing.args[0])
+                raise refuse(
+                    self.kernel, f"no argument says what `{name}` is", argument=one.name,
+                    required=f"`dims=lambda known: {{\"{name}\": ...}}` where the op is made, or `mutates=[\"{one.name}\"]`",
+                ) from None  # fmt: skip
+        return found
+
+    def _chosen(self, what: str, choice: Choice, known: Values) -> dict[str, Any]:
+        if choice is None:
+            return {}
+        made: Any = choice(dict(known)) if callable(choice) else choice
+        if not isinstance(made, Mapping):
+            raise refuse(self.kernel, f"`{what}` gives no values by name", given=f"a value of type `{type(made).__name__}`")
+        return dict(made)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def evaluate(dim: Expr, values: Values) -> Any:
+    """The value of an extent, where values may be PyTorch's symbolic integers: `Expr.evaluate` would make numbers of them."""
+    if dim.op == "const":
+        return dim.value
+    if dim.op == "sym":
+        return values[dim.name]
+    left, right = (evaluate(arg, values) for arg in dim.args)
+    return OPERATORS[dim.op](left, right)
+
+
+def declare(interface: Interface, mutates: Iterable[str], constants: Choice, dims: Choice) -> Declaration:
+    """An op of a kernel; `mutates` names the `Out` tensors that a call is given. E0919 where there is no such tensor, or no
+    tensor among the arguments."""
+    given = frozenset(mutates)
+    outs = {one.name for one in interface.parameters if one.access == "out"}
+    for name in sorted(given - outs):
+        own = ", ".join(f"`{one}`" for one in sorted(outs)) or "none"
+        raise refuse(interface.kernel, f"`mutates` names `{name:.80}`, which is no `Out` tensor", required=own)
+    arguments = tuple(one for one in interface.parameters if one.access not in ("out", "scratch") or one.name in given)
+    if not any(one.access for one in arguments):
+        raise refuse(interface.kernel, "no argument is a tensor", required="`mutates` with an `Out` tensor")
+    return Declaration(
+        interface,
+        arguments,
+        tuple(one for one in interface.parameters if one.access == "out" and one.name not in given),
+        tuple(one for one in interface.parameters if one.access == "scratch"),
+        given | {one.name for one in arguments if one.access in MUTATED},
+        constants,
+        dims,
+    )

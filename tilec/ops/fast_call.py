@@ -1,0 +1,100 @@
+"""The function that makes a call of an op on plain tensors of PyTorch: a declaration goes in, Python of its own parameters
+comes out.
+
+A call has a few microseconds, so nothing in it loops over parameters: it is written out for each op, as `dataclasses` writes
+`__init__`. For `rms_norm(x, weight, eps)` it is
+
+    def rms_norm(self, x, weight, eps):
+        if compiling(): return overload(x, weight, eps)
+        if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or ... or dispatched() or tracing() or ...:
+            return dispatch(x, weight, eps)
+        if type(eps) is not float or not -3.4e38 <= eps <= 3.4e38: eps = checked("eps", eps)
+        key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
+        entry = entries.get(key)
+        if entry is None: return first(key, (x, weight, eps))
+        if entry.device != device(): return elsewhere(entry, call, (self, x, weight, eps))
+        out = empty(*entry.made[0])
+        try: entry.launch(stream(entry.device), (x.data_ptr(), weight.data_ptr(), out.data_ptr()), (eps,))
+        except Refused as error: recover(error, entry); entry.launch(...)
+        return out
+
+Every name but those of the parameters has a prefix, so that parameters may be called anything. The key has what the launch
+contract depends on, but for addresses and floats: integers are in it by value, after their types were looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tilec.frontend import Declared
+from tilec.ir.types import DTYPES
+from tilec.ops.declaration import Declaration
+from tilec.runtime.scalars import LARGEST_FLOAT
+
+PREFIX: Final = "_tilec_"
+TYPES: Final = {"f": "float", "i": "int", "u": "int", "b": "bool"}
+
+
+def make_call(declaration: Declaration, helpers: Mapping[str, Any], *, guarded: bool) -> Callable[..., Any]:
+    """The function; `helpers` are the names that the text above has beside the parameters. With `guarded` it is a method, which
+    sends what is not a plain tensor to `dispatch` and tracing to `overload`."""
+    namespace: dict[str, Any] = {PREFIX + name: value for name, value in helpers.items()}
+    exec(compile(call_text(declaration, guarded=guarded), f"<tilec.op {declaration.kernel}>", "exec"), namespace)
+    made = namespace[declaration.kernel]
+    namespace[f"{PREFIX}call"] = made
+    return made
+
+
+def call_text(declaration: Declaration, *, guarded: bool) -> str:
+    """The text of the function; names in it are identifiers, since the front end read them as such."""
+    names = [one.name for one in declaration.arguments]
+    given = "".join(f"{name}, " for name in names)
+    tensors = [one.name for one in declaration.arguments if one.access]
+    again = "@call, (@self, " if guarded else "@call, ("
+    lines = [f"def {declaration.kernel}({', '.join(['@self', *names] if guarded else names)}):"]
+    if guarded:
+        lines.append(f"    if @compiling(): return @overload({given})")
+        lines.append(f"    if {_guard(tensors)}: return @dispatch({given})")
+    for one in declaration.arguments:
+        if not one.access:
+            lines.append(f"    if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})")
+    lines += [
+        f"    @key = ({''.join(_key(one) for one in declaration.arguments)})",
+        "    @entry = @entries.get(@key)",
+        f"    if @entry is None: return @first(@key, ({given}))",
+        f"    if @entry.device != @device(): return @elsewhere(@entry, {again}{given}))",
+    ]
+    new = {one.name: f"@new{number}" for number, one in enumerate((*declaration.outputs, *declaration.scratch))}
+    lines += [f"    {name} = @empty(*@entry.made[{number}])" for number, name in enumerate(new.values())]
+    pointers = "".join(f"{new.get(one.name, one.name)}.data_ptr(), " for one in declaration.tensors)
+    floats = "".join(f"{one.name}, " for one in declaration.floats)
+    launch = f"@entry.launch(@stream(@entry.device), ({pointers}), ({floats}))"
+    lines += [f"    try: {launch}", f"    except @Refused as @error: @recover(@error, @entry); {launch}"]
+    lines += [f"    if not {name}.is_inference(): @written(({name},))" for name in tensors if name in declaration.mutated]
+    results = [new[one.name] for one in declaration.outputs]
+    lines.append(f"    return {', '.join(results) or 'None'}")
+    return "\n".join(lines).replace("@", PREFIX) + "\n"
+
+
+def _guard(tensors: list[str]) -> str:
+    plain = [f"@type({name}) is not @Tensor and @type({name}) is not @Parameter or {name}.is_neg()" for name in tensors]
+    grads = " or ".join(f"{name}.requires_grad" for name in tensors)
+    return " or ".join([*plain, f"@grad() and ({grads})", "@dispatched()", "@tracing()", "@transformed() is not None"])
+
+
+def _unusual(one: Declared) -> str:
+    """Whether a scalar has to be looked at: another type than its own, or a float that may not fit."""
+    dtype = DTYPES[one.dtype]
+    wrong = f"@type({one.name}) is not @{TYPES[dtype.kind]}"
+    if not dtype.is_float:
+        return wrong
+    most = LARGEST_FLOAT[one.dtype]
+    return f"{wrong} or not -{most!r} <= {one.name} <= {most!r}"
+
+
+def _key(one: Declared) -> str:
+    if not one.access:
+        return "" if DTYPES[one.dtype].is_float else f"{one.name}, "
+    layout = "is_contiguous()" if one.contiguous else "stride()"
+    return f"{one.name}.dtype, {one.name}.shape, {one.name}.{layout}, {one.name}.get_device(), "

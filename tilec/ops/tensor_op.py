@@ -1,0 +1,139 @@
+"""An op of tensors of any framework: arguments by the names of the kernel's parameters go in, a checked launch, and what it
+wrote, come out."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tilec.artifact import ScalarSpec
+from tilec.frontend import kernel_file, read_interface
+from tilec.ops.declaration import Choice, Declaration, declare, refuse
+from tilec.ops.kernels import Kernels, current_device
+from tilec.runtime import Device, Kernel, LaunchError, Plan, TensorView, view_tensor
+from tilec.runtime.kernel import stream_handle
+from tilec.runtime.scalars import check_scalar
+from tilec.runtime.values import Evidence
+
+
+class Op:
+    """A kernel as a function of tensors. Made by `tilec.op`."""
+
+    def __init__(self, declaration: Declaration, kernels: Kernels, values: Mapping[str, Evidence]) -> None:
+        self.declaration = declaration
+        self.__name__ = declaration.kernel
+        self._kernels, self._values = kernels, values
+        self._scalars = {one.name: ScalarSpec(one.name, one.dtype) for one in declaration.arguments if not one.access}
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.__signature__ = inspect.Signature([inspect.Parameter(one.name, kind) for one in declaration.arguments])
+
+    @property
+    def loaded(self) -> tuple[Kernel, ...]:
+        """The kernels that calls have asked for so far."""
+        return self._kernels.loaded
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None) -> None:
+        """Give the op a gradient, as `torch.library.register_autograd` does. E0919 for an op that writes its arguments, and
+        where PyTorch is not known."""
+        raise self._without_torch()
+
+    def _without_torch(self) -> LaunchError:
+        return refuse(self.__name__, "PyTorch is not known to this op", required="`import torch` before `tilec.op`")
+
+    def __deepcopy__(self, memo: Any) -> Op:
+        return self  # as functions do, so that models which have one can be copied
+
+    def __repr__(self) -> str:
+        return f"<tilec.op {self.__name__}{self.__signature__}>"
+
+    def __call__(self, *args: Any, stream: Any = 0, **kwargs: Any) -> Any:
+        """Launch on `stream`, a handle or an object that has one. What the kernel writes comes back as `DeviceArray`s: one, or
+        a tuple in the order of the parameters; None where it writes only arguments. E0919 for a tensor of PyTorch: import torch
+        before the op is made."""
+        given = self.bind(args, kwargs)
+        device = current_device()
+        views: dict[str, TensorView] = {}
+        for one in self.declaration.arguments:
+            if one.access:
+                if type(given[one.name]).__module__ == "torch":
+                    raise self._without_torch()
+                views[one.name] = view_tensor(given[one.name], kernel=self.__name__, argument=one.name, device=device.ordinal)
+        handle = stream_handle(stream)
+
+        def allocate(dtype: str, shape: tuple[int, ...]) -> Any:
+            return device.empty(shape, dtype, stream=handle)
+
+        plan, made = self.plan(given, views, device, allocate, handle)
+        plan.launch(handle)
+        outputs = made[: len(self.declaration.outputs)]
+        return None if not outputs else outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by name; E0903 where one is missing, twice there or unknown."""
+        try:
+            return self.__signature__.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            wanted = ", ".join(f"`{one.name}`" for one in self.declaration.arguments)
+            raise LaunchError("E0903", str(error), kernel=self.__name__, required=wanted) from None
+
+    def plan(
+        self, given: Mapping[str, Any], views: Mapping[str, TensorView], device: Device,
+        allocate: Callable[[str, tuple[int, ...]], Any], stream: int,
+    ) -> tuple[Plan, list[Any]]:  # fmt: skip
+        """A checked launch of the specialisation that fits, and the tensors that `allocate` made for it: results, then scratch.
+        `views` are the tensors among the arguments."""
+        declared = self.declaration
+        scalars = {one.name: given[one.name] for one in declared.arguments if not one.access}
+        numbers = {name: check_scalar(spec, scalars[name], self.__name__) for name, spec in self._scalars.items()}
+        known = declared.known({name: (view.dtype, view.shape) for name, view in views.items()}, numbers)
+        constants, new = declared.specialisation(known), (*declared.outputs, *declared.scratch)
+        shapes = declared.shapes(new, known)
+        kernel = self._kernels.get(constants, device)
+        made = [allocate(dtype, shape) for dtype, shape in shapes]
+        arguments = {**scalars, **views, **{one.name: tensor for one, tensor in zip(new, made, strict=True)}}
+        return kernel.plan(arguments, values=self._values, stream=stream), made
+
+
+def op(
+    kernel: Callable[..., Any] | str | Path,
+    *,
+    constants: Choice = None,
+    dims: Choice = None,
+    mutates: Iterable[str] = (),
+    values: Mapping[str, Evidence] | None = None,
+    prebuilt: str | Path | None = None,
+    name: str | None = None,
+) -> Op:
+    """Make a kernel a function of tensors.
+
+    A call takes the kernel's tensors and scalars, but for `Out` and `Scratch` tensors, which are allocated; it returns the
+    `Out` tensors, and writes `InOut` and `Atomic` ones in place. Its constants are found by dtype and shape: an `Element` is
+    the dtype of the tensors that have it, a dim the extent of its axis. The first call of its kind loads a kernel, which cannot
+    happen while a CUDA graph is captured: make it before.
+
+    constants: values of the others, as in `build.toml`, or a function from what is known (dims and dtypes by name) to those.
+    dims: likewise, of dims that only `Out` tensors have.
+    mutates: `Out` tensors that the call is given, and writes, instead.
+    values: what is known of integers stored in tensors, as for `Kernel.plan`; `TRUSTED` and `ValueBounds` alone.
+    prebuilt: a bundle's file or a folder of artifacts to take kernels from. Default: the one that TILEC_PREBUILT names, else
+        compiled as needed where the compiler is installed, else bundles that are installed.
+    name: of the op in PyTorch, such as `mine::rms_norm`. Default: the kernel's, under `tilec::`.
+
+    Raises CompileError where the kernel's file cannot be read, LaunchError E0919 where the op is not declared right.
+    """
+    path = kernel_file(kernel)
+    declaration = declare(read_interface(path), mutates, constants, dims)
+    evidence = dict(values or {})
+    for tensor, known in evidence.items():
+        if callable(known) or isinstance(known, list) or hasattr(known, "__array__"):
+            message = "an op takes no values that have to be looked at for every call"
+            raise refuse(declaration.kernel, message, argument=tensor, required="`TRUSTED` or `ValueBounds`")
+    kernels = Kernels(declaration.interface, path, prebuilt)
+    if "torch" in sys.modules:
+        torch_op: Any = importlib.import_module("tilec.ops.torch_op")
+        return torch_op.TorchOp(declaration, kernels, evidence, name)
+    return Op(declaration, kernels, evidence)

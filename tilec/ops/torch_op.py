@@ -1,0 +1,223 @@
+"""An op as PyTorch sees it: registered with a schema, a fake, and a way to give it a gradient; and a short way for plain
+tensors.
+
+PyTorch's dispatcher costs some microseconds a call, so plain CUDA tensors outside of any tracing, mode and gradient do not go
+through it: the call is made by `fast_call`, as a function of the kernel's own parameters. Everything else (fake tensors,
+subclasses, `torch.func`, autograd) does. `torch.compile` sees the registered op alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tilec.ir import types as ir_types
+from tilec.ops.declaration import Declaration, refuse
+from tilec.ops.fast_call import make_call
+from tilec.ops.kernels import Kernels, current_device
+from tilec.ops.tensor_op import Op
+from tilec.runtime import LaunchError, TensorView
+from tilec.runtime.driver import Driver, DriverError
+from tilec.runtime.prepared import Prepared
+from tilec.runtime.scalars import check_scalar
+from tilec.runtime.values import Evidence
+
+torch: Any = importlib.import_module("torch")  # which is no dependency, so nobody has its types
+
+DTYPES: Final[dict[str, Any]] = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64,
+    "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32, "bool": torch.bool,
+}  # fmt: skip
+NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+SCALARS: Final = {"f": "float", "i": "SymInt", "u": "SymInt", "b": "bool"}
+NO_CONTEXT: Final = "CUDA_ERROR_INVALID_CONTEXT"
+MAX_ENTRIES: Final = 1024
+"""Kinds of calls that are remembered for an op."""
+_numbers: dict[str, itertools.count[int]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of calls whose tensors have the same dtypes, shapes, strides and device: their launch, shape, strides and
+    dtype of each tensor that is allocated, and the context that the kernel is in."""
+
+    launch: Callable[..., None]
+    device: int
+    made: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
+    context: Any
+    driver: Driver
+
+
+class TorchOp(Op):
+    """A kernel as a function of PyTorch's tensors, on the current stream. Each op is of a class of its own, whose `__call__` is
+    written for it."""
+
+    def __init__(
+        self, declaration: Declaration, kernels: Kernels, values: Mapping[str, Evidence], name: str | None
+    ) -> None:  # fmt: skip
+        super().__init__(declaration, kernels, values)
+        self._entries: dict[Any, Entry] = {}
+        self._backward: tuple[Any, Any] | None = None
+        names = helpers() | {
+            "entries": self._entries, "first": self._first, "dispatch": self._dispatch, "checked": self._checked
+        }  # fmt: skip
+        self._register(name or f"tilec::{declaration.kernel}", make_call(declaration, names, guarded=False))
+        call = make_call(declaration, names | {"overload": self._overload}, guarded=True)
+        body = {"__call__": call, "__doc__": TorchOp.__doc__, "__module__": __name__}
+        self.__class__ = type("TorchOp", (TorchOp,), body)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None) -> None:
+        """As `Op` says."""
+        if self.declaration.mutated:
+            message = "an op that writes its arguments has no gradient"
+            raise refuse(self.__name__, message, required="an op of `Out` tensors alone")
+        self._backward = (backward, setup_context)
+
+    def _register(self, qualified: str, call: Callable[..., Any]) -> None:
+        namespace, colons, own = qualified.partition("::")
+        if not (colons and namespace.isidentifier() and own.isidentifier()):
+            message = "the name of the op is not one of PyTorch's"
+            raise refuse(self.__name__, message, given=f"`{qualified:.80}`", required="`namespace::name`")
+        number = next(_numbers.setdefault(qualified, itertools.count(1)))
+        if number > 1:  # a kernel that is made an op again: with other constants, or in a notebook
+            own, qualified = f"{own}_{number}", f"{qualified}_{number}"
+        self._library = torch.library.Library(namespace, "FRAGMENT")
+        self._library.define(own + self.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        self._library.impl(own, call, "CUDA")
+        torch.library.register_fake(qualified, self._fake, lib=self._library)
+        if not self.declaration.mutated:
+            torch.library.register_autograd(qualified, self._differentiate, setup_context=self._remember, lib=self._library)
+        self._overload = getattr(getattr(torch.ops, namespace), own).default
+
+    def schema(self) -> str:
+        """Of arguments and results, in PyTorch's schema language."""
+        letters = iter("abcdefghijklmnopqrstuvwxyz")
+        arguments: list[str] = []
+        for one in self.declaration.arguments:
+            if not one.access:
+                kind = SCALARS[ir_types.DTYPES[one.dtype].kind]
+            else:
+                kind = f"Tensor({next(letters)}!)" if one.name in self.declaration.mutated else "Tensor"
+            arguments.append(f"{kind} {one.name}")
+        outputs = ["Tensor"] * len(self.declaration.outputs)
+        return f"({', '.join(arguments)}) -> " + (outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})")
+
+    def _fake(self, *args: Any, **kwargs: Any) -> Any:
+        given = self.bind(args, kwargs)
+        declared = self.declaration
+        tensors = {one.name: given[one.name] for one in declared.arguments if one.access}
+        seen = {name: (NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)) for name, tensor in tensors.items()}
+        known = declared.known(seen, given)
+        like = next(iter(tensors.values()))
+        made = [like.new_empty(shape, dtype=DTYPES[dtype]) for dtype, shape in declared.shapes(declared.outputs, known)]
+        return tuple(made) if len(made) > 1 else made[0] if made else None
+
+    def _dispatch(self, *args: Any) -> Any:
+        """Through PyTorch's dispatcher; or as `Op` does, where no argument is a tensor of PyTorch."""
+        if any(isinstance(arg, torch.Tensor) for arg in args):
+            return self._overload(*args)
+        return super().__call__(*args, stream=torch.cuda.current_stream())
+
+    def _checked(self, name: str, value: Any) -> int | float | bool:
+        number = check_scalar(self._scalars[name], value, self.__name__)
+        return bool(number) if self._scalars[name].dtype == "bool" else number
+
+    def _first(self, key: Any, args: tuple[Any, ...]) -> Any:
+        """A call that is the first of its kind."""
+        given = {one.name: arg for one, arg in zip(self.declaration.arguments, args, strict=True)}
+        tensors = {one.name: given[one.name] for one in self.declaration.arguments if one.access}
+        like = next(iter(tensors.values()))
+        views = {name: self._view(name, tensor, like.device) for name, tensor in tensors.items()}
+        made: list[Any] = []
+
+        def allocate(dtype: str, shape: tuple[int, ...]) -> TensorView:
+            made.append(like.new_empty(shape, dtype=DTYPES[dtype]))
+            return self._view("", made[-1], like.device)
+
+        with torch.cuda.device(like.device):
+            device, stream = current_device(), torch.cuda.current_stream().cuda_stream
+            plan, _ = self.plan(given, views, device, allocate, stream)
+            plan.launch(stream)
+            context = device.driver.context()
+        new = (*self.declaration.outputs, *self.declaration.scratch)
+        prepared = Prepared(plan.kernel, plan.checked, {one.name for one in new})
+        form = tuple((tuple(one.shape), tuple(one.stride()), one.dtype) for one in made)
+        if len(self._entries) >= MAX_ENTRIES:
+            self._entries.clear()
+        self._entries[key] = Entry(prepared.launch, like.device.index, form, context, device.driver)
+        for name in self.declaration.mutated:
+            if not tensors[name].is_inference():
+                torch.autograd.graph.increment_version((tensors[name],))
+        results = made[: len(self.declaration.outputs)]
+        return tuple(results) if len(results) > 1 else results[0] if results else None
+
+    def _view(self, name: str, tensor: Any, where: Any) -> TensorView:
+        if tensor.device.type != "cuda" or tensor.device != where:
+            required = f"`{where}`, as the first tensor" if where.type == "cuda" else "a CUDA device"
+            raise LaunchError(
+                "E0914", "the tensor is on another device", kernel=self.__name__, argument=name, given=f"`{tensor.device}`",
+                required=required,
+            )  # fmt: skip
+        dtype = NAMES.get(tensor.dtype)
+        if dtype is None:
+            raise LaunchError("E0904", "wrong element type", kernel=self.__name__, argument=name, given=f"`{tensor.dtype}`")
+        return TensorView(tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride()))
+
+    def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if self._backward is not None and self._backward[1] is not None:
+            self._backward[1](ctx, inputs, output)
+
+    def _differentiate(self, ctx: Any, *grads: Any) -> Any:
+        if self._backward is None:
+            raise refuse(self.__name__, "the op has no gradient", required=f"one, by `{self.__name__}.register_autograd`")
+        return self._backward[0](ctx, *grads)
+
+
+def _recover(error: DriverError, entry: Entry) -> None:
+    """A thread that has used no CUDA yet has no context: give it the kernel's. Anything else is raised again."""
+    if error.name != NO_CONTEXT:
+        raise error
+    entry.driver.use_context(entry.context)
+
+
+def _elsewhere(entry: Entry, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """A call on another device than the current one."""
+    with torch.cuda.device(entry.device):
+        return call(*args)
+
+
+def helpers() -> dict[str, Any]:
+    """What `fast_call` asks of PyTorch, by its names there. PyTorch's own fast ways are not public: where one is gone, a public
+    one stands in, or every call goes through the dispatcher."""
+
+    def private(path: str, otherwise: Any) -> Any:
+        found = torch._C
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return otherwise if found is None else found
+
+    def raw_stream(device: int) -> int:
+        return torch.cuda.current_stream(device).cuda_stream
+
+    def increment(tensors: tuple[Any, ...]) -> None:
+        torch.autograd.graph.increment_version(tensors)
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+    return {
+        "type": type, "float": float, "int": int, "bool": bool, "Tensor": torch.Tensor, "Parameter": torch.nn.Parameter,
+        "compiling": torch.compiler.is_dynamo_compiling, "grad": torch.is_grad_enabled,
+        "dispatched": private("_len_torch_dispatch_stack", lambda: True),
+        "tracing": private("_get_tracing_state", lambda: True),
+        "transformed": private("_functorch.peek_interpreter_stack", lambda: True),
+        "device": private("_cuda_getDevice", torch.cuda.current_device),
+        "stream": private("_cuda_getCurrentRawStream", raw_stream),
+        "empty": private("_dynamo.guards._empty_strided_cuda", empty),
+        "Refused": DriverError, "recover": _recover, "elsewhere": _elsewhere,
+        "written": private("_increment_version", increment),
+    }  # fmt: skip
