@@ -268,3 +268,28 @@ def bundle_wheel(
     from tilec.cli.wheel_command import wheel_command
 
     return wheel_command(file, digest, trust, output, version, as_json=as_json)
+
+
+@bundle.command("launcher", epilog=BUNDLE_EPILOG)
+@BUNDLE
+@click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only kernels of this name; may be repeated.")
+@DIGEST
+@TRUST
+@click.option("--output", "-o", type=click.Path(file_okay=False), help="Folder to write to. Default: the current one.")
+@click.option("--prefix", metavar="NAME", help="What names of functions and files begin with. Default: the model's name.")
+@JSON
+def bundle_launcher(
+    file: str, kernels: tuple[str, ...], digest: str | None, trust: str | None, output: str | None, prefix: str | None,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Write a C header and source that launch a bundle's kernels: a typed function for each, with its contract checked.
+
+    They hold the machine code, and need a C11 compiler and the driver's library. The same bundle gives the same bytes.
+
+    \b
+    Example:
+      tilec bundle launcher qwen3-4b-sm_90a.bundle -k rms_norm -o src && cc -std=c11 -c src/qwen3_4b.c
+    """
+    from tilec.cli.launcher_command import launcher_command
+
+    return launcher_command(file, kernels, digest, trust, output, prefix, as_json=as_json)

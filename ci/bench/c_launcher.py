@@ -1,0 +1,99 @@
+"""A bundle's kernels launched from C on a GPU, against float64.
+
+    python -P ci/bench/torch_ops.py --build FOLDER      makes the bundle; needs the compiler, no GPU
+    python -P ci/bench/c_launcher.py --build FOLDER     makes its launcher and the program, FOLDER/c/c_launcher; needs a C
+    compiler python -P ci/bench/c_launcher.py FOLDER OUT         runs it; needs a GPU
+
+Writes OUT/c_launcher.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM: Final = Path(__file__).with_suffix(".c")
+FLAGS: Final = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror")
+ROWS, HIDDEN, EPS = 37, 1024, 1e-6
+STEP: Final = 2.0**-8
+"""Half of the distance from one bf16 to the next, as a part of the number."""
+
+
+def build(folder: Path) -> int:
+    """Launcher and program, by the commands that a user has."""
+    from tilec.cli import commands
+
+    (bundle,) = (folder / "artifacts" / "bundles").glob("*.bundle")
+    place = folder / "c"
+    status = commands.run(["bundle", "launcher", str(bundle), "-o", str(place), "--prefix", "layer"])
+    if status:
+        return status
+    shutil.copy(PROGRAM, place)
+    command = ["cc", *FLAGS, "c_launcher.c", "layer.c", "-o", "c_launcher"]
+    return subprocess.run(command, cwd=place, check=False).returncode
+
+
+def as_bf16(values: NDArray[Any]) -> NDArray[Any]:
+    """The bits of the nearest bf16."""
+    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def as_numbers(bits: NDArray[Any]) -> NDArray[Any]:
+    """What bf16 of these bits are."""
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def measured(program: Path, folder: Path) -> dict[str, Any]:
+    """The largest errors, in units of half a step of bf16, and what the program said of launches that it must refuse."""
+    draw = np.random.default_rng(1)
+    given = {"x": as_bf16(draw.normal(size=(ROWS, HIDDEN))), "y": as_bf16(draw.normal(size=(ROWS, HIDDEN)))}
+    given["weight"] = as_bf16(draw.uniform(0.5, 1.5, size=HIDDEN))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, bits in given.items():
+        (folder / name).write_bytes(bits.tobytes())
+    found = subprocess.run([program, folder], capture_output=True, text=True, check=False, timeout=60)
+    result: dict[str, Any] = {"status": found.returncode, "refusals": found.stdout.splitlines(), "said": found.stderr[-2000:]}
+    if found.returncode == 0:
+        x, y, weight = (as_numbers(given[name]) for name in ("x", "y", "weight"))
+        normed = x / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + EPS) * weight
+        for name, wanted in (("sum", x + y), ("normed", normed)):
+            bits = np.frombuffer((folder / name).read_bytes(), np.uint16).reshape(ROWS, HIDDEN)
+            result[name] = round(float(np.max(np.abs(as_numbers(bits) - wanted) / np.maximum(np.abs(wanted) * STEP, 1e-9))), 3)
+    return result
+
+
+def right(found: dict[str, Any]) -> bool:
+    """Whether nothing is wrong: rounded once, and every refusal in its own words."""
+    codes = [line.partition("[")[2][:5] for line in found["refusals"]]
+    rounded = all(found.get(name, 9.0) <= 1.01 for name in ("sum", "normed"))
+    return found["status"] == 0 and rounded and codes == ["E0908", "E0909", "E0914", "E0906"]
+
+
+def main(arguments: list[str]) -> int:
+    """Build, or run and compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="folder that was built in")
+    parser.add_argument("out", type=Path, nargs="?", default=Path("."), help="folder for the result")
+    parser.add_argument("--build", action="store_true", help="make launcher and program")
+    options = parser.parse_args(arguments)
+    if options.build:
+        return build(options.folder)
+    found = measured(options.folder / "c" / "c_launcher", options.out / "c_launcher_data")
+    shutil.rmtree(options.out / "c_launcher_data")
+    (options.out / "c_launcher.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    return int(not right(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""`tilec bundle launcher`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tilec.cli.bundle_commands import opened
+from tilec.cli.project import UsageError, print_line
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.spelling import or_mean
+
+
+def launcher_command(
+    path: str, wanted: tuple[str, ...], digest: str | None, trust: str | None, output: str | None, prefix: str | None, *,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Write the two files and print the functions; kernels without one are told on stderr. UsageError where none has one."""
+    from tilec.bundle.launcher import make_launcher
+    from tilec.cache import write_atomically
+
+    if prefix is not None and not re.fullmatch(r"[A-Za-z]\w{0,63}", prefix, re.ASCII):
+        raise UsageError(f"`{prefix:.80}` is no name in C")
+    with opened(path, digest=digest, trust=trust) as bundle:
+        known = {name for kernel in bundle.kernels for name in (kernel.name, kernel.manifest.kernel)}
+        for name in wanted:
+            if name not in known:
+                raise UsageError(f"no kernel `{name:.80}` in `{path}`{or_mean(name, known)}")
+        chosen = [one for one in bundle.kernels if not wanted or one.name in wanted or one.manifest.kernel in wanted]
+        made = make_launcher(bundle, chosen, prefix)
+    for name, why in made.left_out.items():
+        print_line("warning", f"`{name}` has no function: it {why}")
+    if not made.functions:
+        raise UsageError(f"no kernel of `{path}` can have a function in C")
+    folder = Path(output or ".")
+    for name, text in ((made.header_name, made.header), (made.source_name, made.source)):
+        try:
+            write_atomically(folder / name, text.encode())
+        except OSError as error:
+            hint = "free space or permissions there, or choose another folder with `-o`"
+            raise CompileError(
+                Diagnostic("E0702", f"`{folder / name}` cannot be written: {error.strerror}", hint=hint)
+            ) from None
+    if as_json:
+        files = {"header": str(folder / made.header_name), "source": str(folder / made.source_name)}
+        print(json.dumps({**files, "functions": made.functions, "left_out": made.left_out}, indent=1))
+    else:
+        print(f"{folder / made.header_name}, {folder / made.source_name}")
+        print("\n".join(f"  {function}" for function in made.functions.values()))
+    return 0
