@@ -1,0 +1,42 @@
+"""`tilec.op` in PyTorch on the device, and the launcher in C: all that `ci/bench/torch_ops.py` and `c_launcher.py` check.
+
+Needs a GPU, torch, and what both make with `--build FOLDER`; `TILEC_OPS` names the folder. What a call costs the host is shown
+by the benchmark, and held here against what a call of PyTorch's own costs in the same run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Path:
+    named = os.environ.get("TILEC_OPS")
+    assert named, "TILEC_OPS names no folder"
+    monkeypatch.setenv("TILEC_PREBUILT", str(Path(named) / "artifacts" / "build"))
+    monkeypatch.syspath_prepend(str(ROOT / "ci" / "bench"))
+    return Path(named)
+
+
+def test_ops_are_right_and_cost_little(folder: Path) -> None:
+    torch: Any = importlib.import_module("torch")
+    bench = importlib.import_module("torch_ops")
+    found = bench.measured(torch)
+    assert not found["failed"]
+    assert set(found["checks"]) == set(bench.CHECKS)
+    times = found["microseconds"]
+    for kernel in ("add", "rms_norm"):
+        assert times[f"tilec.op {kernel}"] < 1.7 * times["torch.add"], times
+
+
+def test_a_program_in_c_launches_a_bundle(folder: Path, tmp_path: Path) -> None:
+    bench = importlib.import_module("c_launcher")
+    assert bench.right(bench.measured(folder / "c" / "c_launcher", tmp_path / "data"))
