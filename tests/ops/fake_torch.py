@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -73,6 +74,36 @@ class Parameter(Tensor):
     pass
 
 
+class Guards:
+    """Whether tensors, and the state of PyTorch, are as they were."""
+
+    def __init__(self, torch: FakeTorch, *tensors: Tensor, dynamic_dims_sizes: None, dynamic_dims_strides: None) -> None:
+        self.torch = torch
+        self.seen = self.look(tensors)
+
+    def look(self, tensors: tuple[Tensor, ...]) -> list[Any]:
+        state = (self.torch.modes,)
+        return [
+            (
+                type(one),
+                one.dtype,
+                one.shape,
+                one.strides,
+                one.device,
+                one.negated,
+                one.requires_grad,
+                state,
+            )
+            for one in tensors
+        ]
+
+    def check(self, *tensors: Tensor) -> bool:
+        found = [type(one) for one in tensors] == [one[0] for one in self.seen]
+        found = found and self.look(tensors) == self.seen and len({id(one) for one in tensors}) == len(tensors)
+        self.torch.alike += found
+        return found
+
+
 @dataclass
 class Registered:
     """An operator."""
@@ -102,6 +133,7 @@ class FakeTorch(ModuleType):
     def __init__(self, device: Device) -> None:
         super().__init__("torch")
         self.compiling, self.grad, self.modes, self.current = False, False, 0, 0
+        self.alike = 0
         self.operators: dict[str, Registered] = {}
         self.used: list[Any] = []
         for name in NAMES:
@@ -119,6 +151,7 @@ class FakeTorch(ModuleType):
             _len_torch_dispatch_stack=lambda: self.modes, _get_tracing_state=lambda: None,
             _functorch=SimpleNamespace(peek_interpreter_stack=lambda: None), _cuda_getDevice=lambda: self.current,
             _cuda_getCurrentRawStream=lambda index: 7 + index,
+            _dynamo=SimpleNamespace(guards=SimpleNamespace(TensorGuards=partial(Guards, self))),
         )  # fmt: skip
         self.library = SimpleNamespace(
             Library=self._library, register_fake=self._register_fake, register_autograd=self._register_autograd

@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,7 +137,7 @@ def test_the_contract_is_enforced_on_every_call(
     """Also where the same shapes went before."""
     rms_norm = made(kernels, "rms_norm")
     x, weight = rows(torch, 3)
-    if warm:
+    for _ in range(3 * warm):
         rms_norm(x, weight, EPS)
     before = len(driver.launches)
     change(torch, x)
@@ -214,15 +215,35 @@ def test_only_plain_tensors_go_past_the_dispatcher(torch: FakeTorch, driver: Cop
             setattr(torch, name, False)
         return operator.calls - before
 
+    calls()
     assert [calls(compiling=True), calls(modes=1), calls(grad=True)] == [1, 1, 0]
     weight.requires_grad = True
-    assert [calls(grad=True), calls()] == [1, 0]
+    assert [calls(grad=True), calls(), calls(), calls(), calls(grad=True)] == [1, 0, 0, 0, 1]
     weight.requires_grad, x.negated = False, True
     assert calls() == 1
     x.negated = False
     x = Subclass(x.array, x.dtype, x.shape, x.device)
     assert calls() == 1
     assert len({launch.grid for launch in driver.launches}) == 1
+
+
+def test_tensors_like_the_last_are_known_at_one_look(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    """And where PyTorch has nothing that looks at them, or another thing of that name, they are looked at one by one."""
+    rms_norm = made(kernels, "rms_norm")
+    x, weight = rows(torch, 3)
+    for looks in (0, 0, 1, 2):
+        rms_norm(x, weight, EPS)
+        assert torch.alike == looks
+    other, _ = rows(torch, 5)
+    for one in (other, other, x, x):
+        rms_norm(one, weight, EPS)
+    assert (torch.alike, len(driver.launches)) == (3, 8)
+    for gone in (SimpleNamespace(), SimpleNamespace(TensorGuards=lambda: None)):
+        torch._C._dynamo.guards = gone
+        rms_norm = made(kernels, "rms_norm")
+        for _ in range(4):
+            rms_norm(x, weight, EPS)
+    assert (torch.alike, len(driver.launches)) == (3, 16)
 
 
 def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:

@@ -6,20 +6,26 @@ A call has a few microseconds, so nothing in it loops over parameters: it is wri
 
     def rms_norm(self, x, weight, eps):
         if compiling(): return overload(x, weight, eps)
-        if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or ... or dispatched() or tracing() or ...:
-            return dispatch(x, weight, eps)
+        entry = last[0]
+        if not entry.alike(x, weight):
+            if type(x) is not Tensor and type(x) is not Parameter or x.is_neg() or ... or dispatched() or tracing() or ...:
+                return dispatch(x, weight, eps)
+            key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
+            entry = entries.get(key)
+            if entry is None: return first(key, (x, weight, eps))
+            if entry.alike is None: learn(entry, (x, weight))
+            last[0] = entry
         if type(eps) is not float or not -3.4e38 <= eps <= 3.4e38: eps = checked("eps", eps)
-        key = (x.dtype, x.shape, x.is_contiguous(), x.get_device(), weight.dtype, ...)
-        entry = entries.get(key)
-        if entry is None: return first(key, (x, weight, eps))
         if entry.device != device(): return elsewhere(entry, call, (self, x, weight, eps))
         out = empty(*entry.made[0])
         try: entry.launch(stream(entry.device), (x.data_ptr(), weight.data_ptr(), out.data_ptr()), (eps,))
         except Refused as error: recover(error, entry); entry.launch(...)
         return out
 
-Every name but those of the parameters has a prefix, so that parameters may be called anything. The key has what the launch
-contract depends on, but for addresses and floats: integers are in it by value, after their types were looked at.
+`alike` is one look at all tensors, and at the state of PyTorch: whether they are as those of the last call, and it is as it was
+then. Where they are not, they are looked at one by one. The key has what the launch contract depends on, but for addresses and
+floats: integers are in it by value, after their types were looked at. Every name but those of the parameters has a prefix, so
+that parameters may be called anything.
 """
 
 from __future__ import annotations
@@ -51,20 +57,22 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
     names = [one.name for one in declaration.arguments]
     given = "".join(f"{name}, " for name in names)
     tensors = [one.name for one in declaration.arguments if one.access]
-    again = "@call, (@self, " if guarded else "@call, ("
     lines = [f"def {declaration.kernel}({', '.join(['@self', *names] if guarded else names)}):"]
     if guarded:
-        lines.append(f"    if @compiling(): return @overload({given})")
-        lines.append(f"    if {_guard(tensors)}: return @dispatch({given})")
-    for one in declaration.arguments:
-        if not one.access:
-            lines.append(f"    if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})")
-    lines += [
-        f"    @key = ({''.join(_key(one) for one in declaration.arguments)})",
-        "    @entry = @entries.get(@key)",
-        f"    if @entry is None: return @first(@key, ({given}))",
-        f"    if @entry.device != @device(): return @elsewhere(@entry, {again}{given}))",
-    ]
+        lines += [
+            f"    if @compiling(): return @overload({given})",
+            "    @entry = @last[0]",
+            f"    if not ({_alike(declaration)}):",
+            f"        if {_guard(tensors)}: return @dispatch({given})",
+            *(f"        {line}" for line in _entry(declaration, given)),
+            f"        if @entry.alike is None: @learn(@entry, ({''.join(f'{name}, ' for name in tensors)}))",
+            "        @last[0] = @entry",
+        ]
+    else:
+        lines += [f"    {line}" for line in _entry(declaration, given)]
+    lines += [f"    if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})" for one in declaration.floats]
+    again = f"@call, (@self, {given})" if guarded else f"@call, ({given})"
+    lines.append(f"    if @entry.device != @device(): return @elsewhere(@entry, {again})")
     new = {one.name: f"@new{number}" for number, one in enumerate((*declaration.outputs, *declaration.scratch))}
     lines += [f"    {name} = @empty(*@entry.made[{number}])" for number, name in enumerate(new.values())]
     pointers = "".join(f"{new.get(one.name, one.name)}.data_ptr(), " for one in declaration.tensors)
@@ -75,6 +83,30 @@ def call_text(declaration: Declaration, *, guarded: bool) -> str:
     results = [new[one.name] for one in declaration.outputs]
     lines.append(f"    return {', '.join(results) or 'None'}")
     return "\n".join(lines).replace("@", PREFIX) + "\n"
+
+
+def _integers(declaration: Declaration) -> list[Declared]:
+    """Scalars that are part of the key."""
+    return [one for one in declaration.arguments if not one.access and not DTYPES[one.dtype].is_float]
+
+
+def _alike(declaration: Declaration) -> str:
+    tests = [f"@entry.alike({', '.join(one.name for one in declaration.arguments if one.access)})"]
+    for number, one in enumerate(_integers(declaration)):
+        kind = TYPES[DTYPES[one.dtype].kind]
+        tests.append(f"@type({one.name}) is @{kind} and {one.name} == @entry.integers[{number}]")
+    return " and ".join(tests)
+
+
+def _entry(declaration: Declaration, given: str) -> list[str]:
+    """Find what is known of a call, or make the call as the first of its kind."""
+    lines = [f"if {_unusual(one)}: {one.name} = @checked({one.name!r}, {one.name})" for one in _integers(declaration)]
+    return [
+        *lines,
+        f"@key = ({''.join(_key(one) for one in declaration.arguments)})",
+        "@entry = @entries.get(@key)",
+        f"if @entry is None: return @first(@key, ({given}))",
+    ]
 
 
 def _guard(tensors: list[str]) -> str:

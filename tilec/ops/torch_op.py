@@ -12,6 +12,7 @@ import importlib
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 
 from tilec.ir import types as ir_types
@@ -40,16 +41,19 @@ MAX_ENTRIES: Final = 1024
 _numbers: dict[str, itertools.count[int]] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
-    """What is known of calls whose tensors have the same dtypes, shapes, strides and device: their launch, shape, strides and
-    dtype of each tensor that is allocated, and the context that the kernel is in."""
+    """What is known of calls whose tensors have the same dtypes, shapes, strides and device, and whose integers are the same:
+    their launch; shape, strides and dtype of each tensor that is allocated; the context that the kernel is in; and, once
+    learned, what says whether tensors are such."""
 
     launch: Callable[..., None]
     device: int
+    integers: tuple[int, ...]
     made: tuple[tuple[tuple[int, ...], tuple[int, ...], Any], ...]
     context: Any
     driver: Driver
+    alike: Callable[..., bool] | None = None
 
 
 class TorchOp(Op):
@@ -63,7 +67,8 @@ class TorchOp(Op):
         self._entries: dict[Any, Entry] = {}
         self._backward: tuple[Any, Any] | None = None
         names = helpers() | {
-            "entries": self._entries, "first": self._first, "dispatch": self._dispatch, "checked": self._checked
+            "entries": self._entries, "first": self._first, "dispatch": self._dispatch, "checked": self._checked,
+            "last": [_NO_ENTRY],
         }  # fmt: skip
         self._register(name or f"tilec::{declaration.kernel}", make_call(declaration, names, guarded=False))
         call = make_call(declaration, names | {"overload": self._overload}, guarded=True)
@@ -148,7 +153,8 @@ class TorchOp(Op):
         form = tuple((tuple(one.shape), tuple(one.stride()), one.dtype) for one in made)
         if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
-        self._entries[key] = Entry(prepared.launch, like.device.index, form, context, device.driver)
+        integers = tuple(given[name] for name, spec in self._scalars.items() if not ir_types.DTYPES[spec.dtype].is_float)
+        self._entries[key] = Entry(prepared.launch, like.device.index, integers, form, context, device.driver)
         for name in self.declaration.mutated:
             if not tensors[name].is_inference():
                 torch.autograd.graph.increment_version((tensors[name],))
@@ -175,6 +181,27 @@ class TorchOp(Op):
         if self._backward is None:
             raise refuse(self.__name__, "the op has no gradient", required=f"one, by `{self.__name__}.register_autograd`")
         return self._backward[0](ctx, *grads)
+
+
+def _never(*tensors: Any) -> bool:
+    return False
+
+
+_NO_ENTRY: Final = SimpleNamespace(alike=_never)
+
+
+def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
+    """Have what Dynamo guards compiled code with look at tensors: their type, dispatch keys (which tell of modes and of
+    tracing), dtype, device, extents, strides, and whether they want a gradient. It is not public; where it is gone or has
+    changed, tensors are looked at one by one. So are those that want a gradient: whether one is taken is no property of
+    theirs."""
+    if any(one.requires_grad for one in tensors):
+        return
+    try:
+        guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        entry.alike = guards.check
+    except (AttributeError, TypeError):
+        entry.alike = _never
 
 
 def _recover(error: DriverError, entry: Entry) -> None:
@@ -218,6 +245,6 @@ def helpers() -> dict[str, Any]:
         "device": private("_cuda_getDevice", torch.cuda.current_device),
         "stream": private("_cuda_getCurrentRawStream", raw_stream),
         "empty": private("_dynamo.guards._empty_strided_cuda", empty),
-        "Refused": DriverError, "recover": _recover, "elsewhere": _elsewhere,
+        "Refused": DriverError, "recover": _recover, "elsewhere": _elsewhere, "learn": _learn,
         "written": private("_increment_version", increment),
     }  # fmt: skip
