@@ -1,4 +1,4 @@
-"""Launch directives: `grid`, `requires`, `values`, recorded on the function."""
+"""Launch directives: `grid`, `requires`, `resident`, `values`, recorded on the function."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tilec.frontend.emitter import describe
 from tilec.frontend.expressions import expression
 from tilec.frontend.host import host_expr, predicate
 from tilec.frontend.scope import Scope
-from tilec.ir.core import Precondition, Value, ValueFact
+from tilec.ir.core import Access, Precondition, Resident, Value, ValueFact
 from tilec.ir.types import TensorType
 
 MAX_GRID: Final = 3
 
 
 def directive(scope: Scope, node: ast.Call, word: str) -> None:
-    """Record what `grid`, `requires` or `values` says; E0109, E0110, E0113, E0215, E0216."""
+    """Record what `grid`, `requires`, `resident` or `values` says; E0109, E0110, E0113, E0207, E0215, E0216, E0217."""
     at = scope.at(node)
     if not scope.is_kernel or scope.depth:
         where = "inside a block" if scope.is_kernel else "in a tile function"
@@ -26,7 +26,7 @@ def directive(scope: Scope, node: ast.Call, word: str) -> None:
     for argument in node.args:
         if isinstance(argument, ast.Starred):
             raise at.error("E0113", f"`{word}` takes its arguments one by one", hint="write them out")
-    {"grid": _grid, "requires": _requires, "values": _values}[word](scope, node)
+    {"grid": _grid, "requires": _requires, "resident": _resident, "values": _values}[word](scope, node)
 
 
 def _grid(scope: Scope, node: ast.Call) -> None:
@@ -54,6 +54,26 @@ def _requires(scope: Scope, node: ast.Call) -> None:
                                     hint="change the constants in build.toml")  # fmt: skip
         if condition.constant is None:
             scope.function.requires += (Precondition(condition, scope.at(argument).span),)
+
+
+def _resident(scope: Scope, node: ast.Call) -> None:
+    if not node.args:
+        raise scope.at(node).error("E0113", "`resident` takes at least one tensor", hint="write `resident(w)`")
+    known = {one.tensor for one in scope.function.residents}
+    for argument in node.args:
+        at = scope.at(argument)
+        tensor = expression(scope, argument)
+        if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType):
+            raise at.error(
+                "E0217",
+                f"`resident` describes a tensor, found {describe(tensor)}",
+                hint="name a parameter such as `w: In[bf16, N]`",
+            )
+        if scope.function.parameter_of(tensor).access is not Access.IN:
+            raise at.error("E0207", f"`{tensor.name}` is not declared `In` and cannot be resident", hint="declare it `In`")
+        if tensor.name not in known:
+            scope.function.residents += (Resident(tensor.name, at.span),)
+            known.add(tensor.name)
 
 
 def _values(scope: Scope, node: ast.Call) -> None:

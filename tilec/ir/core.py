@@ -225,6 +225,15 @@ class ValueFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Resident:
+    """`resident(tensor)`: no kernel that a launch may overlap writes the tensor, which the kernel only reads. Weights are so.
+    Checked where launches overlap: by whoever orders them."""
+
+    tensor: str
+    loc: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class UnsafeBlock:
     """A `with unsafe(reason)` block; accesses inside carry its index in their `unsafe` attribute."""
 
@@ -250,6 +259,7 @@ class Function:
     constants: dict[str, int | float | bool | str] = field(default_factory=dict[str, "int | float | bool | str"])
     requires: tuple[Precondition, ...] = ()
     values: tuple[ValueFact, ...] = ()
+    residents: tuple[Resident, ...] = ()
     unsafe: tuple[UnsafeBlock, ...] = ()
     num_warps: int = 0  # of a block; 0 until it has a schedule
     loc: Span | None = None
@@ -260,6 +270,10 @@ class Function:
             if parameter.name == name:
                 return parameter
         raise KeyError(name)
+
+    def is_resident(self, tensor: Value) -> bool:
+        """Whether the kernel may read a tensor before the kernels before it are complete."""
+        return any(one.tensor == self.parameter_of(tensor).name for one in self.residents)
 
     def parameter_of(self, value: Value) -> Parameter:
         """The parameter whose value this is."""

@@ -13,7 +13,7 @@ from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
 
 from tilec.ir import ops, ops_launch, ops_staging, ops_sync
-from tilec.ir.core import OPS, Access, Block, Function, Op, Parameter, Precondition, UnsafeBlock, Value, ValueFact
+from tilec.ir.core import OPS, Access, Block, Function, Op, Parameter, Precondition, Resident, UnsafeBlock, Value, ValueFact
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
 from tilec.ir.tokens import ParseError, Token
@@ -88,6 +88,9 @@ class _Reader(TypeReader):
             function.requires = (*function.requires, Precondition(self.expr()))
         while self.skip("values"):
             function.values = (*function.values, self.fact())
+        while self.skip("resident"):
+            tensor = self.expect_kind("value", "a tensor").text[1:]
+            function.residents = (*function.residents, Resident(tensor))
         while self.skip("unsafe"):
             reason = self.expect_kind("text", "a reason").text
             function.unsafe = (*function.unsafe, UnsafeBlock(reason))

@@ -38,6 +38,7 @@ class _Printer:
         yield from (f"  requires {precondition.condition}" for precondition in function.requires)
         for fact in function.values:
             yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{' distinct' if fact.distinct else ''}"
+        yield from (f"  resident %{one.tensor}" for one in function.residents)
         yield from (f"  unsafe {attribute_text(block.reason)}" for block in function.unsafe)
         yield from self.block(function.body, "  ")
         yield "}"

@@ -48,6 +48,7 @@ __all__: list[str] = [
     "permute",
     "requires",
     "reshape",
+    "resident",
     "rsqrt",
     "scatter",
     "sigmoid",
@@ -90,6 +91,12 @@ def grid(x: Scalar, y: Scalar = 1, z: Scalar = 1, /) -> None:
 
 def requires(*conditions: Any) -> None:
     """Predicates over launch values that the launcher checks before the kernel runs, such as `H % 8 == 0`."""
+    not_compiled()
+
+
+def resident(*tensors: Tensor) -> None:
+    """Nothing that may run beside this kernel writes these tensors, as no step of a model writes its weights: they may be read
+    before the kernels before this one are complete. Checked where launches overlap."""
     not_compiled()
 
 
