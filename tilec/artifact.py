@@ -14,14 +14,15 @@ from tilec.ir.expr import Expr
 if TYPE_CHECKING:
     from tilec.ir.core import Function
 
-MANIFEST_FORMAT: Final = 3
+MANIFEST_FORMAT: Final = 4
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor parameter. `access` is in, out, inout, scratch or atomic; `strides` None means row-major contiguous;
-    dims and strides (elements) are expressions over the launch values; `align` is bytes."""
+    dims and strides (elements) are expressions over the launch values; `align` is bytes. `resident`: the kernel may read it
+    before the kernels before it are complete, so that none of those that a launch overlaps may write it."""
 
     name: str
     access: str
@@ -29,6 +30,7 @@ class TensorSpec:
     dims: tuple[Expr, ...]
     strides: tuple[Expr, ...] | None
     align: int
+    resident: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,10 @@ def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[S
             scalars.append(ScalarSpec(one.name, one.value.tile.dtype.name))
         else:
             type_ = one.value.tensor
-            tensors.append(TensorSpec(one.name, one.access.value, type_.dtype.name, type_.dims, type_.strides, type_.align))
+            resident = function.is_resident(one.value)
+            tensors.append(
+                TensorSpec(one.name, one.access.value, type_.dtype.name, type_.dims, type_.strides, type_.align, resident)
+            )
     return tuple(tensors), tuple(scalars)
 
 

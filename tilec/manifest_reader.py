@@ -161,7 +161,7 @@ def _text_map(data: Any, where: str) -> dict[str, str]:
 
 def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     """How threads run the kernel; it must be of the block that is launched."""
-    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "split")
+    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "split", "early", "next")
     record = _object(data, "schedule", names)
     warps = 0
     for item in _list(record["roles"], "schedule.roles", MAX_SCHEDULED):
@@ -180,6 +180,9 @@ def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     _flag(record["persistent"], "schedule.persistent")
     _name(record["order"], "schedule.order")
     _integer(record["split"], "schedule.split", 1, 1 << 16)
+    if record["early"] is not None:
+        _integer(record["early"], "schedule.early", 0, 1 << 16)
+    _name(record["next"], "schedule.next")
     if 32 * warps != block or _integer(record["cluster"], "schedule.cluster", 1, 16) != cluster:
         raise ValueError(f"schedule: {warps} warps in clusters of {record['cluster']} are not the block of {block} threads")
     return record
@@ -232,6 +235,8 @@ def _tensor(data: Any, where: str) -> TensorSpec:
     align = _integer(record["align"], f"{where}.align", 1, 1 << 20)
     if align & (align - 1):
         raise ValueError(f"{where}.align: not a power of two")
+    if _flag(record["resident"], f"{where}.resident") and record["access"] != "in":
+        raise ValueError(f"{where}: resident, and written")
     return TensorSpec(
         _name(record["name"], f"{where}.name"),
         record["access"],
@@ -239,6 +244,7 @@ def _tensor(data: Any, where: str) -> TensorSpec:
         dims,
         strides,
         align,
+        record["resident"],
     )
 
 

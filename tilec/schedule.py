@@ -22,6 +22,7 @@ PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
 """Families of products: of a warp, from registers; of four warps, from shared memory."""
 TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped")}
 """Names that are understood, and that nothing lowers yet."""
+NEXT: Final = ("behind", "before")
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
 MOST_STAGES: Final = 16
@@ -60,7 +61,9 @@ NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
 class Schedule:
     """`pipelines` are the loops that feed products, those inside others first, in the order of the text. `blocks`: as many
     share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
-    tile, in `order`; `cluster`: blocks that share their memory; `split`: blocks that share the depth of one product."""
+    tile, in `order`; `cluster`: blocks that share their memory; `split`: blocks that share the depth of one product. `early`:
+    turns of a loop whose loads of resident tensors do not wait for earlier kernels; None: as many as registers are there for.
+    `next`: whether a block lets those of the next kernel come before or behind its wait for earlier ones."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -69,6 +72,8 @@ class Schedule:
     cluster: int = 1
     order: str = "grid"
     split: int = 1
+    early: int | None = None
+    next: str = "behind"
 
     @property
     def warps(self) -> int:
@@ -102,6 +107,8 @@ class Schedule:
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"order {self.order}"] if self.order != "grid" else []
         words += [f"split {self.split}"] if self.split > 1 else []
+        words += [f"{self.early} turns early"] if self.early is not None else []
+        words += ["the next kernel at once"] if self.next == "before" else []
         return "; ".join(words)
 
 
@@ -111,7 +118,7 @@ def _registers(role: Role) -> str:
 
 OVERRIDES: Final[dict[str, type]] = {
     "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
-    "persistent": bool, "cluster": int, "order": str, "split": int, "consumers": int,
+    "persistent": bool, "cluster": int, "order": str, "split": int, "consumers": int, "early": int, "next": str,
 }  # fmt: skip
 """What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel; `consumers` are
 groups of four warps that multiply what copies by `tma` bring."""
@@ -132,6 +139,8 @@ class Overrides:
     order: str | None = None
     split: int | None = None
     consumers: int | None = None
+    early: int | None = None
+    next: str | None = None
     target: str | None = None
     places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
 
@@ -182,6 +191,8 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
             )
     if schedule.order != "grid":
         found += _of_family("order", schedule.order, {"grid": None}, target)
+    if schedule.next not in NEXT:
+        found.append(Problem("next", f'`next = "{schedule.next}"` is not known', f"choose among {', '.join(NEXT)}"))
     if schedule.persistent and all(loop.copy != "tma" for loop in schedule.pipelines):
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     if schedule.cluster != 1:

@@ -43,14 +43,22 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 3,
+        "format": 4,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
         "constants": constants,
         "tensors": [
-            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16},
-            {"name": "out", "access": "out", "dtype": "bf16", "dims": ["T", 128], "strides": ["S", 1], "align": 16},
+            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16, "resident": True},
+            {
+                "name": "out",
+                "access": "out",
+                "dtype": "bf16",
+                "dims": ["T", 128],
+                "strides": ["S", 1],
+                "align": 16,
+                "resident": False,
+            },
         ],
         "scalars": [{"name": "eps", "dtype": "f32"}],
         "abi": [
@@ -73,6 +81,8 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
             "persistent": False,
             "order": "grid",
             "split": 1,
+            "early": None,
+            "next": "behind",
         },
         "dependent_launch": True,
         "launch_checks": [{"condition": [">=", "T", 1], "text": "T is at least 1"}],

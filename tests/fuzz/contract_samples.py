@@ -36,7 +36,15 @@ def dense(pointer: int, dtype: str, *shape: int) -> Given:
 
 def tensor(name: str, access: str, dtype: str, *dims: Any, strides: list[Any] | None = None) -> dict[str, Any]:
     """A tensor of a manifest."""
-    return {"name": name, "access": access, "dtype": dtype, "dims": list(dims), "strides": strides, "align": 16}
+    return {
+        "name": name,
+        "access": access,
+        "dtype": dtype,
+        "dims": list(dims),
+        "strides": strides,
+        "align": 16,
+        "resident": False,
+    }
 
 
 def described(kernel: str, abi: str, **fields: Any) -> dict[str, Any]:

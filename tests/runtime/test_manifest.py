@@ -69,7 +69,9 @@ def test_a_damaged_manifest_is_a_value_error_or_a_valid_manifest(path: tuple[Any
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("format",), 4, "format"), (("schedule", "roles", 0, "warps"), 5, "schedule"), (("schedule", "order"), 1, "schedule"),
+        (("format",), 5, "format"), (("schedule", "early"), -1, "schedule"),
+        (("tensors", 2, "resident"), True, "resident"), (("schedule", "roles", 0, "warps"), 5, "schedule"),
+        (("schedule", "order"), 1, "schedule"),
         (("schedule", "more"), 1, "schedule"), (("schedule", "pipelines"), [{"stages": 2}], "schedule"),
         (("block",), 2048, "block"), (("tensors", 0, "dtype"), "f64", "dtype"),
         (("tensors", 0, "align"), 24, "power of two"), (("tensors", 1, "name"), "ids", "same name"),

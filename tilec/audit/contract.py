@@ -78,11 +78,11 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
     if manifest.kernel != function.name:
         yield f"the manifest is of `{manifest.kernel}`, the tile IR of `{function.name}`"
     tensors = [
-        (p.name, p.access.value if p.access else "", t.dtype.name, t.dims, t.strides, t.align)
+        (p.name, p.access.value if p.access else "", t.dtype.name, t.dims, t.strides, t.align, function.is_resident(p.value))
         for p in function.parameters
         if isinstance(t := p.value.type, TensorType)
     ]
-    listed = [(t.name, t.access, t.dtype, t.dims, t.strides, t.align) for t in manifest.tensors]
+    listed = [(t.name, t.access, t.dtype, t.dims, t.strides, t.align, t.resident) for t in manifest.tensors]
     if tensors != listed:
         yield "the tensors are not those of the tile IR"
     scalars = [(p.name, p.value.tile.dtype.name) for p in function.parameters if p.access is None]

@@ -112,9 +112,13 @@ def _constants(found: dict[str, Any], fields: Fields) -> bool:
     return {name: typed(value) for name, value in found.items()} == _named("constant", fields)
 
 
+PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "split", "early", "next")
+"""Of a schedule: those that are one value each, under the name that the build file has for it."""
+
+
 def _scheduled(found: dict[str, Any], fields: Fields) -> bool:
     """Whether a schedule has what the key fixes of it."""
-    told = {name: typed(found[name]) for name in ("blocks", "persistent", "cluster", "order", "split") if name in found}
+    told = {name: typed(found[name]) for name in PLAIN_PARTS if name in found}
     told["warps"] = typed(sum(role["warps"] for role in found["roles"]))
     told["consumers"] = typed(found["roles"][0]["warps"] // 4)
     loops = {(part, typed(loop[part])) for loop in found["pipelines"] for part in ("stages", "copy", "mma")}

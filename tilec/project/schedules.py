@@ -26,6 +26,7 @@ _EXAMPLES: Final = {
     "copy": f'"{list(COPIES)[-1]}"',
     "mma": f'"{next(iter(PRODUCTS))}"',
     "order": '"grid"',
+    "next": '"behind"',
     "persistent": "true",
 }
 Refuse = Callable[[str, str, Span, str], None]
@@ -99,7 +100,8 @@ def _alone(overrides: Overrides) -> Schedule:
     roles = tma_roles(overrides.consumers or 1) if by_tma else (Role("all", overrides.warps or 1),)
     return Schedule(
         roles, loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
-        overrides.order or "grid", overrides.split or 1,
+        overrides.order or "grid", overrides.split or 1, overrides.early,
+        overrides.next or "behind",
     )  # fmt: skip
 
 

@@ -67,8 +67,9 @@ class Plan:
         """Enqueue on `stream`: an integer handle, or an object with `cuda_stream` or `__cuda_stream__`.
 
         `overlap` lets the blocks of this launch come while the kernel before it on the stream still runs; they wait for its
-        end before they touch memory (CUDA programming guide, programmatic dependent launch). The kernel before must be one of
-        tilec's too, or end without triggering early. Raises E0917 where the artifact does not wait by itself.
+        end before they touch memory (CUDA programming guide, programmatic dependent launch), but for tensors that the manifest
+        calls resident, which none of the kernels that they overlap may write. The kernel before must be one of tilec's too, or
+        end without triggering early. Raises E0917 where the artifact does not wait by itself.
         """
         kernel = self.kernel
         handle = stream if type(stream) is int else stream_handle(stream)

@@ -65,6 +65,8 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.cluster or 1,
         wanted.order or "grid",
         wanted.split or 1,
+        wanted.early,
+        wanted.next or "behind",
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
