@@ -154,6 +154,16 @@ def test_a_launch_that_may_overlap_must_wait_before_it_touches_memory():
         assert kinds(report) == found
 
 
+def test_what_is_resident_may_be_read_before_the_wait():
+    body = "mad.wide.u32 %d0, %t, 4, %a0; ld.global.b32 %r0, [%d0]; griddepcontrol.wait; mad.wide.u32 %d0, %t, 4, %a1; {store}"
+    text = program(body.format(store="st.global.b32 [%d0], %r0;"), ["x", "out"])
+    arrays = {"x": np.arange(32, dtype=np.uint32), "out": np.zeros(32, np.uint32)}
+    for resident, found in (({"x"}, set()), (set(), {"dependency"})):
+        report = launch(text, arrays, out=["out"], overlaps=True, resident=resident)
+        assert kinds(report) == found
+        assert (report.tensors["out"] == arrays["x"]).all()
+
+
 def test_what_is_not_modelled_is_refused_by_name():
     from tilec.emulator.errors import UnsupportedPtx
 

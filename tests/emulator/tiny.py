@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,7 @@ def launch(
     shared: int = 0,
     checked: bool = True,
     align: int = 16,
+    resident: Collection[str] = (),
     **more: Any,
 ) -> Report:
     """Runs `k`; tensors in `out` count as never written."""
@@ -80,6 +81,7 @@ def launch(
             initialised=name not in out,
             checked=checked and name in out,
             align=align,
+            resident=name in resident,
         )
         for name, array in tensors.items()
     ]

@@ -161,6 +161,7 @@ def emulate(
             align=spec.align,
             checked=spec.access == "out",
             required=_elements(spec, tensors[spec.name], env) if spec.access == "out" else None,
+            resident=spec.resident,
         )
     dtypes = {spec.name: spec.dtype for spec in manifest.scalars}
     maps = iter(tensor_map(spec, manifest, pointers, env) for spec in manifest.tensor_maps)

@@ -31,7 +31,8 @@ Bytes = NDArray[np.uint8]
 class Allocation:
     """Bytes `start` to `end` of the array. `tracked`: races are watched; `poisonous`: some byte may be poison; `item` bytes an
     element; `checked` says that an unwritten byte at the end is a fault; where `required` marks the bytes of elements (a
-    strided tensor), it is so for those, and a written byte between them is one too."""
+    strided tensor), it is so for those, and a written byte between them is one too. `resident`: the launch before writes
+    none of it."""
 
     name: str
     space: str
@@ -43,6 +44,7 @@ class Allocation:
     item: int = 1
     is_tensor: bool = False
     checked: bool = False
+    resident: bool = False
     required: NDArray[np.bool_] | None = None
     array: NDArray[Any] | None = None
     noncoherent: NDArray[np.bool_] | None = None
@@ -114,6 +116,7 @@ class Memory:
         align: int = 16,
         checked: bool = False,
         required: NDArray[np.bool_] | None = None,
+        resident: bool = False,
     ) -> Allocation:
         """A tensor in global memory with the contents of `array` (any dtype; read through `contents` afterwards). Contents
         that are not `initialised` are poison; `checked`: every byte must have been written at the end (of
@@ -121,7 +124,7 @@ class Memory:
         flat = np.ascontiguousarray(array).reshape(-1)
         found = self.reserve(name, "global", flat.nbytes, align=align, writable=writable, tracked=writable)
         found.item, found.array, found.is_tensor, found.checked = array.dtype.itemsize, array, True, checked
-        found.required = required
+        found.required, found.resident = required, resident
         self.data[found.start : found.end] = flat.view(np.uint8)
         if initialised:
             self.poison[found.start : found.end] = 0
