@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Collection
 
 import numpy as np
 from block_memory import SHARED, SPACE, BlockMemory
@@ -40,7 +41,9 @@ from tilec.lowering import Lowered
 class BlockMachine(BlockMemory):
     """One launch of a lowered kernel. `arrays` are C-contiguous and change in place; dims and scalars come by name."""
 
-    def __init__(self, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
+    def __init__(
+        self, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float], resident: Collection[str] = ()
+    ) -> None:
         lines = lowered.mlir.strip().splitlines()
         start = next(i for i, line in enumerate(lines) if line.startswith("llvm.func"))
         self.steps = parse(lines[start + 1 :][::-1])
@@ -53,6 +56,8 @@ class BlockMachine(BlockMemory):
                 self.arguments[f"%{slot.name}"] = self.all(len(self.memory) << SPACE, np.dtype(np.int64))
                 if f"%{slot.name}: !llvm.ptr<1> {{llvm.noalias, llvm.readonly}}" in lines[start]:
                     self.read_only.add(len(self.memory))
+                if slot.name in resident:
+                    self.resident.add(len(self.memory))
                 self.memory.append(arrays[slot.name].reshape(-1).view(np.uint8))
             else:
                 self.arguments[f"%{slot.name}"] = self.all(scalars[slot.name], TYPES[types[slot.name]])
@@ -188,7 +193,7 @@ class BlockMachine(BlockMemory):
                 vector = int(step.text.split("[$1], ")[1].split(",")[0])
                 self.copy(vector, [*of[:2], np.where(of[2], vector, 0)], active)
                 return []
-            case "inline_asm" if "ld.global.nc" in step.text:
+            case "inline_asm" if "ld.global" in step.text:
                 return self.load_words(step.text, of[0], active)
             case "inline_asm" if "e4m3x2" in step.text or "e5m2x2" in step.text:
                 return [eight_bits(step.text, of)]
@@ -279,4 +284,5 @@ class BlockMachine(BlockMemory):
 def launch(function: Function, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float]) -> None:
     """Run a lowered kernel; `scalars` holds its dims, strides and scalar parameters, the grid follows from them."""
     env = {name: int(value) for name, value in scalars.items()}
-    BlockMachine(lowered, arrays, scalars).run(tuple(extent.evaluate(env) for extent in function.grid))
+    resident = {one.tensor for one in function.residents}
+    BlockMachine(lowered, arrays, scalars, resident).run(tuple(extent.evaluate(env) for extent in function.grid))

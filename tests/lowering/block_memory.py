@@ -25,6 +25,7 @@ class BlockMemory:
         self.threads, self.shared_bytes = threads, shared_bytes
         self.memory = [np.zeros(0, np.uint8)]
         self.read_only: set[int] = set()
+        self.resident: set[int] = set()  # what earlier kernels do not write
 
     def begin_block(self) -> None:
         """Nothing is known of shared memory, and nobody has touched anything."""
@@ -55,16 +56,17 @@ class BlockMemory:
         buffer, places = self.place(pointer, size, alignment_of(step.text, dtype), active)
         if buffer not in self.read_only:
             self.note_read(buffer, places, active)
-        assert buffer == SHARED or self.waited, "a read before earlier kernels are complete"
+        assert buffer == SHARED or self.waited or buffer in self.resident, "a read before earlier kernels are complete"
         made[active] = self.memory[buffer][places].view(dtype).reshape(made[active].shape)
         return made
 
     def load_words(self, text: str, pointer: Array, active: NDArray[np.bool_]) -> list[Array]:
-        """`ld.global.nc`: a struct of words, which is a list here, or one."""
+        """`ld.global.nc`, or `ld.global` in front of the wait: a struct of words, which is a list here, or one."""
         result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
         dtype, count = TYPES[result[0]], len(result)
         buffer, places = self.place(pointer, 4 * count, 4 * count, active)
-        assert self.waited, "a read before earlier kernels are complete"
+        assert self.waited or buffer in self.resident, "a read before earlier kernels are complete"
+        assert self.waited == ("ld.global.nc" in text), "a read by the other path"
         assert buffer in self.read_only, "a read past the cache of what may be written"
         made = np.zeros((self.threads, count), dtype)
         made[active] = self.memory[buffer][places].view(dtype)

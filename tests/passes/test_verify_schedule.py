@@ -91,10 +91,11 @@ def test_one_role_is_the_block() -> None:
     function = prepare(shipped.load("rms_norm"), SM_90A)
     plain = lower(function, SM_90A)
     text = print_function(function)
-    head, _, body = text.partition("  wait_prior\n")
+    wait = "  wait_prior {before = false}\n"
+    head, _, body = text.partition(wait)
     warps = function.num_warps
     role = f'roles {{names = ["all"], warps = [{warps}], registers = [0], alone = [false]}}'
-    wrapped = f"{head}  wait_prior\n  {role} {{\n{body[:-2]}  }}\n}}\n"
+    wrapped = f"{head}{wait}  {role} {{\n{body[:-2]}  }}\n}}\n"
     again = parse_function(wrapped)
     verify(again, SM_90A)
     assert lower(again, SM_90A) == plain

@@ -7,18 +7,25 @@ from pathlib import Path
 import pytest
 
 from tilec.frontend import load_kernel
-from tilec.ir.core import Effect, Function, Op, VerifyError
+from tilec.ir.core import Effect, Function, Op, Resident, VerifyError
+from tilec.ir.ops import For, Load
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
+from tilec.schedule import Role, Schedule
 from tilec.target import SM_90A
 
 SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
 MATVEC = {"E": "bf16", "B": 1, "K": 2560, "ROWS": 1, "BLOCK": 512}
+EARLY = {"E": "bf16", "K": 2560, "ROWS": 1, "BLOCK": 512}
 
 
 def prepared(name: str, **constants: int | str) -> Function:
     return prepare(load_kernel(SHIPPED / f"{name}.py", constants), SM_90A)  # pyright: ignore[reportArgumentType]
+
+
+def is_early(function: Function, op: Op) -> bool:
+    return isinstance(op, Load) and function.is_resident(op.source)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +36,7 @@ def prepared(name: str, **constants: int | str) -> Function:
         ("add_rms_norm", {"E": "f16", "H": 1024}),
         ("matmul", {"E": "bf16", "BM": 128, "BN": 128, "BK": 64, "GROUP": 8}),
         ("matvec", MATVEC),
+        ("scaled_matvec", EARLY),
         ("matvec", {**MATVEC, "B": 4, "ROWS": 32, "BLOCK": 128}),
     ],
 )
@@ -45,8 +53,39 @@ def test_nothing_touches_memory_before_the_wait(name: str, constants: dict[str, 
         else:
             seen.append(op)
     assert after, "never waits"
-    assert all(op.effect is Effect.NONE for op in before), before
+    assert all(op.effect is Effect.NONE or is_early(function, op) for op in before), before
     assert not any(isinstance(inner, WaitPrior) for op in after for region in op.regions for inner in region.walk())
+
+
+def test_weights_are_loaded_before_the_wait_and_activations_behind_it() -> None:
+    function = prepared("scaled_matvec", **EARLY)
+    wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    loads = [
+        (place < wait, function.parameter_of(op.source).name)
+        for place, op in enumerate(function.body.ops)
+        if isinstance(op, Load)
+    ]
+    assert loads == [*[(True, "w")] * 5, (False, "squares"), *[(False, "x")] * 5]  # 2560 columns, 512 at a time
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 5])
+def test_a_schedule_says_how_much_is_loaded_early(turns: int) -> None:
+    function = load_kernel(SHIPPED / "scaled_matvec.py", EARLY)  # pyright: ignore[reportArgumentType]
+    prepare(function, SM_90A, Schedule((Role("all", 2),), early=turns))
+    wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    assert sum(is_early(function, op) for op in function.body.ops[:wait]) == turns
+    assert sum(isinstance(op, For) for op in function.body.ops) == (turns < 5)
+
+
+def test_the_verifier_refuses_an_early_read_of_what_is_not_resident() -> None:
+    function = prepared("scaled_matvec", **EARLY)
+    function.residents = ()
+    with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
+        verify(function)
+    function = prepared("matvec_add_scaled", **EARLY)
+    function.residents = (Resident("residual"),)
+    with pytest.raises(VerifyError, match="residual is resident, and no tensor that is only read"):
+        verify(function)
 
 
 def test_the_verifier_refuses_an_access_before_the_wait() -> None:

@@ -18,10 +18,13 @@ from tilec.ir.types import TileType, i32
 
 @dataclass(eq=False, kw_only=True)
 class WaitPrior(Op, opcode="wait_prior", effect=Effect.CONTROL):
-    """Wait until the grids before this one are complete and what they wrote is visible, then let the blocks of the next grid
-    come (PTX ISA, `griddepcontrol`). No operands. Stands once, before every access to memory."""
+    """Wait until the grids before this one are complete and what they wrote is visible; behind it, or `before` it, let the
+    blocks of the next grid come (PTX ISA, `griddepcontrol`). No operands. Stands once, before every access to memory that is
+    not of a resident tensor."""
 
     num_operands = num_results = 0
+
+    before: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

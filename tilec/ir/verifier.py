@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
+from tilec.ir.core import Access, Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
 from tilec.ir.ops import Yield
 from tilec.ir.ops_launch import WaitPrior
@@ -52,18 +52,23 @@ def _verify_signature(function: Function) -> None:
     for fact in function.values:
         if fact.tensor not in names or fact.tensor in scalars:
             raise refuse(f"a values fact names {fact.tensor}, which is no tensor")
+    read = {p.name for p in function.parameters if p.access is Access.IN}
+    for resident in function.residents:
+        if resident.tensor not in read:
+            raise refuse(f"{resident.tensor} is resident, and no tensor that is only read")
 
 
 def _verify_wait(function: Function) -> None:
-    """Where a kernel waits for the ones before it, it does so on every path and before any access to memory: at the top, once,
-    with nothing in front of it but arithmetic."""
+    """Where a kernel waits for the ones before it, it does so on every path and before any access to memory that they may
+    write: at the top, once, with nothing in front of it but arithmetic and reads of what is resident."""
     waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
     if not waits:
         return
     if len(waits) > 1 or waits[0] not in function.body.ops:
         raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches"))
     for op in function.body.ops[: function.body.ops.index(waits[0])]:
-        if op.regions or op.effect is not Effect.NONE:
+        touched = [tensor for tensor, effect in op.touched() if effect is not Effect.READ or not function.is_resident(tensor)]
+        if op.regions or op.effect not in (Effect.NONE, Effect.READ) or touched:
             raise VerifyError(_at(op, "touches memory before the kernels before this one are complete"))
 
 

@@ -15,6 +15,7 @@ from tilec.atoms.tma import Box
 from tilec.ir.core import Function, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
+from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.types import DType
 from tilec.lowering.launch_terms import launch_term, leaves_of, named
@@ -54,6 +55,8 @@ class Context(Builder):
         self._base = self.dynamic_shared()
         self.role_number: int = 0
         """Of the role whose region is written, from 1 on; 0 where all threads of the block run it."""
+        self.waits = any(isinstance(op, WaitPrior) for op in function.body.ops)
+        """Whether what is written stands in front of the wait for earlier kernels."""
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
         """Arguments that are tensor maps, in order."""
 

@@ -26,20 +26,29 @@ def lower_grid_extent(context: Context, op: GridExtent) -> None:
 
 
 @lowers(WaitPrior)
-def lower_wait_prior(context: Context, _: WaitPrior) -> None:
+def lower_wait_prior(context: Context, op: WaitPrior) -> None:
     """The next kernel may come only once this one has begun: with more of them waiting, their blocks pile up where there
-    happens to be room, and run there in the end, beside idle multiprocessors.
+    happens to be room, and run there in the end, beside idle multiprocessors. A schedule may say otherwise of a kernel that
+    has few blocks, behind which one comes that has much to read early.
 
-    Tensors are named anew behind the wait: nothing that reads them can then be moved in front of it, which loads marked
-    invariant otherwise could.
+    Tensors that are not resident are named anew behind the wait: nothing that reads them can then be moved in front of it,
+    which loads marked invariant otherwise could.
     """
+    if op.before:
+        _let_next_come(context)
     context.inline_ptx("griddepcontrol.wait;", "~{memory}", side_effects=True)
-    block, count = context.special_register("ctaid.x"), context.special_register("nctaid.x")
-    with context.where(context.compare("uge", context.add(block, LAST_BLOCKS), count)):
-        context.inline_ptx("griddepcontrol.launch_dependents;", "", side_effects=True)
+    context.waits = False
+    if not op.before:
+        _let_next_come(context)
     for parameter in context.function.parameters:
-        if parameter.access is None:
+        if parameter.access is None or context.function.is_resident(parameter.value):
             continue
         address = context.address(context.pointer(parameter.value), i64)
         (renamed,) = context.inline_ptx("mov.b64 $0, $1;", "=l,l", [address], [i64], side_effects=True)
         context.assign(parameter.value, [context.pointer_to(renamed, GLOBAL)])
+
+
+def _let_next_come(context: Context) -> None:
+    block, count = context.special_register("ctaid.x"), context.special_register("nctaid.x")
+    with context.where(context.compare("uge", context.add(block, LAST_BLOCKS), count)):
+        context.inline_ptx("griddepcontrol.launch_dependents;", "", side_effects=True)

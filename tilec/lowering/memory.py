@@ -29,7 +29,7 @@ def lower_load(context: Context, op: Load) -> None:
     layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
     dtype = op.result.tile.dtype
     box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
-    invariant = context.function.parameter_of(op.source).access is Access.IN
+    invariant = context.function.parameter_of(op.source).access is Access.IN and not context.waits
     width = vector_length(layout, op.vector // dtype.bytes)
 
     words = _Words(context, dtype, width)
@@ -286,8 +286,8 @@ class _Words:
     def load(self, pointer: SsaValue, invariant: bool) -> list[SsaValue]:
         """The words of one access."""
         context, count = self.context, self.width // self.each
-        if invariant and self.raw in (i32, f32):
-            return _load_read_only(context, pointer, self.raw, count)
+        if (invariant or context.waits) and self.raw in (i32, f32):
+            return _load_text(context, pointer, self.raw, count)
         type_ = self.raw if count == 1 else vector(count, self.raw)
         loaded = context.load(pointer, type_, alignment=self.width * self.dtype.bytes, invariant=invariant)
         words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
@@ -316,13 +316,18 @@ class _Words:
         return out
 
 
-def _load_read_only(context: Context, pointer: SsaValue, type_: Type, count: int) -> list[SsaValue]:
+def _load_text(context: Context, pointer: SsaValue, type_: Type, count: int) -> list[SsaValue]:
     """1, 2 or 4 words in one access of data that nothing writes while the kernel runs (PTX ISA, `ld.global.nc`). As text,
-    because LLVM takes a vector load apart when all that is used of it are its parts, and forgets that it is invariant."""
+    because LLVM takes a vector load apart when all that is used of it are its parts, and forgets that it is invariant.
+
+    In front of the wait for earlier kernels it is a plain load, which has its place in the text: the assembler moves those of
+    the read-only path behind the wait."""
+    path = "" if context.waits else ".nc"
     names = ", ".join(f"${i}" for i in range(count))
     target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
     outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
-    return context.inline_ptx(f"ld.global.nc{several}.b32 {target}, [${count}];", f"{outputs},l", [pointer], [type_] * count)
+    text = f"ld.global{path}{several}.b32 {target}, [${count}];"
+    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=context.waits)
 
 
 def _memory_type(dtype: DType) -> Type:

@@ -45,7 +45,7 @@ def prepare(
         schedule = choose(function, target, schedule)
     canonicalize(function)
     _check(function, "canonicalize")
-    wait_prior.insert(function)
+    wait_prior.insert(function, schedule)
     _check(function, "wait_prior")
     if schedule.persistent:
         persistent.wrap(function)

@@ -36,8 +36,9 @@ def version(function: Function) -> Function:
         for op in decided:
             _unmask(op)
         return function
-    start = [op for op in function.body.ops if _is_early(op, early)]
-    rest = [op for op in function.body.ops if not _is_early(op, early)]
+    waits = next((place + 1 for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior)), 0)
+    start = [*function.body.ops[:waits], *(op for op in function.body.ops[waits:] if _is_early(op, early))]
+    rest = [op for op in function.body.ops[waits:] if not _is_early(op, early)]
     condition = _condition(start, tests)
     names: dict[Value, Value] = {}
     edge_code = clone(rest, names)
@@ -60,7 +61,7 @@ def _unmask(op: Op) -> None:
 
 
 def _is_early(op: Op, early: set[Value]) -> bool:
-    return isinstance(op, WaitPrior) or (bool(op.results) and set(op.results) <= early)
+    return bool(op.results) and set(op.results) <= early
 
 
 def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
