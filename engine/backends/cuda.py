@@ -221,8 +221,8 @@ class CudaBackend(Backend):
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream
-        for series, index in prepared.launches:
-            series.launch(index, stream, overlap=True)
+        for place, (series, index) in enumerate(prepared.launches):
+            series.launch(index, stream, overlap=place > 0)
 
     def _run_decode(self, head: Head) -> None:
         self.driver.launch_graph(self.captured_step(head).executable, self.stream)
@@ -242,11 +242,11 @@ class CudaBackend(Backend):
         return self._held_token(0)
 
     def _capture(self, plans: Tokens[Plan]) -> Any:
-        """Launches as an executable graph."""
+        """Launches as an executable graph, whose first waits for all before it, as the verifier takes for granted."""
         self.driver.begin_capture(self.stream)
         try:
-            for plan in plans:
-                plan.launch(self.stream, overlap=True)
+            for place, plan in enumerate(plans):
+                plan.launch(self.stream, overlap=place > 0)
         finally:
             executable = self.driver.end_capture(self.stream)
         return executable

@@ -55,7 +55,8 @@ def _rows(
     for check in contract.value_checks:
         for axis, dim in enumerate(spec.dims):
             if check.tensor != spec.name and check.low.constant == 0 and dim.op == "sym" and dim == check.high:
-                return view.shape[axis], prod(op.tensors[check.tensor].shape), check.distinct
+                rows = prod(op.tensors[check.tensor].shape)
+                return view.shape[axis], rows, check.distinct or rows == 1
     buffer = graph.buffers[view.buffer]
     return (buffer.shape[0], filled, False) if buffer.kind is Kind.CACHE else (1, 1, False)
 

@@ -10,6 +10,8 @@ writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is 
 | order   | every element of an activation or output is written before it is read, and no activation is made for nothing  |
 | owners  | weights, tables and settings are never written; an input only after its last use in the step; an operation     |
 |         | that writes a buffer has no other view of the same elements                                                   |
+| early   | what a kernel reads before those before it are complete (`resident`) holds something when the step begins, and  |
+|         | no operation before it writes it: a step begins once the one before it is complete                              |
 | memory  | activations that are alive at the same operation do not share bytes of the arena, and lie inside it            |
 | ends    | every output is written whole                                                                                 |
 | values  | integers that a kernel uses as indices come from the host, within bounds that satisfy the kernel for these     |
@@ -125,6 +127,7 @@ class _Step:
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
         self.written: dict[str, list[tuple[int, int]]] = {}
         self.last_read: dict[str, int] = {}
+        self.changed: set[str] = set()  # what operations have written
         self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and how
 
     def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
@@ -145,6 +148,9 @@ class _Step:
             access = specs[name].access
             if access not in READS | WRITES:
                 raise self._refuse(op, buffers[view.buffer], f"is `{access}`, which a step has no rule for")
+            if specs[name].resident and (buffers[view.buffer].kind in MADE or view.buffer in self.changed):
+                what = f"is `{name}`, which `{op.kernel}` reads before earlier operations are complete"
+                raise self._refuse(op, buffers[view.buffer], what)
             if access in READS:
                 self._reads(position, op, view.buffer, spans[name])
             if access in WRITES:
@@ -230,6 +236,7 @@ class _Step:
 
     def _writes(self, position: int, op: Op, parameter: str, name: str, spans: Mapping[str, tuple[int, int]]) -> None:
         buffer = self.graph.buffers[name]
+        self.changed.add(name)
         if buffer.kind in FIXED:
             raise self._refuse(op, buffer, f"is a {buffer.kind.value}, and is written")
         if buffer.kind is Kind.INPUT and self.last_use[name] != position:
