@@ -84,6 +84,11 @@ def matvec(x: Array, w: Array) -> Wide:
     return _wide(x) @ _wide(w).T
 
 
+def scaled_matvec(x: Array, squares: Array, w: Array, eps: float) -> Wide:
+    """`x @ w.T` times the norm's scale, from the sums of squares; (1, K), (1, K / 4), (N, K) -> (1, N)."""
+    return matvec(x, w) / np.sqrt(_wide(squares).sum() / x.shape[1] + eps)
+
+
 def matmul(a: Array, b: Array) -> Wide:
     """`a @ b.T`; (M, K), (N, K) -> (M, N)."""
     return _wide(a) @ _wide(b).T
@@ -92,6 +97,21 @@ def matmul(a: Array, b: Array) -> Wide:
 def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
     """`residual + x @ w.T`; (B, K), (N, K), (B, N) -> (B, N)."""
     return _wide(residual) + _wide(x) @ _wide(w).T
+
+
+def matvec_add_scaled(x: Array, w: Array, residual: Array, weight: Array, rows: int) -> tuple[Wide, Wide, Wide]:
+    """The new residual, and of it as it is stored the product with the weight and the sum of squares of each `rows`;
+    (1, K), (N, K), (1, N), (N,) -> (1, N), (1, N), (1, N / rows)."""
+    total = matvec_add(x, w, residual)
+    stored = _wide(total.astype(np.float32).astype(np.asarray(residual).dtype))
+    return total, stored * _wide(weight), (stored * stored).reshape(1, -1, rows).sum(axis=2)
+
+
+def embedding_scaled(ids: Array, table: Array, weight: Array) -> tuple[Wide, Wide, Wide]:
+    """A row of the table, it times the weight, and the sums of squares of each four; (1,), (V, H), (H,) -> (1, H) twice,
+    (1, H / 4)."""
+    row = embedding(ids, table)
+    return row, row * _wide(weight), (row * row).reshape(1, -1, 4).sum(axis=2)
 
 
 def matvec_argmax(x: Array, w: Array, P: int, rows: int) -> tuple[Wide, NDArray[np.int32]]:
@@ -111,6 +131,12 @@ def matvec_argmax(x: Array, w: Array, P: int, rows: int) -> tuple[Wide, NDArray[
 def matvec_silu_mul(x: Array, w: Array) -> Wide:
     """`silu(x @ gate.T) * (x @ up.T)`, `w` holding gate's rows, then up's; (B, K), (2 I, K) -> (B, I)."""
     gate, up = np.split(matvec(x, w), 2, axis=1)
+    return silu_mul(gate, up)
+
+
+def scaled_matvec_silu_mul(x: Array, squares: Array, w: Array, eps: float) -> Wide:
+    """`silu(gate) * up` of both halves of `scaled_matvec`; (1, K), (1, K / 4), (2 I, K) -> (1, I)."""
+    gate, up = np.split(scaled_matvec(x, squares, w, eps), 2, axis=1)
     return silu_mul(gate, up)
 
 

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 
-TOLERANCES = {"decode_attention": 1.6e-2}
+TOLERANCES = {"decode_attention": 1.6e-2, "rotary_decode_attention": 1.6e-2}
 """Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
 
 
@@ -110,3 +110,55 @@ def decode_merge(partial: Array, maxima: Array, sums: Array) -> Wide:
     """Attention from what the parts found; (B, P, HKV, G, D), (B, P, HKV, G) twice -> (B, HKV, G, D)."""
     weights = np.exp2(_wide(maxima) - _wide(maxima).max(axis=1, keepdims=True))
     return (_wide(partial) * weights[..., None]).sum(axis=1) / (_wide(sums) * weights).sum(axis=1)[..., None]
+
+
+def rotary_decode_attention(
+    qkv: Array,
+    q_weight: Array,
+    k_weight: Array,
+    table: Array,
+    positions: Array,
+    lengths: Array,
+    k_cache: Array,
+    v_cache: Array,
+    eps: float,
+    scale: float,
+    P: int,
+    BN: int,
+) -> tuple[Wide, Wide, Wide]:
+    """`decode_attention` behind `qk_norm_rope_kv`, each sequence with its cache and its new token in the last slot; (B, (G + 2)
+    HKV, D), two (D,), (R, D), two (B,), (B, S, HKV, D) twice -> as `decode_attention`."""
+    heads = k_cache.shape[2]
+    found: list[tuple[Wide, Wide, Wide]] = []
+    for b in range(qkv.shape[0]):
+        one = slice(b, b + 1)
+        slots = np.asarray(lengths)[one] - 1
+        q, k, v = qk_norm_rope_kv(qkv[one], q_weight, k_weight, table, positions[one], slots, k_cache[b], v_cache[b], eps)
+        queries = q.reshape(1, heads, -1, q.shape[-1])
+        found.append(decode_attention(queries, k[None], v[None], lengths[one], scale, P, BN))
+    partial, maxima, sums = zip(*found, strict=True)
+    return np.concatenate(partial), np.concatenate(maxima), np.concatenate(sums)
+
+
+def decode_merge_kv(
+    partial: Array,
+    maxima: Array,
+    sums: Array,
+    qkv: Array,
+    k_weight: Array,
+    table: Array,
+    positions: Array,
+    slots: Array,
+    k_cache: Array,
+    v_cache: Array,
+    eps: float,
+) -> tuple[Wide, Wide, Wide]:
+    """`decode_merge`, and both caches with the new tokens' rows; (B, P, HKV, G, D), (B, P, HKV, G) twice, (B, (G + 2) HKV, D),
+    (D,), (R, D), two (B,), (B, S, HKV, D) twice -> (B, HKV, G, D), (B, S, HKV, D) twice."""
+    keys, values = _wide(k_cache), _wide(v_cache)
+    for b in range(qkv.shape[0]):
+        one = slice(b, b + 1)
+        _, keys[b], values[b] = qk_norm_rope_kv(
+            qkv[one], k_weight, k_weight, table, positions[one], slots[one], k_cache[b], v_cache[b], eps
+        )
+    return decode_merge(partial, maxima, sums), keys, values

@@ -28,6 +28,10 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec": [{"N": 3, "B": 1}, {"N": 37, "B": 4}],
     "matvec_add": [{"N": 6, "B": 1}, {"N": 36, "B": 8}],
     "matvec_silu_mul": [{"I": 3, "I2": 6, "B": 1}, {"I": 64, "I2": 128, "B": 4}],
+    "matvec_add_scaled": [{"N": 8, "P": 2}],
+    "embedding_scaled": [{"V": 7}],
+    "scaled_matvec": [{"N": 8, "eps": 1e-6}],
+    "scaled_matvec_silu_mul": [{"I": 8, "I2": 16, "eps": 1e-6}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
     "matmul": [
         {"M": 130, "N": 136, "K": 136},
@@ -42,6 +46,8 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
+    "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
 }
 """Dims, scalars and the constants that matter. Where a kernel allows it, a block reaches past an edge."""
 
@@ -49,7 +55,9 @@ EXTRA = {
     "argmax_blocks": lambda env: (env["BLOCK"],),
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),
+    "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
     "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
+    "matvec_add_scaled": lambda env: (env["ROWS"],),
 }
 """What a reference takes beside the kernel's inputs and scalars."""
 
@@ -91,10 +99,15 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
             arrays[parameter.name] = random.choice(np.arange(low, high), shape, replace=not distinct).astype(dtype)
         else:
             arrays[parameter.name] = random.normal(size=shape).astype(dtype)
-    if function.name == "decode_attention":  # one sequence ends inside a tile, the other fills its slots
+    if function.name in (
+        "decode_attention",
+        "rotary_decode_attention",
+    ):  # one sequence ends inside a tile, the other fills its slots
         arrays["lengths"][:] = [41, 96][: int(env["B"])]
-    if function.name == "decode_merge":
+    if function.name in ("decode_merge", "decode_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
+    if "squares" in arrays and function.name != "embedding_scaled":
+        arrays["squares"] = np.abs(arrays["squares"])
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
         arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)

@@ -69,6 +69,14 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 5 if rows == 1 else rows + 5}]
         case "matvec_silu_mul":
             return [{"I": 3 * rows, "I2": 6 * rows}]
+        case "matvec_add_scaled":
+            return [{"N": 5 * rows, "P": 5}]
+        case "embedding_scaled":
+            return [{"V": 7}, {"V": 1}]
+        case "scaled_matvec":
+            return [{"N": 5 * rows}]
+        case "scaled_matvec_silu_mul":
+            return [{"I": 3 * rows, "I2": 6 * rows}]
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
@@ -93,6 +101,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
         case "decode_merge":
             return [{"B": 2, "HKV": 1, "G": 2}]
+        case "rotary_decode_attention":
+            return [{"B": 2, "HKV": 3, "S": 96, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 160, "P": 3, "R": 9}]
+        case "decode_merge_kv":
+            return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
         case _:
             return [{}]
 
@@ -187,8 +199,10 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
         edges = [99, 100, -1]
         arrays["token"][:] = edges[seed % 4] if seed % 4 < 3 else arrays["token"]
     stream = Stream(case.name, "", seed)
-    if kernel == "decode_merge":
+    if kernel in ("decode_merge", "decode_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
+    if kernel.startswith("scaled_"):
+        arrays["squares"] = np.abs(arrays["squares"])
     if kernel == "sample_token":  # as `topk_blocks` leaves them: descending, columns distinct
         arrays["best"] = -np.sort(-arrays["best"], axis=2)
         shape = arrays["indices"].shape

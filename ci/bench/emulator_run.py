@@ -25,6 +25,7 @@ EXTRA: Final[dict[str, tuple[str, ...]]] = {
     "argmax_blocks": ("BLOCK",),
     "topk_blocks": ("BLOCK", "K"),
     "decode_attention": ("P", "BN"),
+    "rotary_decode_attention": ("P", "BN"),
     "matvec_argmax": ("P", "ROWS"),
 }
 """What a reference takes beside the kernel's inputs and scalars."""

@@ -43,11 +43,10 @@ def _whole_row(shapes: Shapes) -> dict[str, Constant]:
     return {"BLOCK": min(shapes["out"][-1], TILE)}
 
 
-def _rows_of_weight(outputs: int, inputs: int, *, exact: bool = False) -> dict[str, Constant]:
-    """`matvec` and its kind: ROWS outputs of BLOCK inputs; `exact` where ROWS must divide the outputs."""
+def _rows_of_weight(outputs: int, inputs: int) -> dict[str, Constant]:
+    """`matvec` and its kind: ROWS outputs, which divide all, of BLOCK inputs."""
     block = largest_divisor(inputs, TILE)
-    rows = max(1, TILE // block)
-    return {"BLOCK": block, "ROWS": largest_divisor(outputs, rows) if exact else min(outputs, rows)}
+    return {"BLOCK": block, "ROWS": largest_divisor(outputs, max(1, TILE // block))}
 
 
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
@@ -70,12 +69,14 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matvec": lambda shapes: _rows_of_weight(*shapes["w"]),
     "matvec_add": lambda shapes: _rows_of_weight(*shapes["w"]),
     "matvec_argmax": lambda shapes: _rows_of_weight(*shapes["w"]),
-    "matvec_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1], exact=True),
+    "matvec_add_scaled": lambda shapes: _rows_of_weight(*shapes["w"]),
+    "scaled_matvec": lambda shapes: _rows_of_weight(*shapes["w"]),
+    "scaled_matvec_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1]),
     "matmul": _matmul,
     "silu_mul_rows": _silu_mul_rows,
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
-    "decode_attention": lambda _: {"BN": SLOTS},
+    "rotary_decode_attention": lambda _: {"BN": SLOTS},
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},
 }
 """What is chosen per kernel, by the shapes of its tensors."""

@@ -62,7 +62,7 @@ def test_a_bundle_holds_what_its_step_asks_for_and_no_more(model: Model, target:
     held = set(enumerate_world(BUILD, models=[model.name]).artifacts(model.name, target))
     wanted = launched(BUILD, model, target)
     assert (len(held - wanted), len(wanted - held)) == (0, 0)
-    assert len(held) in (49, 51)  # some tiles of products serve no shape of the smallest model
+    assert len(held) in (55, 57)  # some tiles of products serve no shape of the smallest model
 
 
 def test_the_engine_has_the_declaration_that_is_built() -> None:

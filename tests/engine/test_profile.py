@@ -24,13 +24,13 @@ def test_kinds_bytes_and_times(backend: tuple[OneSequence, FakeDriver], monkeypa
     made.prefill([1] * 100)
     found = profile_decode(made.backend, made.sequence)
     names = [item.name for item in found.operations]
-    layer = ["input_layernorm", "qkv_proj", "qk_norm_rope_kv", "attention", "merge", "o_proj", "post_attention_layernorm"]
-    layer = [f"layers.*.{name}" for name in [*layer, "gate_up_proj", "down_proj"]]
-    assert names == ["embed_tokens", *layer, "norm", "lm_head", "argmax", "advance"]
-    assert [item.launches for item in found.operations] == [1, *[SMALLEST.num_hidden_layers] * 9, 1, 1, 1, 1]
+    layer = [f"layers.*.{name}" for name in ("embed_tokens", "qkv_proj", "attention", "merge", "o_proj", "gate_up_proj")]
+    assert names == [*layer, "layers.*.down_proj", "last_down_proj", "norm", "lm_head", "argmax", "advance"]
+    layers = SMALLEST.num_hidden_layers
+    assert [item.launches for item in found.operations] == [1, *[layers] * 5, layers - 1, 1, 1, 1, 1, 1]
     assert all(item.seconds == pytest.approx(1e-6) for item in found.operations)
     by_name = {item.name: item for item in found.operations}
-    assert by_name["layers.*.o_proj"].bytes == 2 * (1024 * 2048 + 2048 + 2 * 1024)
+    assert by_name["layers.*.o_proj"].bytes == 2 * (1024 * 2048 + 2048 + 4 * 1024) + 4 * 256
     assert by_name["lm_head"].bytes == 2 * (2048 * 1024 + 1024) + 660 * 8
     assert found.seconds == pytest.approx(1e-6 * (sum(item.launches for item in found.operations) - 1))
     assert found.bandwidth == pytest.approx((2 * (2048 * 1024 + 1024) + 2 * 2048) * 1e6)

@@ -39,8 +39,8 @@ def op_traffic(graph: StepGraph, name: str, filled: int) -> int:
 @pytest.mark.parametrize("filled", [1, 19, 4096])
 def test_a_decode_step_reads_all_weights_and_the_filled_cache(decode: StepGraph, filled: int) -> None:
     read, written = streamed(decode, filled, contract)
-    row, rope = 2560 * 2, 36 * 128 * 4
-    assert read == WEIGHT_BYTES + row + rope + filled * TOKEN_BYTES
+    row, twice = 2560 * 2, 36 * (128 * 2 + 2 * 128 * 4)  # attention and merge both rotate the key
+    assert read == WEIGHT_BYTES + row + twice + filled * TOKEN_BYTES
     assert written == TOKEN_BYTES
 
 
@@ -52,14 +52,14 @@ def test_a_head_of_its_own_is_read_in_place_of_the_table(decode: StepGraph) -> N
 def test_operations_of_decode(decode: StepGraph) -> None:
     heads, group, filled = 8, 4, 100
     partial = UNMEASURED["parts"] * heads * group * (128 + 1 + 1) * 4
-    assert op_traffic(decode, "embed_tokens", filled) == 4 + 2 * 2560 * 2
-    assert op_traffic(decode, "layers.7.qkv_proj", filled) == 2 * (6144 * 2560 + 2560 + 6144)
-    assert op_traffic(decode, "layers.7.o_proj", filled) == 2 * (2560 * 4096 + 4096 + 2 * 2560)
-    assert op_traffic(decode, "layers.7.gate_up_proj", filled) == 2 * (2 * 9728 * 2560 + 2560 + 9728)
-    rotated = 2 * (6144 + 128 + 128 + 4096 + 2 * 1024) + 4 * (128 + 1 + 1)
-    assert op_traffic(decode, "layers.7.qk_norm_rope_kv", filled) == rotated
-    assert op_traffic(decode, "layers.7.attention", filled) == 2 * (4096 + 2 * filled * 1024) + 4 + partial
-    assert op_traffic(decode, "layers.7.merge", filled) == partial + 2 * 4096
+    squares = 4 * 2560 // 4
+    assert op_traffic(decode, "layers.0.embed_tokens", filled) == 4 + 4 * 2560 * 2 + squares
+    assert op_traffic(decode, "layers.7.qkv_proj", filled) == 2 * (6144 * 2560 + 2560 + 6144) + squares
+    assert op_traffic(decode, "layers.7.o_proj", filled) == 2 * (2560 * 4096 + 4096 + 4 * 2560) + squares
+    assert op_traffic(decode, "layers.7.gate_up_proj", filled) == 2 * (2 * 9728 * 2560 + 2560 + 9728) + squares
+    rotation, cached = 4 * (128 + 1 + 1), 2 * 2 * 1024
+    assert op_traffic(decode, "layers.7.attention", filled) == 2 * (6144 + 2 * 128) + rotation + filled * cached + partial
+    assert op_traffic(decode, "layers.7.merge", filled) == partial + 2 * (6144 + 128 + 4096) + rotation + cached
     assert op_traffic(decode, "advance", filled) == 4 * (1 + 1 + 2 + 1 + 1)
 
 

@@ -113,22 +113,23 @@ def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
 @pytest.mark.parametrize(
     ("mutate", "said"),
     [
-        (without("layers.1.qkv_proj"), "operation `layers.1.qk_norm_rope_kv`: buffer `layers.1.qkv` is read before"),
-        (without("embed_tokens"), "operation `layers.0.input_layernorm`: buffer `hidden` is read before"),
+        (without("layers.1.qkv_proj"), "operation `layers.1.attention`: buffer `layers.1.qkv` is read before"),
+        (without("layers.0.embed_tokens"), "operation `layers.0.qkv_proj`: buffer `layers.0.scaled` is read before"),
         (without("argmax"), "operation `advance`: buffer `token` is read before"),
         (swapped("layers.0.attention", "layers.0.merge"), "`layers.0.merge`: buffer `layers.0.partial` is read before"),
         (swapped("layers.1.o_proj", "layers.1.merge"), "operation `layers.1.o_proj`: buffer `layers.1.mixed` is read before"),
-        (without("layers.1.down_proj"), "operation `layers.1.gate_up_proj`: buffer `layers.1.act` is written for nothing"),
-        (with_view("layers.1.qkv_proj", "x", lambda view: replace(view, buffer="layers.0.normed")),
-         "operation `layers.1.input_layernorm`: buffer `layers.1.normed` is written for nothing"),
+        (without("layers.1.down_proj"), "operation `layers.1.qkv_proj`: buffer `layers.1.scaled` is read before"),
+        (without("last_down_proj"), "operation `layers.1.gate_up_proj`: buffer `layers.1.act` is written for nothing"),
+        (with_view("layers.1.o_proj", "x", lambda view: replace(view, buffer="layers.0.mixed")),
+         "operation `layers.1.merge`: buffer `layers.1.mixed` is written for nothing"),
         (with_view("lm_head", "x", lambda view: replace(view, offset=8)), "`lm_head`: buffer `normed` has 1024 elements"),
         (with_view("lm_head", "x", lambda view: replace(view, offset=-8)), "`lm_head`: buffer `normed` has 1024 elements"),
         (with_view("lm_head", "x", lambda view: replace(view, buffer="nobody")), "buffer `nobody` is not one of the step"),
         (with_view("lm_head", "x", lambda view: replace(view, shape=(1024,))), "bf16 of rank 1, and `x` takes bf16 of rank 2"),
         (with_view("norm", "x", lambda view: replace(view, buffer="head.maxima")), "buffer `head.maxima` is f32 of rank 2"),
         (with_view("norm", "out", lambda view: replace(view, buffer="model.norm.weight")), "`model.norm.weight` is a weight"),
-        (with_view("embed_tokens", "out", lambda view: replace(view, buffer="model.embed_tokens.weight")),
-         "operation `embed_tokens`: buffer `model.embed_tokens.weight` is a weight, and is written"),
+        (with_view("layers.0.embed_tokens", "out", lambda view: replace(view, buffer="model.embed_tokens.weight")),
+         "`layers.0.embed_tokens`: buffer `model.embed_tokens.weight` is a weight, and is written"),
         (with_view("norm", "out", lambda view: replace(view, buffer="hidden")), "`hidden` is written as `out`, and is `x` too"),
         (with_view("layers.1.o_proj", "x", lambda view: replace(view, buffer="hidden", shape=(1, 1024))),
          "operation `layers.1.o_proj`: buffer `hidden` is written as `residual`, and is `x` too"),
@@ -146,18 +147,20 @@ def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
          "operation `lm_head`: buffer `normed` has extent 1024 on axis 0 of `x`, and `matvec_argmax` takes 1"),
         (with_view("argmax", "maxima", lambda view: replace(view, shape=(1, 4))),
          "operation `argmax`: buffer `head.indices` has extent 8 on axis 1 of `indices`, and `argmax_reduce` takes P = 4"),
-        (with_view("layers.1.attention", "q", lambda view: replace(view, buffer="layers.0.q")),
-         "operation `layers.1.qk_norm_rope_kv`: buffer `layers.1.q` is written for nothing"),
+        (with_view("layers.1.merge", "partial", lambda view: replace(view, buffer="layers.0.partial")),
+         "operation `layers.1.attention`: buffer `layers.1.partial` is written for nothing"),
         (with_view("layers.1.merge", "sums", lambda view: replace(view, buffer="layers.1.maxima")),
          "operation `layers.1.attention`: buffer `layers.1.sums` is written for nothing"),
-        (with_buffer("ids", kind=Kind.ACTIVATION), "operation `embed_tokens`: buffer `ids` is read before it is written"),
-        (with_buffer("ids", high=2049), "buffer `ids` holds 0 to 2048, and `ids` of `embedding` takes 0 to 2047"),
-        (with_buffer("ids", high=None), "operation `embed_tokens`: buffer `ids` must have known bounds"),
+        (with_buffer("ids", kind=Kind.ACTIVATION), "`layers.0.embed_tokens`: buffer `ids` is read before it is written"),
+        (with_buffer("ids", high=2049), "buffer `ids` holds 0 to 2048, and `ids` of `embedding_scaled` takes 0 to 2047"),
+        (with_buffer("ids", high=None), "operation `layers.0.embed_tokens`: buffer `ids` must have known bounds"),
         (with_buffer("positions", low=None), "buffer `positions` must have known bounds"),
-        (with_buffer("slots", distinct=False), "operation `layers.0.qk_norm_rope_kv`: buffer `slots` must have known bounds"),
+        (with_buffer("slots", high=None), "operation `layers.0.merge`: buffer `slots` must have known bounds"),
         (with_buffer("lengths", high=None), "operation `layers.0.attention`: buffer `lengths` must have known bounds"),
-        (with_buffer("layers.0.q", kind=Kind.OUTPUT, shape=(2, 16, 128)), "`layers.0.q` is an output that no"),
-        (placed("hidden", lambda _: None), "operation `embed_tokens`: buffer `hidden` has no place in the arena"),
+        (with_buffer("layers.0.act", kind=Kind.OUTPUT, shape=(2, 3072)), "`layers.0.act` is an output that no"),
+        (with_buffer("model.layers.0.mlp.down_proj.weight", kind=Kind.ACTIVATION),
+         "operation `layers.1.down_proj`: buffer `model.layers.0.mlp.down_proj.weight` is `w`, which"),
+        (placed("hidden", lambda _: None), "operation `layers.0.embed_tokens`: buffer `hidden` has no place in the arena"),
         (placed("hidden", lambda memory: memory.size), "buffer `hidden` lies at"),
         (placed("hidden", lambda memory: memory.offsets["hidden"] + 8), "buffer `hidden` lies at"),
         (placed("hidden", lambda _: -256), "buffer `hidden` lies at [-256"),
@@ -237,9 +240,39 @@ def test_every_bound_is_needed(case: Any) -> None:
         assert buffer.low is not None
         assert buffer.high is not None
         wider = [{"low": None}, {"high": None}, {"low": buffer.low - 1}, {"high": buffer.high + 1}]
-        for change in [*wider, *([{"distinct": False}] if buffer.distinct else [])]:
+        distinct = any(check.distinct for op, check in checks if op.tensors[check.tensor].buffer == name)
+        for change in [*wider, *([{"distinct": False}] if distinct else [])]:
             with pytest.raises(GraphError, match=f"operation `.*`: buffer `{name}` (must have known bounds|holds)"):
                 verify(*with_buffer(name, **change)(graph_of(graph), memory), contract)
+
+
+@pytest.mark.parametrize("case", REAL, ids=str)
+def test_what_is_read_early_is_written_by_nobody_before(case: Any) -> None:
+    """Each tensor that an operation reads, declared resident: refused where the step makes it, or has changed it by then."""
+    graph, memory = made(TINY, *case)
+    changed: set[str] = set()
+    refused = 0
+    for op in graph.ops:
+        own = contract(op)
+        for spec in own.tensors:
+            buffer = graph.buffers[op.tensors[spec.name].buffer]
+            if spec.access != "in" or spec.resident:
+                continue
+            tensors = tuple(replace(one, resident=one is spec) for one in own.tensors)
+            early = replace(own, tensors=tensors)
+
+            def declared(other: Op, op: Op = op, early: Contract = early) -> Contract:
+                return early if other is op else contract(other)
+
+            if buffer.kind not in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.name not in changed:
+                verify(graph, memory, declared)
+                continue
+            said = f"operation `{op.name}`: buffer `{buffer.name}` is `{spec.name}`, which `{op.kernel}` reads before earlier"
+            with pytest.raises(GraphError, match=re.escape(said)):
+                verify(graph, memory, declared)
+            refused += 1
+        changed |= written_by(op)
+    assert refused > len(graph.ops)
 
 
 @pytest.mark.parametrize("past", [-1, 2048 - 16, 2**30])

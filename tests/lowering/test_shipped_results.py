@@ -28,6 +28,10 @@ def of_threads(name: str, target: Target, size: dict[str, float | str]) -> Funct
     return shipped.as_chosen(name, target, size) if copied else made
 
 
+ROUNDINGS = {"rotary_decode_attention": 8}
+"""Where sums are not divided by their weights yet, and queries, keys and weights are rounded on the way."""
+
+
 def assert_close(found: Array, expected: Array, relative: float) -> None:
     """Equal integers; floats within the rounding of the kernel's dtype, of sums and of the approximate instructions."""
     if found.dtype.kind == "i":
@@ -44,7 +48,8 @@ def test_lowered_code_computes_the_reference(name: str, target: Target, size: di
     wanted = expected(function, {name: array.copy() for name, array in arrays.items()}, env)
     launch(function, lower(of_threads(name, target, size), target), arrays, env)
     for parameter, values in wanted.items():
-        assert_close(arrays[parameter], values, 2.0**-7 if function.constants.get("E") == "bf16" else 1e-3)
+        rounding = 2.0**-7 if function.constants.get("E") == "bf16" else 1e-3
+        assert_close(arrays[parameter], values, rounding * ROUNDINGS.get(name, 1))
 
 
 def test_every_shipped_kernel_is_run() -> None:

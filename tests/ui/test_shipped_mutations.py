@@ -44,6 +44,10 @@ INSIDE = {
 } | {
     ("matvec_silu_mul", "load19-axis0+1"),  # the first rows of up behind the last ones of gate
     ("matvec_silu_mul", "load23-axis0+1"),
+    ("scaled_matvec_silu_mul", "load11-axis0+1"),
+    ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
+    ("rotary_decode_attention", "load14-axis0+1"),
+    ("decode_merge_kv", "load12-axis0+1"),
     ("matvec_argmax", "loop0-start-1"),  # rows before the weight and after it read as zeros
     ("matvec_argmax", "loop0-stop+1"),
 }
