@@ -73,9 +73,9 @@ def flash_attention(
     The cache holds keys and values of the tokens themselves too. Its slots past them are multiplied by zero, so they must
     hold finite numbers. Blocks take the longest rows first.
     """
-    grid(cdiv(T, BM), G, HKV)
+    grid(G, HKV, cdiv(T, BM))
     requires(past >= 0 and past + T <= S and S % BN == 0 and S <= 536870912)
-    m, member, head = cdiv(T, BM) - 1 - bid(0), bid(1), bid(2)
+    member, head, m = bid(0), bid(1), cdiv(T, BM) - 1 - bid(2)
     first = past + m * BM
     query = reshape(load(q, (m, head, member, 0), shape=(BM, 1, 1, D), pad=0), (BM, D))
     log2_scale = scale * 1.4426950408889634
@@ -83,26 +83,18 @@ def flash_attention(
     total = zeros((BM,), f32)
     acc = zeros((BM, D), f32)
     whole = (first + 1) // BN
-    for j in range(whole):
+    for j in range(cdiv(min(first + BM, past + T), BN)):
         k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
         v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
         s = mma(query, k.T, zeros((BM, BN), f32))
+        if j >= whole:
+            seen = (j * BN + arange(BN))[None, :] <= (first + arange(BM))[:, None]
+            s = where(seen, s, -inf)
         higher = maximum(top, max(s, axis=1) * log2_scale)
         p = exp2(s * log2_scale - higher[:, None])
         shrink = exp2(top - higher)
         total = total * shrink + sum(p, axis=1)
         acc = mma(astype(p, E), v, acc * shrink[:, None])
         top = higher
-    for j in range(whole, cdiv(min(first + BM, past + T), BN)):
-        k = reshape(load(k_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
-        v = reshape(load(v_cache, (j, head, 0), shape=(BN, 1, D)), (BN, D))
-        s = mma(query, k.T, zeros((BM, BN), f32))
-        seen = (j * BN + arange(BN))[None, :] <= (first + arange(BM))[:, None]
-        s = where(seen, s, -inf)
-        higher = maximum(top, max(s, axis=1) * log2_scale)
-        p = exp2(s * log2_scale - higher[:, None])
-        shrink = exp2(top - higher)
-        total = total * shrink + sum(p, axis=1)
-        acc = mma(astype(p, E), v, acc * shrink[:, None])
-        top = higher
-    store(out, (m, head, member, 0), reshape(astype(acc / total[:, None], E), (BM, 1, 1, D)), mask=True)
+    share = 1.0 / total
+    store(out, (m, head, member, 0), reshape(astype(acc * share[:, None], E), (BM, 1, 1, D)), mask=True)

@@ -67,3 +67,8 @@ def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | 
     report = emulate(ptx or kernel.ptx, kernel.manifest, flat, {"M": m, "N": n, "K": k}, seed=seed)
     run(source(element, 64, 64), held, {})
     return report, report.tensors["out"].view(dtype).reshape(m, n), held["out"]
+
+
+def differs(found: Any, right: Any) -> bool:
+    """Whether a launch left something else than the interpreter did."""
+    return bool((found != right).any())

@@ -37,7 +37,7 @@ SCHEDULE = ("passes/__init__.py", "passes/analysis", "passes/schedule", "schedul
 PROOF_TOOLS = ("islpy", "numpy", "ml-dtypes")
 """What the prover runs on. `python` is added to the stage that reads kernel files, whose syntax tree its minor version decides,
 and to no other: past the tile IR all is integers, text and these tools, the same on every version."""
-JIT_LINK_TOOLS = ("cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink")
+JIT_LINK_TOOLS = ("cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink", "nvidia-cuda-nvcc")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,10 @@ TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "
 NEXT: Final = ("behind", "before")
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
+REGISTERS: Final = 65536
+"""Of a multiprocessor, which its blocks share (CUDA programming guide, "Technical Specifications per Compute Capability")."""
+MOST_REGISTERS: Final = 255
+"""Of a thread."""
 MOST_STAGES: Final = 16
 MOST_CONSUMERS: Final = 3
 CONSUMER: Final = "consumer"
@@ -33,6 +37,9 @@ PRODUCER: Final = "producer"
 copies."""
 PRODUCER_WARPS: Final = 4
 """A group of four, of which one thread works, so that registers can be passed on between groups."""
+PASSED_ON: Final = {2: (240, 24), 3: (160, 32)}
+"""Registers of a thread of so many consumers and of their producer, where it passes them on: all that a multiprocessor has. One
+consumer has as many as a thread may have anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,12 @@ class Schedule:
     def tile_warps(self) -> int:
         """Warps of the first role, which hold the kernel's tiles."""
         return self.roles[0].warps
+
+    @property
+    def tile_registers(self) -> int:
+        """Registers that a thread of the first role may have."""
+        equal = REGISTERS // (32 * self.warps * (self.blocks or 1)) // 8 * 8
+        return self.roles[0].registers or min(MOST_REGISTERS, equal)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -202,9 +215,10 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     return list(dict.fromkeys(found))
 
 
-def tma_roles(consumers: int) -> tuple[Role, ...]:
-    """The roles of a block whose operands come by `tma`."""
-    return Role(CONSUMER, 4 * consumers), Role(PRODUCER, PRODUCER_WARPS)
+def tma_roles(consumers: int, passed_on: bool = False) -> tuple[Role, ...]:
+    """The roles of a block whose operands come by `tma`; with `passed_on`, the producer leaves registers to the consumers."""
+    more, less = PASSED_ON.get(consumers, (None, None)) if passed_on else (None, None)
+    return Role(CONSUMER, 4 * consumers, more), Role(PRODUCER, PRODUCER_WARPS, less)
 
 
 def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
@@ -212,7 +226,8 @@ def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
     if not 1 <= schedule.warps <= MOST_WARPS or min(role.warps for role in schedule.roles) < 1:
         found.append(Problem("warps", f"{schedule.warps} warps a block", f"choose 1 to {MOST_WARPS}"))
     by_tma = [loop for loop in schedule.pipelines if loop.copy == "tma"]
-    if by_tma and (schedule.roles != tma_roles(schedule.tile_warps // 4) or schedule.tile_warps > 4 * MOST_CONSUMERS):
+    known = [tma_roles(schedule.tile_warps // 4, passed_on) for passed_on in (False, True)]
+    if by_tma and (schedule.roles not in known or schedule.tile_warps > 4 * MOST_CONSUMERS):
         text = f"`tma` for roles {', '.join(f'{role.name} of {role.warps} warps' for role in schedule.roles)}"
         found.append(Problem("consumers", text, f"choose 1 to {MOST_CONSUMERS} consumers"))
     if not by_tma and len(schedule.roles) > 1:
@@ -221,8 +236,6 @@ def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
         found.append(Problem("copy", "`tma` in a kernel with several loops that feed products", 'choose `copy = "cp_async"`'))
     if any(loop.mma != "wgmma" for loop in by_tma):
         found.append(Problem("copy", "`tma` for products other than `wgmma`", 'choose `mma = "wgmma"`, or `copy = "cp_async"`'))
-    if any(role.registers is not None for role in schedule.roles):
-        found.append(_not_yet("registers", "registers that roles pass on", "none"))
     if schedule.blocks is not None:
         most = min(target.max_blocks, target.max_warps // max(schedule.warps, 1))
         if not 1 <= schedule.blocks <= most:

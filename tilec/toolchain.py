@@ -58,6 +58,8 @@ PROVERS: Final = (
 )
 """What a verdict rests on, or is loaded into the process that gives it."""
 
+PTXAS: Final = Package("nvidia-cuda-nvcc", "nvidia.cu13", ("bin/ptxas",))
+
 PACKAGES: Final = (
     *PROVERS,
     Package("torch-mlir", "torch_mlir"),
@@ -65,10 +67,10 @@ PACKAGES: Final = (
     Package("cuda-bindings", "cuda.bindings"),
     Package("cuda-pathfinder", "cuda.pathfinder"),  # chooses the library that cuda-bindings loads
     Package("nvidia-nvjitlink", "nvidia.cu13", ("lib/libnvJitLink.so*",)),  # its folder is shared with the other tools
+    PTXAS,
 )
-"""All whose code can change a product. ptxas and libdevice (nvidia-cuda-nvcc, nvidia-nvvm) are not among them: the CUBIN comes
-from nvJitLink, ptxas is what tests compare it with, and kernels call no function of libdevice."""
-PTXAS: Final = Package("nvidia-cuda-nvcc", "nvidia.cu13", ("bin/ptxas",))
+"""All whose code can change a product: CUBINs come from nvJitLink, and from ptxas those that pass registers on between warps.
+libdevice (nvidia-nvvm) is not among them: kernels call no function of it."""
 NVDISASM: Final = Package("nvidia-cuda-nvdisasm", "nvidia.cu13", ("bin/nvdisasm",), extra="test")
 
 

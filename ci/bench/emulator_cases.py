@@ -96,7 +96,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
         case "flash_attention":
-            return [{"T": c["BM"] // 2 + 20, "HKV": 1, "G": 2, "S": 192}, {"T": 3, "HKV": 2, "G": 1, "S": 64}]
+            return [{"T": c["BM"] // 2 + 20, "HKV": 1, "G": 2, "S": 3 * c["BN"]}, {"T": 3, "HKV": 2, "G": 1, "S": c["BN"]}]
         case "decode_attention":
             return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
         case "decode_merge":

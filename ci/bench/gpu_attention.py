@@ -29,8 +29,9 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     match manifest.kernel:
         case "flash_attention":
             # Slots come in whole tiles; with a tile or more to spare, tokens are in the cache already.
+            tile = int(manifest.constants["BN"])
             found = [
-                {"T": t, "S": -(-(t + extra) // 64) * 64, "HKV": 2, "G": g}
+                {"T": t, "S": -(-(t + extra) // tile) * tile, "HKV": 2, "G": g}
                 for t in LENGTHS
                 for extra, g in ((0, 1), (67, 2), (203, 5))
             ]

@@ -76,11 +76,12 @@ def main() -> int:
     return report({"wrong": {name: text for name, text in found.items() if text}, "rows": rows, "gpu": bench.gpu}, options.out)
 
 
-def checks(folder: Path, names: list[str]) -> dict[str, str]:
-    """What is wrong with each candidate; empty where nothing is. A child that dies or falls silent costs the one it was at."""
+def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, str]:
+    """What is wrong with each candidate; empty where nothing is. A child, which runs `script`, that dies or falls silent costs
+    the one it was at."""
     found: dict[str, str] = {}
     while left := [name for name in names if name not in found]:
-        command = [sys.executable, __file__, str(folder), "--check", *left]
+        command = [sys.executable, script, str(folder), "--check", *left]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         heard = threading.Event()

@@ -2,10 +2,10 @@
 
     python ci/bench/schedule_mutants.py [--kernels 2] [--out ci/bench/results]
 
-In: products by `tma` of a few tile sizes. Each mistake in a prepared function (`tests/passes/schedule_mutants.py`) goes to the
-second verifier; what that accepts is lowered and run in the emulator, in three interleavings, beside the interpreter. Each
-mistake in the PTX goes to the emulator alone. Out: `schedule_mutants.json` and `.md`; status 1 where a mistake is found by
-nobody and no reason is known.
+In: products and attention by `tma`, of a few tile sizes. Each mistake in a prepared function
+(`tests/passes/schedule_mutants.py`) goes to the second verifier; what that accepts is lowered and run in the emulator, in three
+interleavings, beside the interpreter. Each mistake in the PTX goes to the emulator alone. Out: `schedule_mutants.json` and
+`.md`; status 1 where a mistake is found by nobody and no reason is known.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from tests import tensor_attention, tensor_products  # noqa: E402
 from tests.passes.schedule_mutants import mutants  # noqa: E402
-from tests.tensor_products import Made, emulated, made  # noqa: E402
+from tests.tensor_products import Made  # noqa: E402
 from tilec.codegen import to_ptx  # noqa: E402
 from tilec.emulator import UnsupportedPtx  # noqa: E402
 from tilec.ir.core import VerifyError  # noqa: E402
@@ -34,13 +35,15 @@ from tilec.lowering import lower  # noqa: E402
 from tilec.passes.schedule.verify import verify  # noqa: E402
 from tilec.target import SM_90A  # noqa: E402
 
-KERNELS: Final[tuple[tuple[tuple[str, int, int], dict[str, Any], tuple[int, int, int]], ...]] = (
-    (("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
-    (("f16", 128, 64), {"stages": 3, "consumers": 2}, (136, 72, 328)),
-    (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200)),
+KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]], ...]] = (
+    (tensor_products, ("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
+    (tensor_products, ("f16", 128, 64), {"stages": 3, "consumers": 2}, (136, 72, 328)),
+    (tensor_products, ("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200)),
+    (tensor_attention, ("bf16", 64, 64, 64), {"stages": 2}, (65, 170, 256, 1)),
 )
-"""Element and tile, what is wanted of the schedule, and extents of the launch: two tiles each way, the second cut off, and an
-odd or even number of turns, two rounds of the ring or more; six tiles for two or three persistent blocks."""
+"""What makes and runs a kernel, element and tile, what is wanted of the schedule, and extents of the launch: two tiles each
+way, the second cut off, and an odd or even number of turns, two rounds of the ring or more; six tiles for two or three
+persistent blocks; two tiles of queries behind a cache, of which the first sees all of four tiles but a part of the last."""
 SEEDS: Final = (0, 1, 2)
 NOTHING: Final = {
     "proxy_fence doubled": "the same twice",
@@ -66,6 +69,18 @@ NOTHING: Final = {
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
 """Why mistakes of a kind may be found by nobody: they change nothing that a launch can observe, or what it says."""
+CHAINED: Final = {
+    "release dropped": "of the last stage, which nobody fills again",
+    "arrival dropped": "of the last stage, which nobody fills again",
+    "arrival of all threads": "of the last stage, which nobody fills again",
+    "wrong stage": "of the only stage, or of the first turn",
+    "wrong parity": "of the only round, or of the first",
+    "counts other stages": "of the second turn, from what is known of the first",
+    "wrong coordinate": "the launch has one head of keys, and one of queries for it",
+    "wait dropped": "for a first round, or for a stage of keys, which is free before that of the values in front of it",
+    "wait asks once": "what is waited for is there by then, in these interleavings",
+}
+"""The same of attention."""
 PTX: Final[tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...]] = (
     ("mbarrier count", r"(mbarrier\.init\.[\w:.]+ \[%\w+\], )(\d+);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
     ("mbarrier count", r"(mbarrier\.init\.[\w:.]+ \[%\w+\], )([2-9]|\d\d+);", lambda m: f"{m[1]}{int(m[2]) - 1};"),
@@ -99,27 +114,32 @@ def by_ptx(text: str) -> Iterator[tuple[str, str, str]]:
             yield kind, f"line {line}", text[: match.start()] + edit(match) + text[match.end() :]
 
 
-def run(kernel: Made, extents: tuple[int, int, int], ptx: str) -> str:
+def maker(kernel: Made) -> Any:
+    """The module that runs a kernel."""
+    return tensor_attention if kernel.prepared.name == "flash_attention" else tensor_products
+
+
+def run(kernel: Made, extents: tuple[int, ...], ptx: str) -> str:
     """What the emulator, or the comparison with the interpreter, says against a kernel; empty where nothing."""
     try:
         for seed in SEEDS:
-            report, found, right = emulated(kernel, extents, seed, ptx)
+            report, found, right = maker(kernel).emulated(kernel, extents, seed, ptx)
             if not report.clean:
                 return f"fault: {next(one.kind for one in report.faults if one.kind != 'race-same-value')}"
-            if not (found == right).all():
+            if maker(kernel).differs(found, right):
                 return "another result"
     except (UnsupportedPtx, ValueError) as error:
         return f"refused: {error}"
     return ""
 
 
-def idle_lines(kernel: Made, extents: tuple[int, int, int]) -> set[str]:
+def idle_lines(kernel: Made, extents: tuple[int, ...]) -> set[str]:
     """PTX lines that the launch does not run: of a loop that LLVM doubles, what an even number of turns leaves out."""
-    counts: dict[int, int] = emulated(kernel, extents, 0)[0].statistics["lane_counts"]
+    counts: dict[int, int] = maker(kernel).emulated(kernel, extents, 0)[0].statistics["lane_counts"]
     return {f"line {line}" for line, count in counts.items() if not count}
 
 
-def judge(kernel: Made, extents: tuple[int, int, int], text: str) -> tuple[str, str]:
+def judge(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
     """Who finds a mistake in a prepared function, and what they say."""
     function = parse_function(text)
     try:
@@ -145,15 +165,16 @@ def main() -> int:
 
     def add(level: str, name: str, kind: str, what: str, verdict: tuple[str, str]) -> None:
         by, said = verdict
-        reason = "the launch does not run the line" if what in idle else NOTHING.get(kind, "")
+        known = NOTHING | (CHAINED if name.startswith("flash_attention") else {})
+        reason = "the launch does not run the line" if what in idle else known.get(kind, "")
         why = (said or reason) if by == "nobody" else ""
         rows.append({"level": level, "kernel": name, "kind": kind, "what": what, "by": by, "said": said, "why": why})
         if by == "nobody":
             print(f"{name}: {kind}, {what}: nobody{f' ({why})' if why else ''}", flush=True)
 
-    for sizes, wanted, extents in KERNELS[: options.kernels]:
-        kernel = made(*sizes, **wanted)
-        name = f"{sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
+    for by, sizes, wanted, extents in KERNELS[: options.kernels]:
+        kernel = by.made(*sizes, **wanted)
+        name = f"{kernel.prepared.name} {sizes[1]}x{sizes[2]}x64 {sizes[0]}, {kernel.schedule}"
         text, idle = print_function(kernel.prepared), idle_lines(kernel, extents)
         assert judge(kernel, extents, text) == ("nobody", "the same code") and not run(kernel, extents, kernel.ptx)
         for mutant in mutants(text):
@@ -173,7 +194,7 @@ def report(rows: list[dict[str, Any]], seconds: float, out: Path) -> None:
     lines = [
         "# Mistakes in schedules of roles",
         "",
-        "One mistake each in products whose operands come by `tma` (`ci/bench/schedule_mutants.py`): in the prepared",
+        "One mistake each in kernels whose operands come by `tma` (`ci/bench/schedule_mutants.py`): in the prepared",
         "function, which the second verifier judges, and the emulator what it accepts; and in the PTX, which the emulator",
         "judges.",
         "",

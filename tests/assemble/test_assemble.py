@@ -75,8 +75,42 @@ ptxas info    : Used 128 registers, used 1 barriers, 16 bytes cumulative stack s
         parse(report + report)
 
 
-def test_equal_ptx_gives_equal_bytes_in_another_process_and_folder(tmp_path: Path) -> None:
-    ptx = PTX.format(arch="sm_90a")
+PASSED_ON = """
+.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .u64 p)
+.reqntid 384
+.minnctapersm 1
+{
+  .reg .pred %p;
+  .reg .b32 %r;
+  .reg .b64 %d;
+  mov.u32 %r, %tid.x;
+  ld.param.u64 %d, [p];
+  setp.lt.u32 %p, %r, 256;
+  @%p bra MANY;
+  setmaxnreg.dec.sync.aligned.u32 24;
+  ret;
+MANY:
+  setmaxnreg.inc.sync.aligned.u32 240;
+  st.global.u32 [%d], %r;
+  ret;
+}
+"""
+
+
+def test_registers_that_are_passed_on_are_passed_on_in_machine_code() -> None:
+    """Which nvJitLink leaves out without a word but in its report."""
+    made = assemble(PASSED_ON, SM_90A)
+    assert sum(count for name, count in instructions(disassemble(made.cubin)).items() if name.startswith("USETMAXREG")) == 2
+    assert made.resources.spill_bytes == 0 and made.resources.registers <= 168
+    with pytest.raises(CompileError, match="E0602"):
+        assemble(PASSED_ON.replace("u32 240", "u32 241"), SM_90A)
+
+
+@pytest.mark.parametrize("ptx", [PTX.format(arch="sm_90a"), PASSED_ON], ids=["nvJitLink", "ptxas"])
+def test_equal_ptx_gives_equal_bytes_in_another_process_and_folder(ptx: str, tmp_path: Path) -> None:
     program = (
         "import hashlib, sys; from tilec.assemble import assemble; from tilec.target import SM_90A;"
         "print(hashlib.sha256(assemble(sys.argv[1], SM_90A).cubin).hexdigest())"

@@ -77,6 +77,8 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %27 = constant {value = 0x0.0p+0} : f32[64, 64]
   %28 = group_mma %26, %3, %26, %0, %27 : f32[64, 64]
   %29 = wait_mma %28 {pending = 0} : f32[64, 64]
+  %38 = pack_pairs %27 {dtype = "bf16"} : i32[64, 32]
+  %39 = held_group_mma %38, %26, %3, %27 : f32[64, 64]
   %30 = binary_in_range %11, %11 {kind = "shr"} : i32[16]
   %31 = dim {symbol = "S"} : i64
   %33 = shared_alloc {offset = 65536} : scratch<1088>
@@ -257,6 +259,16 @@ BROKEN = [
     ("%27 : f32[64, 64]", "%27 : f32[64, 32]", "the result is the product's"),
     ("grid_extent {axis = 1}", "grid_extent {axis = 2}", "the grid has no axis 2"),
     ("%37 = grid_extent {axis = 1}", "%37 = launched_blocks", "blocks take tile after tile of a grid of one axis"),
+    ('pack_pairs %27 {dtype = "bf16"}', 'pack_pairs %27 {dtype = "i32"}', "elements of 16 bits"),
+    ('pack_pairs %27 {dtype = "bf16"}', 'pack_pairs %14 {dtype = "bf16"}', "the operand is a matrix of f32"),
+    ('{dtype = "bf16"} : i32[64, 32]', '{dtype = "bf16"} : i32[64, 64]', "the result has a column for two"),
+    ("held_group_mma %38, %26", "held_group_mma %27, %26", "packed elements, and a matrix of 16 bits"),
+    ('%27 {dtype = "bf16"} : i32[64, 32]', '%5 {dtype = "bf16"} : i32[16, 8]', "matrices of one depth"),
+    ("%38, %26, %3, %27 :", "%38, %26, %e, %27 :", "the stage is an i32 scalar"),
+    ("%38, %26, %3, %27 :", "%38, %26, %3, %5 :", "the accumulator has the result's type"),
+    ("%3, %27 : f32[64, 64]", "%3, %27 : f32[64, 32]", "the result is the product's"),
+    ("wait_mma %28 {pending = 0}", "wait_mma {pending = 0}", "0 operands instead of 1 or 2"),
+    ("stages 3>\n  %27", "stages 3, panels 3>\n  %27", "are not equally wide"),
     ("wait_mma %28 {pending = 0}", "wait_mma %28 {pending = -1}", "-1 products cannot be pending"),
     ("wait_mma %28 {pending = 0}", "wait_mma %5 {pending = 0}", "the result has the operand's type"),
 ]

@@ -82,6 +82,6 @@ def test_the_query_is_laid_out_once_and_keys_and_values_come_through_shared_memo
 def test_an_index_wanted_along_rows_and_columns_is_made_twice() -> None:
     """The kernel's two `arange(64)` are one value after clean-up; the mask needs it in two layouts."""
     function = shipped.prepared("flash_attention", SM_90A)
-    masked = loops(function)[1].regions[0]
-    made = [op for op in (*function.body.ops, *masked.ops) if isinstance(op, ops.Iota)]
+    masked = loops(function)[0].regions[0]
+    made = [op for op in (*function.body.ops, *masked.walk()) if isinstance(op, ops.Iota)]
     assert len({str(op.result.layout) for op in made}) == 2

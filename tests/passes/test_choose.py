@@ -83,7 +83,7 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
         "does not make its product of two copied operands on 8 warps"
         in refused("matmul", SM_90A, Overrides(copy="tma", consumers=2)).message
     )
-    assert "does not make its product" in refused("flash_attention", SM_90A, Overrides(copy="tma")).message
+    assert "does not make its product" in refused("decode_attention", SM_90A, Overrides(copy="tma")).message
     assert "no loop of it feeds a product" in refused("add", SM_90A, Overrides(copy="tma")).message
     assert "`consumers` are of copies by `tma`" in refused("matmul", SM_90A, Overrides(consumers=1)).message
     assert "4 warps where consumers and producer have 8" in refused("matmul", SM_90A, Overrides(copy="tma", warps=4)).message
@@ -122,7 +122,6 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, roles=tma_roles(2), pipelines=(BY_TMA, BY_TMA)), "copy"),
         (replace(GOOD, roles=tma_roles(2), pipelines=(replace(BY_TMA, mma="mma_sync"),)), "copy"),
         (replace(GOOD, roles=tma_roles(2), pipelines=(replace(BY_TMA, stages=1),)), "stages"),
-        (replace(GOOD, roles=(Role("all", 4, 232),)), "registers"),
         (replace(GOOD, roles=(Role("all", 33),), blocks=None), "warps"),
         (replace(GOOD, roles=(Role("all", 0),)), "warps"),
         (replace(GOOD, blocks=17), "blocks"),

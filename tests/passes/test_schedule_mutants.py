@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.passes.schedule_mutants import mutants
+from tests.tensor_attention import made
 from tests.tensor_products import source
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.ops import Binary, Constant, For
@@ -32,6 +33,18 @@ def test_what_changes_an_order_is_refused(persistent: bool) -> None:
     found = [mutant for mutant in mutants(text) if mutant.kind in REFUSED]
     assert len({mutant.kind for mutant in found}) == len(REFUSED) and len(found) > 80
     for mutant in found[::EVERY]:
+        with pytest.raises(VerifyError):
+            verify(parse_function(mutant.text), SM_90A)
+            pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
+
+
+def test_what_changes_the_order_of_chained_products_is_refused() -> None:
+    """Other kinds have some that change nothing: of rings of one stage, and of what is known to be the first turn."""
+    kinds = {kind for kind in REFUSED if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
+    text = print_function(made("bf16", 64, 64, 64, stages=2).prepared)
+    found = [mutant for mutant in mutants(text, 4) if mutant.kind in kinds]
+    assert len({mutant.kind for mutant in found}) > 6 and len(found) > 20
+    for mutant in found:
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")

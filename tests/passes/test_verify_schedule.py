@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -80,10 +81,12 @@ def test_roles_are_read_printed_and_in_order() -> None:
     verify(function, SM_90A)
 
 
-def test_registers_that_roles_pass_on_are_not_lowered() -> None:
-    with pytest.raises(VerifyError, match="nothing lowers registers that roles pass on"):
-        lower(parse_function(ROLES), SM_90A)
-    assert lower(parse_function(ROLES.replace("[232, 40]", "[0, 0]")), SM_90A).num_threads == 256
+def test_registers_that_roles_pass_on_are_taken_at_the_start_of_each() -> None:
+    """From equal shares, which the assembler must know of."""
+    made = lower(parse_function(ROLES), SM_90A)
+    assert made.num_threads == 256 and "nvvm.minctasm = 1" in made.mlir
+    assert re.findall(r"setmaxnreg\.(\w+)\.sync\.aligned\.u32 (\d+)", made.mlir) == [("dec", "232"), ("dec", "40")]
+    assert "setmaxnreg" not in lower(parse_function(ROLES.replace("[232, 40]", "[0, 0]")), SM_90A).mlir
 
 
 def test_one_role_is_the_block() -> None:

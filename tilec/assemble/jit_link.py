@@ -2,7 +2,7 @@
 
 The input is named `kernel` and the options hold no path, because the assembler writes both into the CUBIN: equal PTX gives
 equal bytes on any machine with the same nvJitLink. Line directives are for readers of the PTX: they are taken off first, since
-nvJitLink would put a table of them into the CUBIN, two thirds of it.
+nvJitLink would put a table of them into the CUBIN, two thirds of it. What nvJitLink leaves out goes to ptxas (`ptxas`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tilec.artifact import Resources
-from tilec.assemble import resources
+from tilec.assemble import ptxas, resources
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.target import Target
 from tilec.toolchain import missing_package
 
 _LINES: Final = re.compile(r"^(?:[ \t]*\.(?:loc|file)\b[^\n]*|\$L__(?:tmp|func_begin|func_end)\d+:)\n", re.MULTILINE)
 """Line directives, and the labels that LLVM puts around them and nothing jumps to."""
+
+_FOR_PTXAS: Final = re.compile(r"\bsetmaxnreg\.|(?s:\bwgmma\..*\b(?:div|rcp)\.rn\.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +35,19 @@ class Assembled:
 
 
 def assemble(ptx: str, target: Target) -> Assembled:
-    """Assemble one module of one kernel. CompileError: E0602 the assembler refused the PTX, E0601 nvJitLink is missing."""
+    """Assemble one module of one kernel. CompileError: E0602 the assembler refused the PTX, E0601 nvJitLink or ptxas is
+    missing."""
+    text = _LINES.sub("", ptx)
+    if _FOR_PTXAS.search(text):
+        made, said = ptxas.run(text.encode(), target.name)
+        if made is None:
+            raise _refusal(said, target)
+        return Assembled(made, resources.parse(said), resources.one_by_one(said))
     link = _load()
     options = [f"-arch={target.name}", "-O3", "-verbose"]
     handle = link.create(len(options), options)
     try:
-        data = _LINES.sub("", ptx).encode()
+        data = text.encode()
         link.add_data(handle, link.InputType.PTX, data, len(data), "kernel")
         link.complete(handle)
         cubin = bytearray(link.get_linked_cubin_size(handle))

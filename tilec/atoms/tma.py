@@ -3,7 +3,7 @@
 
 A box arrives in rows of 32, 64 or 128 bytes whose 16-byte chunks are permuted as `SharedType.offset` says, which is the swizzle
 of that span. Elements outside of the tensor arrive as zeros, and count as bytes like all others. A stage with more rows than a
-box may have comes by several copies. Exists on every target.
+box may have comes by several copies, and so does one whose rows are longer, a panel at a time. Exists on every target.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Box:
 def problem(tensor: TensorType, stage: SharedType) -> str | None:
     """Why copies cannot bring a stage of a tensor; None where they can. That base and strides are multiples of 16 bytes is
     for who has proven it, and for the launcher."""
-    row_bytes = stage.shape[1] * stage.dtype.bytes
+    row_bytes = stage.width * stage.dtype.bytes
     if tensor.dtype.name not in MAP_ELEMENTS:
         return f"a tensor map has no elements of {tensor.dtype}"
     if not 2 <= tensor.rank <= MAX_MAP_RANK:
@@ -54,11 +54,17 @@ def problem(tensor: TensorType, stage: SharedType) -> str | None:
 def box_of(tensor: TensorType, stage: SharedType, row_axis: int) -> Box:
     """The box of each copy into a stage; `row_axis` is counted from the end. Rows are cut into equal parts that fit."""
     extents = [1] * tensor.rank
-    extents[-1] = stage.shape[1]
+    extents[-1] = stage.width
     rows = stage.shape[0]
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
-    return Box(tuple(extents), stage.shape[1] * stage.dtype.bytes)
+    return Box(tuple(extents), stage.width * stage.dtype.bytes)
+
+
+def panels_of(columns: int, element_bytes: int) -> int:
+    """Into how many panels rows are cut so that copies bring them: the fewest."""
+    row_bytes = columns * element_bytes
+    return row_bytes // MAP_SWIZZLES[-1] if row_bytes > MAP_SWIZZLES[-1] and row_bytes % MAP_SWIZZLES[-1] == 0 else 1
 
 
 def copied_bytes(stage: SharedType) -> int:
@@ -79,10 +85,12 @@ def copy_stage(
     """Start the copies of the box at `place` (i32, a coordinate per axis, outermost first) into the stage at shared pointer
     `to`; their bytes count at the mbarrier `full`. `map_` is the address of the map (i64)."""
     rows = box.extents[row_axis]
-    for first in range(0, stage.shape[0], rows):
-        at = list(place)
-        at[row_axis] = out.add(at[row_axis], first) if first else at[row_axis]
-        _copy(out, map_, out.offset(to, first * box.swizzle), at, full)
+    for panel in range(stage.panels):
+        for first in range(0, stage.shape[0], rows):
+            at = list(place)
+            at[row_axis] = out.add(at[row_axis], first) if first else at[row_axis]
+            at[-1] = out.add(at[-1], panel * stage.width) if panel else at[-1]
+            _copy(out, map_, out.offset(to, panel * stage.panel_bytes + first * box.swizzle), at, full)
 
 
 def _copy(out: Builder, map_: SsaValue, to: SsaValue, place: list[SsaValue], full: SsaValue) -> None:

@@ -1,12 +1,15 @@
 """Products that groups of four warps make straight from shared memory: layout, what fits, descriptors and `wgmma` as MLIR text
 (PTX ISA, "Asynchronous warpgroup level matrix instructions"). Exists on the targets of the family `wgmma`.
 
-A matrix lies in rows of 128 bytes whose 16-byte chunks are permuted within each group of eight rows (the 128-byte swizzle), as
-`SharedType.offset` lays out a matrix of eight chunks a row. Its stage begins at a multiple of 1024 bytes.
+A matrix lies in panels, whose rows of 128 bytes have their 16-byte chunks permuted within each group of eight rows (the
+128-byte swizzle), as `SharedType.offset` lays out panels of eight chunks a row. Its stage begins at a multiple of 1024 bytes.
+Rows run along M or N, and the depth of the product across them, or the other way round: 16-bit matrices on the right may be
+*turned*.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from tilec.atoms.mma_sync import K, M, N
@@ -53,10 +56,16 @@ def least_registers(columns: int) -> int:
     return columns // 2 + 26
 
 
-def descriptor(out: Builder, stage: SsaValue) -> SsaValue:
+def fields(turned_by: int = 0) -> int:
+    """The descriptor of a matrix at address 0 (PTX ISA, "Matrix descriptor format"): rows along M or N; or along the depth,
+    with so many bytes from a panel of 64 columns to the next."""
+    return _SWIZZLE_128 | _STRIDE | (turned_by // _UNIT << 16 or _LEADING)
+
+
+def descriptor(out: Builder, stage: SsaValue, turned_by: int = 0) -> SsaValue:
     """The i64 that describes the matrix at a shared pointer."""
     short = out.lshr(out.bit_and(out.address(stage, i32), _ADDRESS_MASK), 4)
-    return out.bit_or(out.zext(short, i64), _SWIZZLE_128 | _STRIDE | _LEADING)
+    return out.bit_or(out.zext(short, i64), fields(turned_by))
 
 
 def rows_below(out: Builder, described: SsaValue, rows: SsaValue) -> SsaValue:
@@ -64,42 +73,98 @@ def rows_below(out: Builder, described: SsaValue, rows: SsaValue) -> SsaValue:
     return out.add(described, out.zext(out.mul(rows, GROUP_ROW_BYTES // _UNIT), i64))
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The left operand of a product: a descriptor and the bytes of a panel, or packed registers (i32), four to 16 of depth,
+    those of a tile of 64 rows side by side."""
+
+    described: SsaValue | None = None
+    panel_bytes: int = 0
+    held: tuple[SsaValue, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """The right operand: a descriptor, the bytes of a panel, and whether its rows lie along the depth."""
+
+    described: SsaValue
+    panel_bytes: int
+    turned: bool = False
+
+
+def pack(out: Builder, low: SsaValue, high: SsaValue, dtype: str) -> SsaValue:
+    """Two f32 rounded to a 16-bit dtype, as one i32 of a left operand. As text: LLVM would move a conversion of its own from
+    behind the wait for the product that reads the registers to where the next one starts, and carry f32."""
+    text = f"cvt.rn.{dtype}x2.f32 $0, $1, $2;"
+    return out.inline_ptx(text, "=r,f,f,~{memory}", [high, low], [i32], side_effects=True)[0]
+
+
 def start(
-    out: Builder, a: SsaValue, b: SsaValue, total: list[SsaValue], tiles: int, columns: int, dtype: DType
+    out: Builder,
+    left: Left,
+    right: Right,
+    total: list[SsaValue],
+    tiles: int,
+    columns: int,
+    depth: int,
+    dtype: DType,
+    fresh: bool,
 ) -> list[SsaValue]:
-    """Start the product of `tiles` times 64 rows at descriptor `a` and all rows at `b`, onto the accumulators `total`, as one
-    group. One text, so that nothing comes between the fence and the instructions it is for."""
-    count = len(total)
-    each = count // tiles
+    """Start the product of `tiles` times 64 rows of `left` and all of `right`, onto the accumulators `total`, as one group;
+    with `fresh` these are taken for zeros. One text, so that nothing comes between the fence and the instructions it is for."""
+    results, others = len(total), [value for value in (*left.held, left.described, right.described) if value is not None]
+    first = results if fresh else 2 * results
+    each, held = results // tiles, len(left.held)
     kind = dtype.name
     shape = f"wgmma.mma_async.sync.aligned.m{GROUP_M}n{columns}k{K}.f32.{kind}.{kind}"
     lines = [
         ".reg .pred p; .reg .b32 t; .reg .b64 b; .reg .b64 a<" + str(tiles) + ">;",
         "mov.u32 t, 1; setp.ne.u32 p, t, 0;",
-        f"mov.b64 b, ${2 * count + 1}; mov.b64 a0, ${2 * count};",
+        f"mov.b64 b, ${first + len(others) - 1};",
     ]
-    lines += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * GROUP_ROW_BYTES // _UNIT};" for tile in range(1, tiles)]
+    lines += [".reg .pred none; setp.eq.u32 none, t, 0;"] if fresh else []
+    if not held:
+        lines.append(f"mov.b64 a0, ${first};")
+        lines += [f"add.s64 a{tile}, a{tile - 1}, {GROUP_M * GROUP_ROW_BYTES // _UNIT};" for tile in range(1, tiles)]
     lines.append("wgmma.fence.sync.aligned;")
-    step = K * dtype.bytes // _UNIT
-    for k in range(0, GROUP_ROW_BYTES // dtype.bytes, K):
+    for k in range(0, depth, K):
+        if k:
+            steps = [place(k, one.panel_bytes, turned, dtype) - place(k - K, one.panel_bytes, turned, dtype)
+                     for one, turned in ((left, False), (right, right.turned))]  # fmt: skip
+            lines += [] if held else [f"add.s64 a{tile}, a{tile}, {steps[0]};" for tile in range(tiles)]
+            lines.append(f"add.s64 b, b, {steps[1]};")
         for tile in range(tiles):
             registers = ", ".join(f"${tile * each + i}" for i in range(each))
-            lines.append(f"{shape} {{{registers}}}, a{tile}, b, p, 1, 1, 0, 0;")
-        if k + K < GROUP_ROW_BYTES // dtype.bytes:
-            lines += [f"add.s64 a{tile}, a{tile}, {step};" for tile in range(tiles)]
-            lines.append(f"add.s64 b, b, {step};")
+            at = first + tile * (held // tiles) + k // K * 4
+            a = f"{{${at}, ${at + 1}, ${at + 2}, ${at + 3}}}" if held else f"a{tile}"
+            turns = f"{int(right.turned)}" if held else f"0, {int(right.turned)}"
+            lines.append(f"{shape} {{{registers}}}, {a}, b, {'none' if fresh and not k else 'p'}, 1, 1, {turns};")
     lines.append("wgmma.commit_group.sync.aligned;")
-    return _through(out, "{ " + " ".join(lines) + " }", total, [a, b])
+    return _through(out, "{ " + " ".join(lines) + " }", [] if fresh else total, results, others)
 
 
-def wait(out: Builder, total: list[SsaValue], pending: int) -> list[SsaValue]:
-    """The accumulators, once at most `pending` groups are unfinished."""
-    return _through(out, f"wgmma.wait_group.sync.aligned {pending};", total, [])
+def place(k: int, panel_bytes: int, turned: bool, dtype: DType) -> int:
+    """What is added to a descriptor for depth `k` of its matrix."""
+    if turned:
+        return k * GROUP_ROW_BYTES // _UNIT
+    panel, inside = divmod(k * dtype.bytes, GROUP_ROW_BYTES)
+    return (panel * panel_bytes + inside) // _UNIT
 
 
-def _through(out: Builder, text: str, registers: list[SsaValue], others: list[SsaValue]) -> list[SsaValue]:
-    """Inline PTX that changes f32 registers in place; `others` are i64."""
-    count = len(registers)
-    tied = ",".join(str(i) for i in range(count))
-    constraints = ",".join(["=f"] * count) + f",{tied}" + ",l" * len(others) + ",~{memory}"
+def wait(out: Builder, total: list[SsaValue], pending: int, before: list[SsaValue]) -> list[SsaValue]:
+    """The accumulators, once at most `pending` groups are unfinished, and behind what computes `before` (f32).
+
+    ptxas waits as early as it can, beside what could still run. It keeps the order of a wait and a nap, so one stands in
+    between that is taken where a value is a NaN that no arithmetic gives, and would change nothing."""
+    first = 2 * len(total)
+    naps = [f"setp.eq.b32 late, ${first + i}, 0x7f800001; @late nanosleep.u32 0;" for i in range(len(before))]
+    text = " ".join(["{ .reg .pred late;", *naps, "} "]) if naps else ""
+    return _through(out, f"{text}wgmma.wait_group.sync.aligned {pending};", total, len(total), before)
+
+
+def _through(out: Builder, text: str, registers: list[SsaValue], count: int, others: list[SsaValue]) -> list[SsaValue]:
+    """Inline PTX that gives `count` f32 registers: `registers` changed in place, or new ones where there are none."""
+    tied = [str(i) for i in range(len(registers))]
+    letters = ["l" if value.type is i64 else "f" if value.type is f32 else "r" for value in others]
+    constraints = ",".join([*["=f"] * count, *tied, *letters, "~{memory}"])
     return out.inline_ptx(text, constraints, [*registers, *others], [f32] * count, side_effects=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from tilec.ir.blocked_layouts import hidden
 from tilec.ir.core import Op, Value
-from tilec.ir.layout import Layout
+from tilec.ir.layout import Digit, Layout
 from tilec.ir.ops import Broadcast, For, If, MemoryOp, Mma
-from tilec.ir.ops_staging import GroupMma, WaitMma
+from tilec.ir.ops_staging import GroupMma, HeldGroupMma, PackPairs, WaitMma
 
 Layouts = tuple[Layout | None, ...]
 
@@ -32,12 +32,34 @@ def operand_layouts(op: Op) -> Layouts:
             return (None, None, op.result.layout)
         case GroupMma():
             return (*[None] * 4, op.result.layout)
+        case HeldGroupMma():
+            layout = op.result.layout
+            return (packed_operand(layout, 2 * op.operands[0].tile.shape[1]) if layout else None, None, None, layout)
+        case PackPairs():
+            return (unpacked(op.result.layout) if op.result.layout else None,)
         case WaitMma():
             return (op.result.layout,)
         case For():
             return (None, None, None, *yielded_layouts(op))
         case _:
             return ()
+
+
+def packed_operand(accumulator: Layout, columns: int) -> Layout:
+    """The layout of the packed left operand, so many columns deep, of a product with this accumulator (PTX ISA, "Register
+    fragments for wgmma.mma_async.m64nNk16", A): rows lie where the accumulator has them."""
+    _, half, _, *down = accumulator.registers
+    (_, rows), pairs = accumulator.lanes, Digit(4, 1, 1)
+    return Layout(2, (half, Digit(columns // 8, 1, 4), *down), (pairs, rows), accumulator.warps)
+
+
+def unpacked(packed: Layout) -> Layout:
+    """The layout of a matrix whose pairs of neighbours are held as `packed` says."""
+    registers, lanes, warps = (
+        tuple(Digit(d.extent, d.axis, 2 * d.stride) if d.axis == 1 else d for d in digits)
+        for digits in (packed.registers, packed.lanes, packed.warps)
+    )
+    return Layout(2, (Digit(2, 1, 1), *registers), lanes, warps)
 
 
 def yielded_layouts(op: Op) -> Layouts:

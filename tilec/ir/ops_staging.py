@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.ops import REDUCE_KINDS
-from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, i32
+from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
 
 
 @dataclass(eq=False, kw_only=True)
@@ -36,8 +36,9 @@ class SharedAlloc(Op, opcode="shared_alloc"):
         type_ = self.result.type
         self.require(self.bytes > 0, f"{type_} is no shared buffer")
         if isinstance(type_, SharedType):
-            self.require(min(*type_.shape, type_.stages) >= 1, f"{type_} is no shared buffer")
-            rows = type_.shape[1] * type_.dtype.bytes
+            self.require(min(*type_.shape, type_.stages, type_.panels) >= 1, f"{type_} is no shared buffer")
+            self.require(type_.shape[1] % type_.panels == 0, f"panels of {type_} are not equally wide")
+            rows = type_.width * type_.dtype.bytes
             self.require(rows % 16 == 0, f"rows of {type_} are not whole 16-byte chunks")
             self.require(len(self.operands) == 1, "a buffer is that of a ring")
             self.require(self.operands[0].type == RingType(self.result.shared.stages), "its ring has as many stages")
@@ -101,6 +102,7 @@ class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
     def verify(self) -> None:
         super().verify()
         self.require(self.vector in (4, 8, 16), "a copy moves 4, 8 or 16 bytes")
+        self.require(self.buffer.shared.panels == 1, "threads copy whole rows")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -136,6 +138,7 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     def verify(self) -> None:
         shape, tile = self.buffer.shared.shape, self.result.tile
         rows, columns = (shape[1], shape[0]) if self.transposed else shape
+        self.require(self.buffer.shared.panels == 1, "the rows are in one piece")
         self.require(min(self.row, self.column) >= 0, "the box lies before its matrix")
         self.require(tile.rank == 2 and tile.dtype == self.buffer.shared.dtype, "the result is a matrix of the dtype")
         self.require(self.row + tile.shape[0] <= rows and self.column + tile.shape[1] <= columns, "the box lies inside")
@@ -145,10 +148,24 @@ class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
 
 
 @dataclass(eq=False, kw_only=True)
-class GroupMma(Op, opcode="group_mma", effect=Effect.SHARED):
-    """Start `acc + a @ b.T` on the tensor cores, both matrices whole and in shared memory (PTX ISA, `wgmma.mma_async`).
-    Operands: buffer of a, stage (i32), buffer of b, stage (i32), acc. Neither stage may change, and nothing but another product
-    may use the result, until a `wait_mma` has let it through."""
+class GroupProduct(Op):
+    """Base of products that groups of four warps start on the tensor cores (PTX ISA, `wgmma.mma_async`). No stage that one
+    reads may change, and nothing but another product may use the result, until a `wait_mma` has let it through."""
+
+    @property
+    def reads(self) -> tuple[tuple[Value, Value], ...]:
+        """Buffers and stages of the matrices in shared memory."""
+        pairs = zip(self.operands, self.operands[1:], strict=False)
+        return tuple((buffer, stage) for buffer, stage in pairs if isinstance(buffer.type, SharedType))
+
+    def touched(self) -> tuple[tuple[Value, Effect], ...]:
+        return tuple((buffer, Effect.READ) for buffer, _ in self.reads)
+
+
+@dataclass(eq=False, kw_only=True)
+class GroupMma(GroupProduct, opcode="group_mma", effect=Effect.SHARED):
+    """Start `acc + a @ b.T`, both matrices whole and in shared memory. Operands: buffer of a, stage (i32), buffer of b, stage
+    (i32), acc."""
 
     num_operands = 5
     leading = (SharedType, TileType, SharedType)
@@ -161,19 +178,52 @@ class GroupMma(Op, opcode="group_mma", effect=Effect.SHARED):
         self.require(self.operands[4].type == self.result.type, "the accumulator has the result's type")
         self.require(self.operands[1].type == self.operands[3].type == TileType(i32), "the stages are i32 scalars")
 
-    def touched(self) -> tuple[tuple[Value, Effect], ...]:
-        return ((self.operands[0], Effect.READ), (self.operands[2], Effect.READ))
+
+@dataclass(eq=False, kw_only=True)
+class PackPairs(Op, opcode="pack_pairs", effect=Effect.SHARED):
+    """The elements of a matrix of f32, rounded as `cast` does, two neighbours of a row to an i32: the left operand of
+    `held_group_mma`. It stays where it is, since a product that is under way may still read the registers."""
+
+    num_operands = 1
+
+    dtype: str
+
+    def verify(self) -> None:
+        source, tile = self.operands[0].tile, self.result.tile
+        self.require(self.dtype in ("bf16", "f16"), "elements of 16 bits")
+        self.require(source.dtype == f32 and source.rank == 2 and source.shape[1] % 2 == 0, "the operand is a matrix of f32")
+        self.require(tile == TileType(i32, (source.shape[0], source.shape[1] // 2)), "the result has a column for two")
+
+
+@dataclass(eq=False, kw_only=True)
+class HeldGroupMma(GroupProduct, opcode="held_group_mma", effect=Effect.SHARED):
+    """Start `acc + a @ b`, b whole and in shared memory, a packed (`pack_pairs`) and held by the threads as the result of a
+    product is. Operands: a, buffer of b, stage (i32), acc."""
+
+    num_operands = 4
+    leading = (TileType, SharedType)
+
+    def verify(self) -> None:
+        left, right, tile = self.operands[0].tile, self.operands[1].shared, self.result.tile
+        self.require(left.dtype == i32 and right.dtype.bits == 16, "packed elements, and a matrix of 16 bits")
+        self.require(left.rank == 2 and 2 * left.shape[1] == right.shape[0], "matrices of one depth")
+        self.require(right.shape[0] % 16 == 0, "the depth is a multiple of 16")
+        self.require(tile.shape == (left.shape[0], right.shape[1]), "the result is the product's")
+        self.require(self.operands[3].type == self.result.type, "the accumulator has the result's type")
+        self.require(self.operands[2].type == TileType(i32), "the stage is an i32 scalar")
 
 
 @dataclass(eq=False, kw_only=True)
 class WaitMma(Op, opcode="wait_mma", effect=Effect.SHARED):
-    """The operand, once at most `pending` products are unfinished."""
+    """The first operand, once at most `pending` products are unfinished; and not before the second, where there is one, is
+    computed, which then runs beside the products."""
 
-    num_operands = 1
+    num_operands = None
 
     pending: int
 
     def verify(self) -> None:
+        self.require(1 <= len(self.operands) <= 2, f"{len(self.operands)} operands instead of 1 or 2")
         self.require(self.pending >= 0, f"{self.pending} products cannot be pending")
         self.require(self.operands[0].type == self.result.type, "the result has the operand's type")
 

@@ -187,9 +187,12 @@ class TypeReader:
         self.expect("]")
         self.expect(",")
         self.expect("stages")
-        stages = self.integer()
+        stages, panels = self.integer(), 1
+        if self.skip(","):
+            self.expect("panels")
+            panels = self.integer()
         self.expect(">")
-        return SharedType(dtype, (rows, columns), stages)
+        return SharedType(dtype, (rows, columns), stages, panels)
 
     def counted(self) -> int:
         """A number in angle brackets."""

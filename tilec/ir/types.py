@@ -118,16 +118,25 @@ class SharedType:
     Rows are cut into chunks of 16 bytes. Where a row holds a power of two of them, chunk `c` of row `r` is stored at position
     `c ^ ((r >> swizzle_shift) & swizzle_mask)`; otherwise rows are padded to an odd number of chunks. Either way any eight
     consecutive rows hold one chunk column in eight different groups of four banks, so `ldmatrix` has no bank conflicts.
+
+    Rows longer than a copy by a tensor map brings are cut into `panels` of equal width, one behind the other, each laid out as
+    a matrix of its own.
     """
 
     dtype: DType
     shape: tuple[int, int]
     stages: int
+    panels: int = 1
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.shape[1] // self.panels
 
     @property
     def chunks(self) -> int:
-        """16-byte chunks of data in a row."""
-        return self.shape[1] * self.dtype.bytes // 16
+        """16-byte chunks of data in a row of a panel."""
+        return self.width * self.dtype.bytes // 16
 
     @property
     def swizzle_mask(self) -> int:
@@ -146,9 +155,14 @@ class SharedType:
         return padded * 16
 
     @property
-    def stage_bytes(self) -> int:
-        """Bytes of one matrix, a multiple of 128."""
+    def panel_bytes(self) -> int:
+        """Bytes of one panel, a multiple of 128."""
         return (self.shape[0] * self.pitch + 127) // 128 * 128
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one matrix."""
+        return self.panels * self.panel_bytes
 
     @property
     def bytes(self) -> int:
@@ -156,11 +170,18 @@ class SharedType:
 
     def offset(self, row: int, column: int) -> int:
         """Byte offset of an element in its stage; the map that copies and loads both lower to."""
+        panel, column = divmod(column, self.width)
         chunk, rest = divmod(column * self.dtype.bytes, 16)
-        return row * self.pitch + ((chunk ^ ((row >> self.swizzle_shift) & self.swizzle_mask)) << 4) + rest
+        return (
+            panel * self.panel_bytes
+            + row * self.pitch
+            + ((chunk ^ ((row >> self.swizzle_shift) & self.swizzle_mask)) << 4)
+            + rest
+        )
 
     def __str__(self) -> str:
-        return f"shared<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}>"
+        panels = f", panels {self.panels}" if self.panels > 1 else ""
+        return f"shared<{self.dtype}, [{self.shape[0]}, {self.shape[1]}], stages {self.stages}{panels}>"
 
 
 @dataclass(frozen=True, slots=True)

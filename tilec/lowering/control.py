@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from tilec.atoms import wgmma
+from tilec.atoms.registers import take_registers
 from tilec.ir.core import Block, Op
 from tilec.ir.ops import Constant, For, If
-from tilec.ir.ops_staging import GroupMma, SharedLoad, StageCopy
+from tilec.ir.ops_staging import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops_sync import Roles, SharedFree
 from tilec.lowering.context import Context
 from tilec.mlir.types import SsaValue
@@ -66,11 +68,12 @@ def lower_if(context: Context, op: If, lower: Lower) -> None:
 
 def lower_roles(context: Context, op: Roles, lower: Lower) -> None:
     """Each thread runs the region of its role; all meet behind it where there is something for them to do."""
-    op.require(not any(op.registers), "nothing lowers registers that roles pass on")
+    equal = wgmma.REGISTERS_OF_BLOCKS // (32 * sum(op.warps)) // 8 * 8
 
     def run(number: int, first: int) -> None:
         def own() -> None:
             with context.role(number + 1, first, op.warps[number]):
+                take_registers(context, op.registers[number] or equal, equal)
                 alone = context.compare("eq", context.thread(), context.constant(0)) if op.alone[number] else None
                 with context.where(alone):
                     lower(op.regions[number].ops)
@@ -102,7 +105,7 @@ def _unroll(op: For) -> tuple[int, int, list[int]]:
     """How many turns to put into one, the step, and the loop variable of the turns left over at the end, which follow the loop;
     no unrolling where the number of turns is unknown or the body is pipelined."""
     bounds = [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)]
-    if len(bounds) < 3 or any(isinstance(inner, For | StageCopy | SharedLoad | GroupMma) for inner in op.regions[0].walk()):
+    if len(bounds) < 3 or any(isinstance(inner, For | StageCopy | SharedLoad | GroupProduct) for inner in op.regions[0].walk()):
         return 1, 1, []
     lower, upper, step = (int(bound) for bound in bounds)
     turns = max(0, -(-(upper - lower) // step))

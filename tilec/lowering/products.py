@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tilec.atoms import mma_sync, wgmma
-from tilec.ir.ops import Mma
-from tilec.ir.ops_staging import GroupMma, WaitMma
+from tilec.ir.core import Value
+from tilec.ir.ops import Constant, Mma
+from tilec.ir.ops_staging import GroupMma, GroupProduct, HeldGroupMma, PackPairs, Relayout, WaitMma
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.lowering.staging import stage_pointer
@@ -37,14 +38,48 @@ def lower_group_mma(context: Context, op: GroupMma) -> None:
     """One `wgmma` per tile of 64 rows and 16 of depth; a group of warps takes neighbouring tiles."""
     left, right = op.operands[0].shared, op.operands[2].shared
     tiles = left.shape[0] // wgmma.GROUP_M // (context.threads // 128)
-    a, b = (wgmma.descriptor(context, stage_pointer(context, op.operands[place], op.operands[place + 1])) for place in (0, 2))
+    a, b = (wgmma.descriptor(context, stage_pointer(context, buffer, stage)) for buffer, stage in op.reads)
     group = context.lshr(context.thread(), 7)
     a = wgmma.rows_below(context, a, context.mul(group, wgmma.GROUP_M * tiles))
-    total = context.registers(op.operands[4])
-    context.assign(op.result, wgmma.start(context, a, b, total, tiles, right.shape[0], left.dtype))
+    operands = wgmma.Left(a, left.panel_bytes), wgmma.Right(b, right.panel_bytes)
+    _start(context, op, operands, tiles, left.shape[1])
+
+
+@lowers(HeldGroupMma)
+def lower_held_group_mma(context: Context, op: HeldGroupMma) -> None:
+    """The same with the left operand in registers."""
+    a, right = op.operands[0], op.operands[1].shared
+    tiles = a.tile.shape[0] // wgmma.GROUP_M // (context.threads // 128)
+    ((buffer, stage),) = op.reads
+    b = wgmma.descriptor(context, stage_pointer(context, buffer, stage), right.panel_bytes)
+    operands = wgmma.Left(held=tuple(context.registers(a))), wgmma.Right(b, right.panel_bytes, turned=True)
+    _start(context, op, operands, tiles, right.shape[0])
+
+
+@lowers(PackPairs)
+def lower_pack_pairs(context: Context, op: PackPairs) -> None:
+    """Neighbours of a row are neighbours among the registers."""
+    held = context.registers(op.operands[0])
+    context.assign(op.result, [wgmma.pack(context, held[i], held[i + 1], op.dtype) for i in range(0, len(held), 2)])
+
+
+def _start(
+    context: Context, op: GroupProduct, operands: tuple[wgmma.Left, wgmma.Right], tiles: int, depth: int
+) -> None:  # fmt: skip
+    held, dtype = op.operands[-1], op.reads[0][0].shared.dtype
+    total = context.registers(held)
+    made = wgmma.start(context, *operands, total, tiles, op.result.tile.shape[1], depth, dtype, _is_zero(held))
+    context.assign(op.result, made)
+
+
+def _is_zero(value: Value) -> bool:
+    while isinstance(value.owner, Relayout):
+        value = value.owner.operands[0]
+    return isinstance(value.owner, Constant) and value.owner.value == 0
 
 
 @lowers(WaitMma)
 def lower_wait_mma(context: Context, op: WaitMma) -> None:
     """Pass the accumulators through, so that nothing that uses them comes before."""
-    context.assign(op.result, wgmma.wait(context, context.registers(op.operands[0]), op.pending))
+    before = [value for operand in op.operands[1:] for value in context.registers(operand)]
+    context.assign(op.result, wgmma.wait(context, context.registers(op.operands[0]), op.pending, before))

@@ -71,11 +71,14 @@ INLINE: Final = tuple(
         r"(?:shl\.b64|shr\.u64) \$0, \$1, amount; \}",
         r"griddepcontrol\.(?:wait|launch_dependents);",
         r"fence\.proxy\.async\.shared::cta;",
+        r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32 \d+;",
         r"\{ \.reg \.pred q; not\.pred q, \$2; cp\.async\.c[ag]\.shared\.global \[\$0\], \[\$1\], (?:4|8|16), q; \}",
         r"\{ \.reg \.pred same; \.reg \.b32 old, seen, new; ld\.relaxed\.gpu\.global\.b32 old, \[\$0\]; "
         r"again: (?:max|min)\.f32 new, old, \$1; setp\.eq\.b32 same, new, old; @same bra done; "
         r"atom\.relaxed\.gpu\.global\.cas\.b32 seen, \[\$0\], old, new; setp\.eq\.b32 same, seen, old; mov\.b32 old, seen; "
         r"@!same bra again; done: \}",
+        r"cvt\.rn\.(?:bf16|f16)x2\.f32 \$0, \$1, \$2;",
+        r"(?:\{ \.reg \.pred late; (?:setp\.eq\.b32 late, \$\d+, 0x7f800001; @late nanosleep\.u32 0; )+\} )?"
         r"wgmma\.wait_group\.sync\.aligned \d+;",
         r"mbarrier\.init\.shared::cta\.b64 \[\$0\], \d+;",
         r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[\$0\], \d+;",

@@ -1,9 +1,9 @@
 """Spreads the layouts of tensor-core results to what is computed with them, so that nothing converts between them.
 
 An accumulator's layout is fixed by the instruction. From it follow, forwards, the layouts of element-wise results, of
-reductions and of loops' carried values; and backwards, those of operands that any thread can make for itself: constants,
-`arange`, scalars, and arithmetic on them. Such an operand that is wanted in two layouts is computed twice, which costs less
-than a trip through shared memory in every iteration.
+reductions and of what loops carry and branches give; and backwards, those of operands that any thread can make for itself:
+constants, `arange`, scalars, and arithmetic on them. Such an operand that is wanted in two layouts is computed twice, which
+costs less than a trip through shared memory in every iteration.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from tilec.ir.blocked_layouts import hidden, reshaped, with_axes, without_axis
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.layout import Layout
-from tilec.ir.ops import Broadcast, Constant, For, Iota, Mma, Permute, Reduce, Reshape
-from tilec.ir.ops_staging import GroupMma
+from tilec.ir.ops import Broadcast, Constant, For, If, Iota, Mma, Permute, Reduce, Reshape
+from tilec.ir.ops_staging import GroupProduct
+from tilec.ir.types import TileType
 
 
 def spread(function: Function) -> None:
     """Set layouts that follow from those set already, in place. Kernels without `mma` stay as they are."""
-    if any(isinstance(op, Mma | GroupMma) for op in function.body.walk()):
+    if any(isinstance(op, Mma | GroupProduct) for op in function.body.walk()):
         state = _State(function)
         while state.changed:
             state.changed = False
@@ -47,6 +48,8 @@ class _State:
                 self.block(region)
             if isinstance(op, For):
                 self.loop(op)
+            elif isinstance(op, If):
+                self.branch(op)
             elif op.results and not op.regions:
                 self.forward(op)
                 self.backward(op)
@@ -62,6 +65,12 @@ class _State:
             known = argument.layout or yielded.layout
             self.set(argument, known)
             self.set(result, argument.layout)
+
+    def branch(self, op: If) -> None:
+        for place, result in enumerate(op.results):
+            yielded = (region.ops[-1].operands[place].layout for region in op.regions)
+            if isinstance(result.type, TileType):
+                self.set(result, next((layout for layout in yielded if layout is not None), None))
 
     def forward(self, op: Op) -> None:
         if op.result.layout is not None:

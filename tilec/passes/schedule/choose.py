@@ -5,7 +5,8 @@ and cannot be is refused (E0809) at its place in the build file. Rules:
 
 1. Warps: those that suit every product; without products, enough that a thread holds its share of the largest tile well.
 2. Copies run ahead in every loop that can have them, on groups of four warps where the product is one that `wgmma` makes.
-   Where `tma` is asked for, they are a role's of their own, and one or two groups multiply.
+   Where `tma` is asked for, they are a role's of their own, and one or two groups multiply; of chained products with the
+   registers that the other role leaves them.
 3. Stages: as many as let `blocks` blocks share a multiprocessor, but two at least; without `blocks`, three or more where two
    blocks then share one, else what one block can have. Fewer where scratch beside the rings needs the room.
 """
@@ -23,7 +24,7 @@ from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
-from tilec.passes.schedule import conversions, exchanges, layout, persistent, tensor_staging
+from tilec.passes.schedule import chains, conversions, exchanges, layout, persistent, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
 from tilec.schedule import (
@@ -69,6 +70,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.next or "behind",
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
+        schedule = _passing_on(draft, schedule, target, wanted)
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
@@ -78,6 +80,14 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     if found:
         raise refusal(function, found[0], wanted, target)
     return schedule
+
+
+def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
+    """With registers that the producer leaves to the consumers, where chained products take them and a block is alone."""
+    products = sum(isinstance(op, Mma) for op in draft.body.walk())
+    if wanted.copy != "tma" or products < 2 or "setmaxnreg" not in target.families or schedule.blocks is not None:
+        return schedule
+    return replace(schedule, roles=tma_roles(schedule.tile_warps // 4, passed_on=True))
 
 
 def _unmet(schedule: Schedule, wanted: Overrides) -> list[Problem]:
@@ -201,7 +211,7 @@ def pipelines_of(
             raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {LEAST_GROUP_STAGES} stages"), wanted, target)
         return found[-1]
 
-    stage_by(made, decide)
+    stage_by(made, decide, schedule.tile_registers)
     return tuple(found)
 
 
@@ -209,6 +219,8 @@ def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem
     """Why copies through tensor maps cannot feed a loop."""
     if "wgmma" not in target.families:
         text = f"`tma` feeds `wgmma`, which {target} has not"
+    elif candidate.chain is not None:
+        text = chains.problem(function, candidate.chain) or ""
     elif not candidate.suits_groups:
         text = f"`wgmma` does not make its product of two copied operands on {function.num_warps} warps (`tilec explain E0809`)"
     else:
@@ -220,7 +232,8 @@ def _pipeline(
     candidate: Candidate, blocks: int | None, target: Target, wanted: Overrides, limit: int | None
 ) -> Pipeline:  # fmt: skip
     if wanted.copy == "tma":
-        room = _stages(replace(candidate, used_bytes=tensor_staging.HEAD_BYTES), blocks, target, MAX_GROUP_STAGES)
+        used = tensor_staging.HEAD_BYTES + (candidate.chain.held_bytes if candidate.chain is not None else 0)
+        room = _stages(replace(candidate, used_bytes=used, held_bytes=0), blocks, target, MAX_GROUP_STAGES)
         return Pipeline(wanted.stages or min(limit or MAX_GROUP_STAGES, room), "tma", wanted.mma or "wgmma")
     grouped = "wgmma" in target.families and candidate.suits_groups if wanted.mma is None else wanted.mma == "wgmma"
     if wanted.stages is not None:

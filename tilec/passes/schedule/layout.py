@@ -106,7 +106,7 @@ def _op(op: Op, warps: int) -> None:
         _block(region, warps)
     if isinstance(op, If):
         for position, result in enumerate(op.results):
-            result.layout = op.regions[0].ops[-1].operands[position].layout
+            result.layout = result.layout or op.regions[0].ops[-1].operands[position].layout
         return
     for result in op.results:
         if isinstance(result.type, TileType) and result.type.rank and result.layout is None:

@@ -26,8 +26,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
-from tilec.ir.ops import Constant, For, If
-from tilec.ir.ops_sync import Acquire, Ring, Roles, Wait
+from tilec.ir.ops import Binary, Constant, For, If
+from tilec.ir.ops_staging import GroupProduct, StageCopy, WaitMma
+from tilec.ir.ops_sync import Acquire, Ring, RingOp, Roles, Wait
 from tilec.ir.touches import touches
 from tilec.passes.schedule.ring_state import Role
 from tilec.passes.schedule.ring_steps import Operations, Steps, at
@@ -58,14 +59,16 @@ class _Run(Operations):
 
     def bound(self, loops: list[For]) -> None:
         """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
-        in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it."""
+        in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it. So do
+        those of a loop that begins one step behind another."""
         ends = {op.upper for op in loops}
         uses = Counter(value for op in loops for value in (op.lower, op.step, op.upper))
-        for op in loops:
+        steps = {(op.lower, op.step) for op in loops}
+        for op in [one for one in loops if root(one, steps) is one.lower]:
             for value in (op.lower, op.step):
                 otherwise = self.turns if value in ends else 0
                 self.choose(value, otherwise if value is op.lower else max(otherwise, 1), keep=True)
-        for op in loops:
+        for op in [one for one in loops if root(one, steps) is one.lower]:
             self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=uses[op.upper] > 1)
 
     def choose(self, value: Value, otherwise: int, *, keep: bool) -> None:
@@ -132,13 +135,14 @@ class _Run(Operations):
         self.read.clear()
 
     def same_turns(self, op: Roles, ring: Value) -> None:
-        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds."""
+        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds, in turn."""
+        steps = {(one.lower, one.step) for region in op.regions for one in region.walk() if isinstance(one, For)}
         bounds = {
             nest
             for region in op.regions
             if (
                 nest := tuple(
-                    tuple(loop.operands[:3])
+                    (root(loop, steps), *loop.operands[1:3])
                     for loop in region.walk()
                     if isinstance(loop, For) and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
                 )
@@ -190,8 +194,19 @@ class _Run(Operations):
                 self.bind(op.results, [self.env.get(value) for value in region.ops[-1].operands])
         if known is None:
             self.bind(op.results, [None] * len(op.results))
+            pipelines = any(isinstance(one, RingOp | StageCopy | GroupProduct | WaitMma) for one in Block(ops=[op]).walk())
+            if not pipelines:
+                return
             if self.role.copies_under_way() or self.role.products:
                 raise VerifyError(f"{at(op)}: a pipeline goes on behind a branch")
+
+
+def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
+    """Where a loop begins, or where the loop begins whose second turn is its first; `steps`: beginnings and steps of loops."""
+    made = op.lower.owner
+    if isinstance(made, Binary) and made.kind == "add" and (made.operands[0], made.operands[1]) in steps:
+        return made.operands[0] if made.operands[1] is op.step else op.lower
+    return op.lower
 
 
 def is_piped(op: For) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tilec.atoms import tma
 from tilec.ir.core import Op, Value, VerifyError
-from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedAlloc, SharedLoad, StageCopy, WaitMma
+from tilec.ir.ops_staging import AsyncCopy, GroupProduct, SharedAlloc, SharedLoad, StageCopy, WaitMma
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, RingOp, SharedFree, Wait
 from tilec.ir.touches import Touches
 from tilec.ir.types import SharedType
@@ -63,9 +63,8 @@ class Operations:
                 if not self.of_buffer(op, op.buffer)[1].by_groups:  # one thread of a warp gives a stage back for all of it
                     raise VerifyError(f"{at(op)}: products of warpgroups alone read a ring of mbarriers")
                 self.read.add(self.arrived(op, op.buffer, op.stage, False))
-            case GroupMma():
-                pairs = ((op.operands[0], op.operands[1]), (op.operands[2], op.operands[3]))
-                self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in pairs})
+            case GroupProduct():
+                self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in op.reads})
             case WaitMma():
                 while len(self.role.products) > op.pending:
                     self.read |= self.role.products.pop(0)
@@ -242,11 +241,11 @@ class Operations:
 
     def arrived(self, op: Op, buffer: Value, stage: Value, product: bool) -> Stage:
         place = self.place(op, buffer, stage)
-        value, _ = self.of_buffer(op, buffer)
+        value, ring = self.of_buffer(op, buffer)
         found = self.there.get(place)
-        if found is None or found.turn != self.role.turn:
-            raise VerifyError(f"{at(op)} reads a stage before its copy is there")
         last = self.role.waited[value] - 1
+        if found is None or found.turn != (self.role.turn if ring.by_groups else last):
+            raise VerifyError(f"{at(op)} reads a stage before its copy is there")
         sequence = last - (last - place[1]) % value.ring.stages
         if sequence < self.role.released[value]:
             raise VerifyError(f"{at(op)} reads a stage that was given back, or not waited for")

@@ -1,9 +1,9 @@
 """Gives each role of a block its part of a kernel.
 
-In: a function in which one loop fills a ring of mbarriers (`tensor_staging`) and all else is for the warps that hold tiles; it
-is prepared for these alone. Out: the same in `roles`. What all threads need and each can make by itself stays in front: launch
-values, and the ring with its barriers, of which all must know. Barriers behind it are of the role. Where blocks take tile after
-tile, each role goes through them by itself, with the place in the ring that it has reached.
+In: a function in which some operations fill rings of mbarriers (`tensor_staging`, `chained_staging`) and all else is for the
+warps that hold tiles; it is prepared for these alone. Out: the same in `roles`. What all threads need and each can make by
+itself stays in front: launch values, and the ring with its barriers, of which all must know. Barriers behind it are of the
+role. Where blocks take tile after tile, each role goes through them by itself, with the place in the ring that it has reached.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op
 from tilec.ir.ops import For, Yield
 from tilec.ir.ops_launch import WaitPrior
-from tilec.ir.ops_sync import Acquire, Barrier, Ring, Roles
+from tilec.ir.ops_staging import TensorCopy
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, Ring, Roles
 from tilec.passes.schedule.persistent import tile_loop
 from tilec.passes.schedule.wait_prior import launch_values
 from tilec.schedule import Schedule
@@ -23,7 +24,7 @@ def split(function: Function, schedule: Schedule) -> Function:
     if len(schedule.roles) == 1:
         return function
     body, tiles = function.body, tile_loop(function)
-    (filling,) = [op for op in (body if tiles is None else tiles.regions[0]).ops if isinstance(op, For) and _fills(op)]
+    filling = [op for op in (body if tiles is None else tiles.regions[0]).ops if _fills(op)]
     ring = next(i for i, op in enumerate(body.ops) if isinstance(op, Ring))
     met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
     setup = body.ops[ring : met + 1]
@@ -33,8 +34,10 @@ def split(function: Function, schedule: Schedule) -> Function:
         return isinstance(op, WaitPrior) or op in setup or bool(op.results and set(op.results) <= known)
 
     kept = [op for op in body.ops if is_shared(op)]
-    reading = Block(ops=[op for op in body.ops if op is not filling and not is_shared(op)])
-    copying = filling if tiles is None else _taken_out(tiles, filling)
+    reading = Block(ops=[op for op in body.ops if op not in filling and not is_shared(op)])
+    copying: list[Op] = filling
+    if tiles is not None:
+        copying = [_taken_out(tiles, op) for op in filling if isinstance(op, For)]
     for op in reading.walk():
         if isinstance(op, Barrier):
             op.scope = "role"
@@ -44,15 +47,15 @@ def split(function: Function, schedule: Schedule) -> Function:
         warps=tuple(role.warps for role in roles),
         registers=tuple(role.registers or 0 for role in roles),
         alone=(False, True),
-        regions=[reading, Block(ops=[copying])],
+        regions=[reading, Block(ops=copying)],
     )
     body.ops = [*kept, made]
     function.num_warps = schedule.warps
     return function
 
 
-def _fills(loop: For) -> bool:
-    return any(isinstance(op, Acquire) and len(op.operands) > 1 for op in loop.regions[0].ops)
+def _fills(op: Op) -> bool:
+    return any(isinstance(one, Acquire | TensorCopy | Commit) for one in Block(ops=[op]).walk())
 
 
 def _taken_out(tiles: For, filling: For) -> For:

@@ -56,6 +56,32 @@ def staged_operand(
     known: dict[Load, Operand],
 ) -> Operand | None:
     """`value` as an operand that copies can bring; None where it is no load of this iteration, or its box does not suit."""
+    found = _loaded(function, value)
+    if found is None or found[0] not in loop.regions[0].ops:
+        return None
+    op, transposed = found
+    if op in known:
+        return known[op] if known[op].transposed == transposed else None
+    chain = _offset_chain(loop, op)
+    operand = None if chain is None else _operand(function, op, transposed, users, facts, chain)
+    if operand is not None:
+        known[op] = operand
+    return operand
+
+
+def held_operand(
+    function: Function, value: Value, users: dict[Value, list[Op]], facts: dict[Value, Range]
+) -> Operand | None:  # fmt: skip
+    """`value` as an operand that one copy can bring for all iterations: a load in front of the loops, used by products alone;
+    None where it is none."""
+    found = _loaded(function, value)
+    if found is None or found[0] not in function.body.ops or found[1]:
+        return None
+    return _operand(function, found[0], False, users, facts, [])
+
+
+def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
+    """The load that `value` is, with two axes or more, and whether it is transposed; None where it is anything else."""
     transposed, op = False, value.owner
     while isinstance(op, Permute | Reshape):
         if isinstance(op, Permute):
@@ -65,7 +91,7 @@ def staged_operand(
         elif _without_units(op.result) != _without_units(op.operands[0]):
             return None  # only unit axes may go
         op = op.operands[0].owner
-    if not isinstance(op, Load) or op not in loop.regions[0].ops or op.pad not in (None, 0.0):
+    if not isinstance(op, Load) or op.pad not in (None, 0.0):
         return None
     if is_written(function, op.source):
         return None  # copies run ahead of the stores that the load comes after
@@ -73,17 +99,22 @@ def staged_operand(
     if len(shape) < 2:
         return None
     rows, columns = shape[_row_axis(op)], shape[-1]
-    if value.tile.shape != ((columns, rows) if transposed else (rows, columns)):
-        return None
-    if op in known:
-        return known[op] if known[op].transposed == transposed else None
-    chain = _offset_chain(loop, op)
+    return (op, transposed) if value.tile.shape == ((columns, rows) if transposed else (rows, columns)) else None
+
+
+def _operand(
+    function: Function,
+    op: Load,
+    transposed: bool,
+    users: dict[Value, list[Op]],
+    facts: dict[Value, Range],
+    chain: list[Op],
+) -> Operand | None:
     vector = _copy_vector(function, op, facts)
-    if chain is None or vector == 0 or not _feeds_mma_only(op.result, users):
+    if vector == 0 or not _feeds_mma_only(op.result, users):
         return None
     row_bytes = expr_divisor(op.source.tensor.dims[-1], promised_symbols(function)) * op.source.tensor.dtype.bytes
-    known[op] = Operand(op, transposed, vector, row_bytes % vector == 0, chain)
-    return known[op]
+    return Operand(op, transposed, vector, row_bytes % vector == 0, chain)
 
 
 def is_written(function: Function, tensor: Value) -> bool:

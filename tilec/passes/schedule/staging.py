@@ -31,8 +31,8 @@ from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Relea
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
-from tilec.passes.schedule import tensor_staging
-from tilec.passes.schedule.staged_loads import Operand, staged_operand, users_of, without_dead
+from tilec.passes.schedule import chained_staging, chains, tensor_staging
+from tilec.passes.schedule.staged_loads import Operand, held_operand, staged_operand, users_of, without_dead
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
 from tilec.passes.schedule.warpgroups import guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
@@ -42,7 +42,7 @@ from tilec.schedule import Pipeline, Schedule
 class Candidate:
     """A loop that can be pipelined: its products, the operands of theirs that copies can bring; bytes of shared memory that
     are in use around it, that changing the layout of an operand in registers takes, and that one stage takes; whether groups
-    of four warps can make its product."""
+    of four warps can make its product; the chain that it is."""
 
     loop: For
     products: list[Product]
@@ -51,6 +51,7 @@ class Candidate:
     held_bytes: int
     stage_bytes: int
     suits_groups: bool
+    chain: chains.Chain | None = None
 
 
 Decide = Callable[[Candidate], Pipeline]
@@ -67,14 +68,15 @@ def stage(function: Function, schedule: Schedule) -> Function:
             raise VerifyError(f"{function.name}: the schedule has too few pipelines")
         return found
 
-    stage_by(function, decide)
+    stage_by(function, decide, schedule.tile_registers)
     if next(pipelines, None) is not None:
         raise VerifyError(f"{function.name}: the schedule has more pipelines than there are loops that feed products")
     return function
 
 
-def stage_by(function: Function, decide: Decide) -> Function:
-    """Pipeline every loop that qualifies, in place, as `decide` says of each, those inside others first.
+def stage_by(function: Function, decide: Decide, registers: int) -> Function:
+    """Pipeline every loop that qualifies, in place, as `decide` says of each, those inside others first; a thread that
+    multiplies has `registers`.
 
     Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them and converts where other
     operations want something else.
@@ -89,7 +91,10 @@ def stage_by(function: Function, decide: Decide) -> Function:
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                _pipeline(function, block, _candidate(loop, products, warps), known, decide)
+                candidate = _candidate(loop, products, warps)
+                held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
+                candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
+                _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)
     return function
@@ -104,8 +109,9 @@ def _is_chained(function: Function) -> bool:
             if op.operands[0] in made:
                 return True
             made.add(op.result)
-        elif not op.regions and not made.isdisjoint(op.operands):
-            made.update(op.results)
+        elif not isinstance(op, For):
+            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in both branches
+            made.update(op.results if not made.isdisjoint(used) else ())
     return False
 
 
@@ -171,13 +177,21 @@ def _candidate(loop: For, products: list[Product], warps: int) -> Candidate:
 
 
 def _pipeline(
-    function: Function, block: Block, candidate: Candidate, known: dict[tuple[Value, Layout], Value], decide: Decide
-) -> None:  # fmt: skip
+    function: Function,
+    block: Block,
+    candidate: Candidate,
+    known: dict[tuple[Value, Layout], Value],
+    decide: Decide,
+    registers: int,
+) -> None:
     decided, warps = decide(candidate), function.num_warps
     stages, grouped = decided.stages, decided.mma == "wgmma"
     if stages < 2:
         return
     loop, products, operands, used = candidate.loop, candidate.products, candidate.operands, candidate.used_bytes
+    if decided.copy == "tma" and candidate.chain is not None:
+        chained_staging.pipeline(block, candidate.chain, stages, warps, registers)
+        return
     if decided.copy == "tma":
         tensor_staging.pipeline(function, block, loop, products[0], operands, stages)
         return

@@ -47,7 +47,7 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
     inside = {result for op in loop.regions[0].ops for result in op.results} | set(loop.regions[0].arguments)
     for operand in operands:
         name, type_ = operand.load.source.name, operand.load.source.tensor
-        found = tma.problem(type_, SharedType(type_.dtype, operand.shape, 1))
+        found = tma.problem(type_, staged_type(operand, 1))
         if function.parameter_of(operand.load.source).access is not Access.IN:
             found = "only a tensor that is declared `In` has a map"
         if found is None and operand.vector < VECTOR:
@@ -62,6 +62,12 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
     return None
 
 
+def staged_type(operand: Operand, stages: int) -> SharedType:
+    """The buffer that copies of an operand fill."""
+    dtype = operand.load.source.tensor.dtype
+    return SharedType(dtype, operand.shape, stages, tma.panels_of(operand.shape[1], dtype.bytes))
+
+
 def pipeline(
     function: Function, block: Block, loop: For, product: Product, operands: list[Operand], stages: int
 ) -> None:  # fmt: skip
@@ -70,7 +76,7 @@ def pipeline(
     ring = setup.add(Ring(sync="mbarriers", readers=warps), RingType(stages))
     offset = HEAD_BYTES
     for operand in operands:
-        type_ = SharedType(operand.load.result.tile.dtype, operand.shape, stages)
+        type_ = staged_type(operand, stages)
         operand.buffer = setup.add(SharedAlloc(operands=[ring], offset=offset, alignment=tma.ALIGNMENT), type_)
         offset += type_.bytes
     setup.add(ProxyFence())
@@ -108,13 +114,7 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
     mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
     stage, parity = (filled.add_argument(TileType(i32), name) for name in PLACE)
     out = Emitter()
-    needed = {op for operand in operands for op in operand.chain}
-    for op in body.ops:
-        if op in needed:
-            copy = replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
-            copy.define(*(result.type for result in op.results))
-            out.ops.append(copy)
-            mapping.update(zip(op.results, copy.results, strict=True))
+    repeat_offsets(out, body, operands, mapping)
     expected = sum(tma.copied_bytes(operand.buffer.shared) for operand in operands if operand.buffer is not None)
     out.add(Acquire(operands=[ring, stage, parity], expected=expected))
     for operand in operands:
@@ -124,10 +124,21 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
         copied = [load.source, operand.buffer, stage, *offsets]
         out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, unsafe=load.unsafe, loc=load.loc))
     out.add(Commit(operands=[ring]))
-    out.add(Yield(operands=list(_following(out, stage, parity, ring.ring.stages))))
+    out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
     filled.ops = out.ops
     filling.define(TileType(i32), TileType(i32), names=PLACE)
     return filling
+
+
+def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
+    """Compute in another loop where the copies of an iteration begin; `mapping` says what stands there for values of `body`."""
+    needed = {op for operand in operands for op in operand.chain}
+    for op in body.ops:
+        if op in needed:
+            copy = replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
+            copy.define(*(result.type for result in op.results))
+            out.ops.append(copy)
+            mapping.update(zip(op.results, copy.results, strict=True))
 
 
 def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
@@ -143,7 +154,7 @@ def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: i
             _release_before(rewritten, loop, ring, stage)
         else:
             rewritten.ops.append(op)
-    body.ops[-1].operands += _following(rewritten, stage, parity, ring.ring.stages)
+    body.ops[-1].operands += following(rewritten, stage, parity, ring.ring.stages)
     body.ops = without_dead([*rewritten.ops, body.ops[-1]])
     loop.results += [Value(TileType(i32), name, loop) for name in PLACE]
 
@@ -170,7 +181,7 @@ def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
     return out.select(wrapped, out.number(stages - 1), out.binary("sub", stage, out.number(1)))
 
 
-def _following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
+def following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
     """Stage and parity of the next iteration."""
     wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
     turned = out.select(wraps, out.binary("sub", one, parity), parity)

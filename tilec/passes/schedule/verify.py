@@ -26,7 +26,7 @@ from tilec.ir.exchange import exchange_bytes, is_uniform, renamed
 from tilec.ir.layout import Layout
 from tilec.ir.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.ops import Permute, Reshape, Yield
-from tilec.ir.ops_staging import GroupMma, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
+from tilec.ir.ops_staging import GroupProduct, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
 from tilec.ir.ops_sync import Acquire, Barrier, Release, Ring, RingOp, Roles, Wait
 from tilec.ir.shared_plan import interval, live_shared, shared_bytes
 from tilec.ir.touches import Touch, may_conflict, touches
@@ -111,7 +111,7 @@ class _Walk:
                 self.put[op.operands[0]] = op
             case Take() | ReduceTake():
                 self.taken(op)
-            case GroupMma():
+            case GroupProduct():
                 self.group(op, warps)
             case TensorCopy():
                 self.tensor_copy(op)
@@ -140,13 +140,18 @@ class _Walk:
         elif put.operands[1].tile.size != op.result.tile.size or put.operands[1].tile.dtype != op.result.tile.dtype:
             raise VerifyError(f"{_at(op)} takes another tile than was put there")
 
-    def group(self, op: GroupMma, warps: int) -> None:
+    def group(self, op: GroupProduct, warps: int) -> None:
         if "wgmma" not in self.target.families or warps % 4:
             raise VerifyError(f"{_at(op)}: {self.target} has no products of groups of {warps} warps")
-        for place in (0, 2):
-            made = op.operands[place].owner
+        for buffer, _ in op.reads:
+            made = buffer.owner
             if not isinstance(made, SharedAlloc) or made.alignment % GROUP_ALIGNMENT:
                 raise VerifyError(f"{_at(op)}: its matrices begin at multiples of {GROUP_ALIGNMENT} bytes")
+            if buffer.shared.width * buffer.shared.dtype.bytes != wgmma.GROUP_ROW_BYTES:
+                raise VerifyError(f"{_at(op)}: its matrices lie in rows of {wgmma.GROUP_ROW_BYTES} bytes")
+        rows, columns = op.result.tile.shape
+        if op.result.layout != wgmma.group_accumulator(rows, columns, warps):
+            raise VerifyError(f"{_at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 
     def tensor_copy(self, op: TensorCopy) -> None:
         found = tma.problem(op.source.tensor, op.buffer.shared)

@@ -1,0 +1,71 @@
+"""Attention whose operands come by `tma`, for tests and campaigns: `kernels_src/flash_attention.py` compiled so, and
+launches."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tests import shipped
+from tests.programs.machines import manifest
+from tests.tensor_products import DTYPES, Made
+from tilec.codegen import to_ptx
+from tilec.emulator import Report, emulate
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.ir.core import Function
+from tilec.lowering import lower
+from tilec.passes.prover import positive_divisions
+from tilec.passes.schedule import choose, prepare
+from tilec.schedule import Overrides
+from tilec.target import SM_90A
+
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+
+def source(element: str, rows: int, columns: int, width: int = 128) -> Function:
+    """The kernel as written, of tiles of so many queries and keys."""
+    constants = {"E": element, "D": width, "BM": rows, "BN": columns}
+    return load_kernel(shipped.ROOT / "kernels_src" / "flash_attention.py", constants, root=shipped.ROOT)
+
+
+@cache
+def made(element: str, rows: int, columns: int, width: int = 128, **wanted: Any) -> Made:
+    """The kernel with copies by `tma` and whatever else is wanted of its schedule."""
+    function = source(element, rows, columns, width)
+    schedule = choose(function, SM_90A, Overrides(copy="tma", **wanted))
+    positive = frozenset(op.operands[1] for op in positive_divisions(function))
+    prepared = prepare(function, SM_90A, schedule, positive=positive)
+    lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
+    described = manifest(source(element, rows, columns, width), lowered, SM_90A)
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), described)
+
+
+def emulated(kernel: Made, lengths: tuple[int, int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
+    """A launch of tokens, tokens before them, slots of the cache and heads of a group; what it left, and what the interpreter
+    does."""
+    tokens, past, slots, group = lengths
+    constants = kernel.prepared.constants
+    element, (rows, columns, width) = str(constants["E"]), (int(constants[name]) for name in ("BM", "BN", "D"))
+    random = np.random.default_rng(seed)
+    dtype = DTYPES[element]
+    held: dict[str, Any] = {
+        "q": random.standard_normal((tokens, 1, group, width)).astype(dtype),
+        "k_cache": random.standard_normal((slots, 1, width)).astype(dtype),
+        "v_cache": random.standard_normal((slots, 1, width)).astype(dtype),
+        "out": np.zeros((tokens, 1, group, width), dtype),
+    }
+    flat = {name: array.reshape(-1).view(np.uint16) for name, array in held.items()}
+    env = {"T": tokens, "S": slots, "HKV": 1, "G": group, "past": past, "scale": float(width) ** -0.5}
+    report = emulate(ptx or kernel.ptx, kernel.manifest, flat, env, seed=seed)
+    run(source(element, rows, columns, width), held, {"past": past, "scale": env["scale"]})
+    return report, report.tensors["out"].view(dtype).reshape(held["out"].shape), held["out"]
+
+
+def differs(found: Any, right: Any) -> bool:
+    """Whether a launch left something else than the interpreter did, which adds up in another order: more than one rounding of
+    the largest element."""
+    wide, exact = found.astype(np.float64), right.astype(np.float64)
+    return not bool((np.abs(wide - exact) <= ROUNDING[found.dtype.name] * np.abs(exact).max()).all())

@@ -1,0 +1,106 @@
+"""Pipelines of chained products whose copies one thread starts through maps of the tensors, while warpgroups multiply:
+`staging` for `tma`, where the left operand of a loop's second product is computed from its first.
+
+With s stages, such a loop becomes two, which `roles` gives to a role each:
+
+    rings of mbarriers; fence; barrier                              at the start of the kernel
+    acquire, copy, commit: the first product's left operand         by one thread, which goes on with
+    for each iteration: acquire, copy, commit, of each product      up to s iterations ahead
+    wait for the first product's left operand
+    for each iteration, twice:
+        wait; start the product; wait for it, and release its stage
+
+The right operand of each product has a ring of its own, so that the first may start while the second's is on its way. What else
+an iteration computes does not run beside its products; groups of warps that share the rows do it in turns by themselves. Where
+threads have the registers, `delayed_products` changes the second loop so that it does.
+"""
+
+from __future__ import annotations
+
+from tilec.atoms import tma
+from tilec.ir.core import Block, Op, Value
+from tilec.ir.ops import For, Yield
+from tilec.ir.ops_launch import WaitPrior
+from tilec.ir.ops_staging import SharedAlloc, TensorCopy
+from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Ring, SharedFree, Wait
+from tilec.ir.types import RingType, TileType, i32
+from tilec.passes.schedule import delayed_products, tensor_staging
+from tilec.passes.schedule.chains import Chain, Place, Rings, becomes
+from tilec.passes.schedule.staged_loads import Operand, without_dead
+from tilec.passes.schedule.staged_products import Emitter
+
+
+def pipeline(block: Block, chain: Chain, stages: int, warps: int, registers: int) -> None:
+    """Replace the loop in `block`; `warps` multiply, a thread with `registers`."""
+    setup, before = Emitter(), Emitter()
+    rings = _rings(setup, chain, stages, warps, before.number(0))
+    # At the start, so that scratch in front of the loop takes no bytes of the rings, which fill meanwhile.
+    start = next((place + 1 for place, op in enumerate(block.ops) if isinstance(op, WaitPrior)), 0)
+    block.ops[start:start] = setup.ops
+    first = (rings.zero, rings.zero)
+    _fill(before, chain.held, rings.rings[0], rings.buffers[0], first, chain.held.load.offsets)
+    before.ops.append(_filling(chain, rings))
+    before.add(Wait(operands=[rings.rings[0], *first]))
+    position = block.ops.index(chain.loop)
+    reading = delayed_products.delay if delayed_products.fits(chain, warps, registers) else _read
+    block.ops[position : position + 1] = [*before.ops, *reading(chain, rings), SharedFree(operands=rings.buffers)]
+    block.ops = without_dead(block.ops)
+
+
+def _rings(out: Emitter, chain: Chain, stages: int, warps: int, zero: Value) -> Rings:
+    found = Rings([], [], zero, warps)
+    offset, end = 0, tensor_staging.HEAD_BYTES
+    for operand, count in ((chain.held, 1), *((one, stages) for one in chain.streamed)):
+        ring, type_ = Ring(sync="mbarriers", readers=warps, offset=offset), tensor_staging.staged_type(operand, count)
+        found.rings.append(out.add(ring, RingType(count)))
+        alloc = SharedAlloc(operands=[found.rings[-1]], offset=end, alignment=tma.ALIGNMENT)
+        found.buffers.append(out.add(alloc, type_))
+        offset, end = offset + ring.bytes, end + type_.bytes
+    out.add(ProxyFence())
+    out.add(Barrier())
+    return found
+
+
+def _fill(out: Emitter, operand: Operand, ring: Value, buffer: Value, place: Place, offsets: list[Value]) -> None:
+    """One turn of a ring, by the thread that copies."""
+    out.add(Acquire(operands=[ring, *place], expected=tma.copied_bytes(buffer.shared)))
+    load = operand.load
+    copied = [load.source, buffer, place[0], *offsets]
+    out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, unsafe=load.unsafe, loc=load.loc))
+    out.add(Commit(operands=[ring]))
+
+
+def _filling(chain: Chain, rings: Rings) -> For:
+    """The loop that starts the copies of each iteration."""
+    loop, body, filled, out = chain.loop, chain.loop.regions[0], Block(), Emitter()
+    filling = For(operands=[*loop.operands[:3], rings.zero, rings.zero], regions=[filled], variable=loop.variable, loc=loop.loc)
+    mapping = {body.arguments[0]: filled.add_argument(TileType(i32), body.arguments[0].name)}
+    place = filled.add_argument(TileType(i32), "stage"), filled.add_argument(TileType(i32), "parity")
+    tensor_staging.repeat_offsets(out, body, list(chain.streamed), mapping)
+    for operand, ring, buffer in zip(chain.streamed, rings.rings[1:], rings.buffers[1:], strict=True):
+        _fill(out, operand, ring, buffer, place, [mapping.get(value, value) for value in operand.load.offsets])
+    out.add(Yield(operands=list(tensor_staging.following(out, *place, rings.stages))))
+    filled.ops = out.ops
+    filling.define(TileType(i32), TileType(i32), names=("stage", "parity"))
+    return filling
+
+
+def _read(chain: Chain, rings: Rings) -> list[Op]:
+    """Make the loop read what the other one fills."""
+    loop, body, out = chain.loop, chain.loop.regions[0], Emitter()
+    loop.operands += [rings.zero, rings.zero]
+    place = body.add_argument(TileType(i32), "stage"), body.add_argument(TileType(i32), "parity")
+    for op in body.ops[:-1]:
+        if op is chain.first.mma:
+            started = rings.start_first(out, chain, op.operands[2], place)
+            becomes(rings.finish(out, started, 0, place, 1), op.result)
+        elif op is chain.second.mma:
+            left = rings.pack(out, chain, op.operands[0])
+            started = rings.start_second(out, chain, left, op.operands[2], place)
+            becomes(rings.finish(out, started, 0, place, 2), op.result)
+        else:
+            out.ops.append(op)
+    body.ops[-1].operands += tensor_staging.following(out, *place, rings.stages)
+    body.ops = without_dead([*out.ops, body.ops[-1]])
+    loop.results += [Value(TileType(i32), name, loop) for name in ("stage", "parity")]
+    return [loop]
