@@ -50,7 +50,7 @@ TOO_LARGE: Final = "split the project in several, each with its own build file"
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
     """One `[[kernel]]`: every value of each constant, budgets by name, what is fixed of its schedules, `arch` where it differs
-    from the project's, `span` of the entry and `constant_spans` of each constant in the file."""
+    from the project's (`has_arch`), `span` of the entry and `constant_spans` of each constant in the file."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
@@ -60,6 +60,14 @@ class KernelEntry:
     span: Span
     constant_spans: dict[str, Span]
     limits: Limits = DEFAULT_LIMITS
+    has_arch: bool = False
+
+    def among(self, asked: tuple[Target, ...] | None) -> tuple[Target, ...]:
+        """The targets that it is built for where `asked` are asked for, None: those of the build file. One that names its own
+        is for no other."""
+        if asked is None:
+            return self.targets
+        return tuple(target for target in asked if target in self.targets or not self.has_arch)
 
     def overrides(self, values: dict[str, Constant]) -> tuple[Overrides, ...]:
         """What is fixed of the schedule of a specialisation, for all of its targets."""
@@ -273,7 +281,7 @@ class _Reader:
         budget = self.budget(table.get("budget", {}), at)
         limits = self.limits(table, "kernel", index, limits)
         schedule = read_schedule(table.get("schedule", []), constants, targets, self.refuse, at)
-        return KernelEntry(name, constants, budget, schedule, targets, at("name"), spans, limits)
+        return KernelEntry(name, constants, budget, schedule, targets, at("name"), spans, limits, "arch" in table)
 
     def constants(self, value: Any, at: Any) -> dict[str, tuple[Constant, ...]]:
         if not isinstance(value, dict):

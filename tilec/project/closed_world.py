@@ -84,7 +84,7 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
         for request in asked:
             fitting = [item for item in by_kernel.get(request.kernel, ()) if _fits(request.constants, item[1])]
             for target in build.targets if targets is None else targets:
-                here = [item for item in fitting if targets is not None or target in item[0].targets]
+                here = [item for item in fitting if target in item[0].among(targets)]
                 if len(here) == 1:
                     uses.append(_use(model, request, *here[0], target))
                     continue

@@ -113,7 +113,7 @@ def plan(
                 entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.overrides(values),
                 entry.limits,
             )  # fmt: skip
-            for target in entry.targets if targets is None else targets:
+            for target in entry.among(targets):
                 fields = pipeline.artifact_fields(request, target)
                 name = artifact_name(entry.name, values)
                 planned.append(Planned(name, request, target, entry, fields, key_of("artifact", dict(fields))))
