@@ -5,7 +5,7 @@
 Each folder below FOLDER that holds a built `matmul` is a candidate. Every one is first run on odd sizes and a small cube, in a
 child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed in CUDA graphs that
 walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is compared once more.
-Random data. Writes `products.json` and `.md`; exit code 1 where a candidate was wrong.
+Random data. Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="candidates whose names hold this")
     parser.add_argument("--shapes", choices=("few", "all", "short"), default="few")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
+    parser.add_argument("--name", default="products", help="of the written files")
     parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = sorted(
@@ -73,7 +74,11 @@ def main() -> int:
     shapes = {"few": FEW, "all": ALL, "short": SHORT}[options.shapes]
     bench = Bench(options.folder, right)
     rows = [bench.row(shape) for shape in shapes]
-    return report({"wrong": {name: text for name, text in found.items() if text}, "rows": rows, "gpu": bench.gpu}, options.out)
+    return report(
+        {"wrong": {name: text for name, text in found.items() if text}, "rows": rows, "gpu": bench.gpu},
+        options.out,
+        options.name,
+    )
 
 
 def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, str]:
@@ -183,7 +188,7 @@ class Bench:
         return found | {"read_us": 2 * n * k / READ_RATE * 1e6}
 
 
-def report(record: dict[str, Any], folder: Path) -> int:
+def report(record: dict[str, Any], folder: Path, name: str) -> int:
     """Write and print the tables; the exit status."""
     rows = record["rows"]
     names = sorted(rows[0]["us"], key=lambda name: name != "cuBLAS")
@@ -191,12 +196,10 @@ def report(record: dict[str, Any], folder: Path) -> int:
     best = [max((row["us"]["cuBLAS"] / row["us"][name], name) for name in names[1:]) for row in rows]
     lines = [f"# Products beside cuBLAS, bf16, {record['gpu']}", ""]
     lines += ["| M x N x K | cuBLAS, TFLOP/s | best | ratio | candidate | reading `b` over best |", "|---|--:|--:|--:|---|--:|"]
-    for row, (ratio, name) in zip(rows, best, strict=True):
-        rate = row["flops"] / row["us"]["cuBLAS"] / 1e6
-        floor = row["read_us"] / row["us"][name]
-        lines.append(
-            f"| {' x '.join(map(str, row['shape']))} | {rate:.0f} | {rate * ratio:.0f} | {ratio:.3f} | {name} | {floor:.2f} |"
-        )
+    for row, (ratio, candidate) in zip(rows, best, strict=True):
+        rate, floor = row["flops"] / row["us"]["cuBLAS"] / 1e6, row["read_us"] / row["us"][candidate]
+        shape = " x ".join(map(str, row["shape"]))
+        lines.append(f"| {shape} | {rate:.0f} | {rate * ratio:.0f} | {ratio:.3f} | {candidate} | {floor:.2f} |")
     mean = math.exp(sum(math.log(ratio) for ratio, _ in best) / len(best))
     lines += [
         "",
@@ -211,8 +214,8 @@ def report(record: dict[str, Any], folder: Path) -> int:
         for text in [*(f"{k}: {v}" for k, v in record["wrong"].items()), *(t for row in rows for t in row["wrong"])]
     ]
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "products.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    (folder / "products.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    (folder / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     return int(bool(record["wrong"]) or any(row["wrong"] for row in rows))
 
