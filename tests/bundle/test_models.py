@@ -150,6 +150,16 @@ def test_entry_for_fewer_architectures_is_missing_there(root: Path) -> None:
     ]
 
 
+def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for(root: Path) -> None:
+    path = root / "build.toml"
+    path.write_text(path.read_text().replace('name = "copy_b"\n', 'name = "copy_b"\narch = ["sm_90"]\n'))
+    build = with_models(root)
+    of = {target.name: {use.kernel for use in enumerate_world(build, (target,)).uses} for target in TARGETS}
+    assert of == {"sm_90a": {"copy_a", "copy_b"}, "sm_100a": {"copy_a"}, "sm_120a": {"copy_a"}}
+    entries = {entry.name: entry for entry in build.entries}
+    assert entries["copy_b"].among(TARGETS) == TARGETS[:1] and entries["copy_a"].among(TARGETS) == TARGETS
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
