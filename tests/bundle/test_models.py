@@ -213,7 +213,7 @@ def test_expression_is_arithmetic_only() -> None:
         "a ** 9",
         "-a",
         "[1]",
-        "a" * 300,
+        "a" * 600,
         "cdiv(1)",
         "lambda: 1",
         "a[b]",

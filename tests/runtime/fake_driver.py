@@ -156,7 +156,7 @@ class FakeDriver:
     def destroy_graph(self, graph: list[Recorded]) -> None:
         graph.clear()
 
-    def create_event(self) -> list[int]:
+    def create_event(self, *, timing: bool = False) -> list[int]:
         return []
 
     def record_event(self, event: list[int], stream: int) -> None:
@@ -164,6 +164,9 @@ class FakeDriver:
 
     def wait_event(self, event: list[int]) -> None:
         assert event, "an event that nothing recorded"
+
+    def elapsed(self, begin: list[int], end: list[int]) -> float:
+        raise NotImplementedError
 
     def destroy_event(self, event: list[int]) -> None:
         event.clear()

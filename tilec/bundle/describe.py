@@ -8,6 +8,8 @@ from typing import Any
 from tilec.artifact import Manifest, to_json
 from tilec.project.report import RUNGS
 from tilec.runtime import Bundle, BundledKernel
+from tilec.step.requests import choices
+from tilec.step.step import DTYPES, Step
 
 
 def proofs_by_rung(manifest: Manifest) -> dict[str, int]:
@@ -91,3 +93,37 @@ def kernel_lines(bundle: Bundle, kernel: BundledKernel) -> list[str]:
 def kernel_json(bundle: Bundle, kernel: BundledKernel) -> dict[str, Any]:
     """The same as data: the whole manifest."""
     return {"name": kernel.name, "steps": list(kernel.steps), "bundle": bundle.digest, "manifest": to_json(kernel.manifest)}
+
+
+def tuning_json(bundle: Bundle) -> dict[str, Any]:
+    """Which artifact serves which lengths, of launches that are left to the tuning, and what its tables say."""
+    step = Step(bundle.declaration, {**bundle.config, **bundle.tuning.numbers}, tied=False, dtype=DTYPES[0], max_seq_len=1)
+    serves = [
+        {
+            "operation": one.op, "kernel": one.kernel, "tokens": [one.first, one.last], "constants": dict(one.constants),
+            "artifacts": [
+                kernel.name
+                for kernel in bundle.kernels
+                if kernel.manifest.kernel == one.kernel and one.constants.items() <= kernel.manifest.constants.items()
+            ],
+        }
+        for one in choices(step, bundle.tuning)
+    ]  # fmt: skip
+    return {"model": bundle.model, "arch": bundle.arch, "sha256": bundle.digest, "tuning": bundle.tables, "serves": serves}
+
+
+def tuning_lines(bundle: Bundle) -> list[str]:
+    """The same for a person."""
+    data = tuning_json(bundle)
+    lines = [f"{bundle.model} for {bundle.arch}"]
+    for table in bundle.tables:
+        numbers = ", ".join(f"{name} = {value}" for name, value in table.get("numbers", {}).items())
+        lines += ["", *([f"numbers {numbers}"] if numbers else [])]
+        lines += [f"{table['kernel']} by {table['cost']}"] if "kernel" in table else []
+        lines.append(f"  measured: {table['measured']}")
+        for one in data["serves"] if "kernel" in table else ():
+            if one["kernel"] == table["kernel"]:
+                first, last = one["tokens"]
+                words = " ".join(f"{name}={value}" for name, value in one["constants"].items())
+                lines.append(f"  {one['operation']:<24} {first:>5} to {last:>5} tokens  {words}")
+    return lines

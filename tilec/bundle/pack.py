@@ -44,7 +44,7 @@ def bundle_bytes(
             {"name": name, "blob": digest, "steps": sorted({use.op for use in uses[name]}), "manifest": manifest}
         )  # fmt: skip
     description: dict[str, object] = {"model": model.name, "arch": target.name, "config": model.config, "kernels": kernels}
-    description |= {"step": family.declaration.syntax, "tuning": list(family.tables)}
+    description |= {"step": family.declaration.syntax, "tuning": list(family.tables[target])}
     return encode(description, blobs, texts)
 
 

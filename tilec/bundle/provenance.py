@@ -22,6 +22,7 @@ from tilec.link import digest_of_files
 from tilec.project.buildfile import BuildFile
 from tilec.runtime import Bundle
 from tilec.signature_format import BUILD_TYPE
+from tilec.target import Target
 
 
 def provenance(bundle: Bundle, release: int, builder: str, files: Mapping[str, str]) -> dict[str, Any]:
@@ -73,7 +74,10 @@ def project_files(bundle: Bundle, build: BuildFile) -> dict[str, str]:
     family = next((build.families[model.family] for model in build.models if model.name == bundle.model), None)
     if family is None:
         wrong.append(f"`{build.path.name}` has no model `{bundle.model}`")
-    elif family.declaration.syntax != bundle.declaration.syntax or list(family.tables) != bundle.tables:
+    elif (
+        family.declaration.syntax != bundle.declaration.syntax
+        or list(family.tables[Target.parse(bundle.arch)]) != bundle.tables
+    ):
         wrong.append("its step or tuning is another")
     for path in (build.path, *([family.path] if family is not None else [])):
         file = path.resolve()  # as `tilec.project.plan` names sources

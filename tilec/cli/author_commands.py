@@ -1,4 +1,4 @@
-"""The commands with which a kernel is written: `new`, `run`, `test`, and their options."""
+"""The commands with which a kernel is written: `new`, `run`, `test`, `tune`, and their options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tilec.cli.options import CONSTANTS, EPILOG, JOBS, JSON, PROJECT
+from tilec.cli.options import ARCH, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, cores
 
 RTOL = click.option(
     "--rtol", type=click.FloatRange(0), metavar="X", help="Relative tolerance. Default: by dtype, as torch has it."
@@ -91,4 +91,43 @@ def test(
     return test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json)
 
 
-COMMANDS: Final = (new, run, test)
+@click.command("tune", epilog=TUNE_EPILOG)
+@PROJECT
+@ARCH
+@click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel; may be repeated.")
+@click.option(
+    "--budget", type=click.FloatRange(0), default=600.0, show_default=True, metavar="SECONDS",
+    help="Begin no shape later; run again for the rest. 0: measure nothing, make the table of what is recorded.",
+)  # fmt: skip
+@click.option("--again", is_flag=True, help="Measure what is measured already, too.")
+@click.option("--build-only", is_flag=True, help="Build the candidates into artifacts/tune/, for a machine with a GPU.")
+@click.option("--prebuilt", is_flag=True, help="Take candidates from artifacts/tune/; this needs no compiler.")
+@JOBS
+@JSON
+def tune(
+    project: str | None, arch: str | None, kernels: tuple[str, ...], budget: float, again: bool, build_only: bool,
+    prebuilt: bool, jobs: int | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Measure the choices of `[[tuning]]` on this machine's GPU, and write what the build chooses by.
+
+    Candidates are built, checked against the kernel's reference and each other, and timed at the `shapes` of the table with
+    random data, in a process of their own. Every measurement is a line in tuning/KERNEL-ARCH.jsonl beside the kernels; what is
+    there of the same machine code and GPU is not measured again. The few that serve and what each costs go to
+    tuning/KERNEL-ARCH.json, which builds read.
+
+    \b
+    Examples:
+      tilec tune --kernel matmul --budget 120
+      tilec tune --build-only --arch sm_90    here, and there:
+      tilec tune --prebuilt
+    """
+    from tilec.cli.tune_command import tune_command
+
+    if build_only and prebuilt:
+        raise click.UsageError("`--build-only` builds and `--prebuilt` does not; leave one out")
+    return tune_command(
+        project, kernels, arch, budget, jobs or cores(), build_only=build_only, prebuilt=prebuilt, again=again, as_json=as_json
+    )
+
+
+COMMANDS: Final = (new, run, test, tune)

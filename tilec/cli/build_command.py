@@ -21,10 +21,11 @@ from tilec.cli.project import (
 from tilec.diagnostics import CompileError
 from tilec.project.closed_world import Use, World, enumerate_world
 from tilec.project.closed_world import as_json as world_json
-from tilec.project.driver import build_project
+from tilec.project.driver import build_project, output_folder
 from tilec.project.plan import artifact_name
 from tilec.project.report import as_json as to_json
 from tilec.project.report import diagnostic_json, named_notes, notes, progress, summary_line, table
+from tilec.project.served import other_code
 
 
 def build_command(
@@ -74,6 +75,8 @@ def build_command(
             if result.status != "hit":
                 print(f"{result.planned.name} {result.planned.target}: {'; '.join(result.reasons)}", file=sys.stderr)
     told = notes(named_notes(result for result in built.results if deny or result.status == "built"))
+    if deny or any(result.status == "built" for result in built.results):
+        told += other_code(build.served, output_folder(build.root))
     print_diagnostics(told, build.root)
     if as_json:
         print(json.dumps(to_json(built, seconds, build.root), indent=1))
@@ -82,7 +85,7 @@ def build_command(
         if shown:
             table(shown)
         print(summary_line(built, seconds))
-    return status_of(built.diagnostics) or int(bool(deny and told))
+    return status_of(built.diagnostics) or int(bool(deny and (told or build.notes)))
 
 
 def plan_command(project: str | None, arch: str | None, kernels: tuple[str, ...], *, as_json: bool) -> int:

@@ -105,9 +105,14 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def needed_entries(world: World) -> tuple[KernelEntry, ...]:
-    """One entry per specialisation that a model uses, with the options and budget of its entry."""
-    found = {use.artifact: replace(use.entry, constants={k: (v,) for k, v in use.constants.items()}) for use in world.uses}
-    return tuple(found[name] for name in sorted(found))
+    """One entry per specialisation and schedule that a model uses, with the options and budget of its entry."""
+    found = {
+        (use.artifact, use.entry.schedule, use.entry.only): replace(
+            use.entry, constants={k: (v,) for k, v in use.constants.items()}
+        )
+        for use in world.uses
+    }
+    return tuple(found[key] for key in sorted(found, key=repr))
 
 
 def list_command(path: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
@@ -142,11 +147,14 @@ def list_command(path: str, digest: str | None, trust: str | None, *, as_json: b
     return 0
 
 
-def show_command(path: str, kernel: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
-    """Print the contract, resources and proofs of one kernel of a bundle."""
-    from tilec.bundle.describe import kernel_json, kernel_lines
+def show_command(path: str, kernel: str | None, digest: str | None, trust: str | None, *, as_json: bool) -> int:
+    """Print the contract, resources and proofs of one kernel of a bundle, or what its tuning chooses."""
+    from tilec.bundle.describe import kernel_json, kernel_lines, tuning_json, tuning_lines
 
     with opened(path, digest=digest, trust=trust) as bundle:
+        if kernel is None:
+            print(json.dumps(tuning_json(bundle), indent=1) if as_json else "\n".join(tuning_lines(bundle)))
+            return 0
         names = [one.name for one in bundle.kernels if kernel in (one.name, one.manifest.kernel)]
         if len(names) != 1:
             reason = f"has several kernels `{kernel}`: {', '.join(names)}" if names else f"has no kernel `{kernel}`"

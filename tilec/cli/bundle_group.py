@@ -101,16 +101,18 @@ def bundle_verify(
 
 @bundle.command("show", epilog=BUNDLE_EPILOG)
 @BUNDLE
-@click.argument("kernel")
+@click.argument("kernel", required=False)
 @DIGEST
 @TRUST
 @JSON
-def bundle_show(file: str, kernel: str, digest: str | None, trust: str | None, as_json: bool) -> int:
-    """Print one kernel's launch contract, resources, proofs and digests, and the digest of the bundle.
+def bundle_show(file: str, kernel: str | None, digest: str | None, trust: str | None, as_json: bool) -> int:
+    """Print one kernel's launch contract, resources, proofs and digests, and the digest of the bundle. Without KERNEL: which
+    artifact serves which lengths of a prompt, and by what that was decided.
 
     \b
-    Example:
+    Examples:
       tilec bundle show qwen3-4b-sm_90a.bundle rms_norm
+      tilec bundle show qwen3-4b-sm_90a.bundle
     """
     from tilec.cli.bundle_commands import show_command
 

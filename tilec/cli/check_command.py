@@ -21,6 +21,7 @@ from tilec.cli.project import (
 )
 from tilec.link import note_records
 from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
+from tilec.project.buildfile import BuildFile
 from tilec.project.plan import Planned, digests_note, plan
 from tilec.project.report import RUNGS, diagnostic_json, notes
 from tilec.project.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
@@ -72,11 +73,24 @@ def check_command(
     print_diagnostics([*diagnostics, *told], build.root)
     if as_json:
         errors, slow = ([diagnostic_json(item, build.root) for item in items] for items in (diagnostics, told))
-        print(json.dumps({"kernels": results, "errors": errors, "notes": slow}, indent=1))
+        decided = [one.table | {"arch": one.target.name} for one in build.served] if schedule else []
+        tuned = {"tuning": decided} if schedule else {}
+        print(json.dumps({"kernels": results, **tuned, "errors": errors, "notes": slow}, indent=1))
     else:
         _print(results, proofs=proofs)
+        for line in _decided(build, {entry.name for entry in entries}) if schedule else ():
+            print(line)
     sys.stdout.flush()
     return status_of(diagnostics) or int(bool(deny and told))
+
+
+def _decided(build: BuildFile, kernels: set[str]) -> list[str]:
+    """What decides between the choices of each kernel that is tuned, on the targets of the project."""
+    return [
+        f"{one.tuned.kernel} for {one.target}: {len(one.candidates)} choices; measured: {one.table['measured']}"
+        for one in build.served
+        if one.tuned.kernel in kernels and one.target in build.targets
+    ]
 
 
 def _named_notes(

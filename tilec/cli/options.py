@@ -24,6 +24,10 @@ AUDIT_EPILOG = (
     "digest says, 2 wrong usage, a file that cannot be read or written, or the environment, 3 nothing is refuted but something "
     f"is unknown, {ENDED}."
 )
+TUNE_EPILOG = (
+    "Exit status: 0 all is measured, 1 a candidate is wrong or refused, or shapes are left, 2 wrong usage or environment, "
+    f"no GPU among it, {ENDED}."
+)
 ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
 CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",

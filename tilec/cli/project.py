@@ -41,11 +41,13 @@ def find_project(start: Path) -> str:
 
 def open_project(folder: str | None) -> BuildFile:
     """The build file in `folder`, or the file named; None: the nearest one, in the current folder or above it, as cargo finds
-    its manifest. CompileError E08 (exit status 2)."""
+    its manifest. Prints what is noted of it. CompileError E08 (exit status 2)."""
     from tilec.project.buildfile import read_build_file
 
     path = Path(find_project(Path()) if folder is None else folder)
-    return read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
+    build = read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
+    print_diagnostics(build.notes, build.root)
+    return build
 
 
 def open_store() -> Store:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -12,11 +11,10 @@ from typing import Any
 from tilec.cli.options import cores
 from tilec.cli.project import UsageError, open_kernels, open_one, print_diagnostics, say, status_of
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.limits import MAX_SOURCE_BYTES, read_file
 from tilec.project.buildfile import BuildFile, KernelEntry
 from tilec.project.launches import LaunchValuesError, given_values
 from tilec.project.models import Constant
-from tilec.project.trial import Question, Trial, Written, trials
+from tilec.project.trial import Question, Trial, Written, own_reference, trials
 from tilec.workers.call import Call, calls
 
 PRELOAD = ("tilec.frontend", "tilec.passes.prover", "tilec.interpreter", "tilec.project.trial")
@@ -32,7 +30,7 @@ def run_command(
         given = given_values(dims)
     except LaunchValuesError as error:
         raise UsageError(str(error)) from None
-    where = _named_reference(reference, entry.name) if reference else _own_reference(build, entry.name)
+    where = _named_reference(reference, entry.name) if reference else own_reference(build.kernels, entry.name)
     (values,) = entry.specialisations()
     question = _question(build, entry, values, where, tolerance, dims=given, seed=seed)
     ((_, answer),) = calls([_call(entry, question)], 1, PRELOAD, say)
@@ -69,7 +67,7 @@ def test_command(
     work: list[tuple[KernelEntry, Question]] = []
     missing: list[str] = []
     for entry in entries:
-        where = _own_reference(build, entry.name)
+        where = own_reference(build.kernels, entry.name)
         if where is None:
             missing.append(entry.name)
             continue
@@ -131,18 +129,6 @@ def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
     if not Path(file).is_file():
         raise UsageError(f"no file `{file}`; write --reference FILE.py:NAME")
     return Path(file).resolve(), name if colon else kernel
-
-
-def _own_reference(build: BuildFile, kernel: str) -> tuple[Path, str] | None:
-    """The function of the kernel's name in a file `reference*.py` beside the kernels; it is looked for, not executed."""
-    for path in sorted(build.kernels.glob("reference*.py")):
-        try:
-            tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        if any(isinstance(node, ast.FunctionDef) and node.name == kernel for node in tree.body):
-            return path.resolve(), kernel
-    return None
 
 
 def _as_json(kernel: str, question: Question, found: Trial) -> dict[str, Any]:

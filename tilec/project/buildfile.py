@@ -21,10 +21,12 @@ from tilec.cache.remote.address import Address
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.limits import LONG_KEY, MAX_BUILD_BYTES, MAX_KEY_PARTS, MAX_REQUESTS, MAX_SPECIALISATIONS, MAX_TABLES, read_file
 from tilec.progress import DEFAULT_LIMITS, Limits
-from tilec.project.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, too_wide
+from tilec.project.models import MAX_TEXT, Constant, Family, Model, read_families, read_models, split_tuning, too_wide
 from tilec.project.remotes import read_remotes
 from tilec.project.schedules import Rule, read_schedule
+from tilec.project.served import Served, expanded, fixed_twice, serve
 from tilec.project.toml_locate import locate
+from tilec.project.tuned import read_tuned
 from tilec.schedule import Overrides
 from tilec.spelling import ask_first
 from tilec.target import Target
@@ -50,7 +52,8 @@ TOO_LARGE: Final = "split the project in several, each with its own build file"
 @dataclass(frozen=True, slots=True)
 class KernelEntry:
     """One `[[kernel]]`: every value of each constant, budgets by name, what is fixed of its schedules, `arch` where it differs
-    from the project's (`has_arch`), `span` of the entry and `constant_spans` of each constant in the file."""
+    from the project's (`has_arch`), `span` of the entry and `constant_spans` of each constant in the file. `only`: it is for no
+    other targets than these."""
 
     name: str
     constants: dict[str, tuple[Constant, ...]]
@@ -61,13 +64,13 @@ class KernelEntry:
     constant_spans: dict[str, Span]
     limits: Limits = DEFAULT_LIMITS
     has_arch: bool = False
+    only: tuple[Target, ...] | None = None
 
     def among(self, asked: tuple[Target, ...] | None) -> tuple[Target, ...]:
         """The targets that it is built for where `asked` are asked for, None: those of the build file. One that names its own
         is for no other."""
-        if asked is None:
-            return self.targets
-        return tuple(target for target in asked if target in self.targets or not self.has_arch)
+        held = self.targets if asked is None else (target for target in asked if target in self.targets or not self.has_arch)
+        return tuple(target for target in held if self.only is None or target in self.only)
 
     def overrides(self, values: dict[str, Constant]) -> tuple[Overrides, ...]:
         """What is fixed of the schedule of a specialisation, for all of its targets."""
@@ -82,7 +85,8 @@ class KernelEntry:
 @dataclass(frozen=True, slots=True)
 class BuildFile:
     """A checked build file; `root` is its folder. `remotes` are caches of a team, used where the user allows it
-    (`tilec.cache.remote.address`)."""
+    (`tilec.cache.remote.address`). `entries` are what is built: those `declared`, with what `served` chose for the constants
+    that they leave out. `notes` tell of measurements that were left aside."""
 
     path: Path
     root: Path
@@ -92,6 +96,9 @@ class BuildFile:
     models: tuple[Model, ...] = ()
     families: Mapping[str, Family] = field(default_factory=dict[str, Family])
     remotes: tuple[Address, ...] = ()
+    declared: tuple[KernelEntry, ...] = ()
+    served: tuple[Served, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 def read_build_file(path: Path) -> BuildFile:
@@ -175,9 +182,22 @@ class _Reader:
         limits = self.limits(table, "build", 0, DEFAULT_LIMITS)
         entries = self.entries(data.get("kernel", []), kernels, targets, limits)
         models = read_models(data.get("model", []), self.refuse, self.span)
-        families = read_families(steps, models, data.get("tuning", []), self.refuse, self.span)
+        numbers, tables = split_tuning(data.get("tuning", []), self.refuse, self.span)
+        notes: list[Diagnostic] = []
+        served: list[Served] = []
+        for tuned in read_tuned(tables, targets, self.refuse, self.span):
+            served += serve(tuned, entries, kernels, root, notes)
+            if fixed_twice(tuned, entries):
+                hint = "take the constants of the choices out of the `[[kernel]]`, or their schedules to it"
+                message = f"choices of `{tuned.kernel}` have a `schedule`, and their constants stand in a `[[kernel]]`"
+                self.refuse("E0802", message, tuned.span, hint)
+        every = tuple(entries)
+        entries = expanded(entries, served)
+        families = read_families(steps, models, numbers, served, self.refuse)
         remotes = read_remotes(table.get("remote", []), self.refuse, functools.partial(self.span, "build", 0, "remote"))
-        return BuildFile(self.path, root, kernels, targets, tuple(entries), models, families, remotes)
+        return BuildFile(
+            self.path, root, kernels, targets, tuple(entries), models, families, remotes, every, tuple(served), tuple(notes)
+        )
 
     def folder(self, table: dict[str, Any], key: str, root: Path, default: Path) -> Path:
         """The folder that a key names, `default` where it is absent."""

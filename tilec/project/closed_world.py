@@ -37,7 +37,8 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What the models need, in the order of models, operations and targets, and what of it the build file does not have."""
+    """What the models need, in the order of models, of targets that are tuned alike, and of operations; and what of it the
+    build file does not have."""
 
     uses: tuple[Use, ...]
     problems: tuple[Diagnostic, ...]
@@ -75,15 +76,15 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
             continue
         family = build.families[model.family]
         try:
-            asked = list(family.requests(model))
+            asked = _asked(family, model, build.targets if targets is None else targets)
         except StepError as error:
             message = f"the step of `{model.name}`: {error}"
             label, hint = Label(family.span(error)), "add it to `config`, or correct the step"
             problems.append(Diagnostic("E0808", message, label, (Label(model.span),), hint=hint))
             continue
-        for request in asked:
+        for request, those in asked:
             fitting = [item for item in by_kernel.get(request.kernel, ()) if _fits(request.constants, item[1])]
-            for target in build.targets if targets is None else targets:
+            for target in those:
                 here = [item for item in fitting if target in item[0].among(targets)]
                 if len(here) == 1:
                     uses.append(_use(model, request, *here[0], target))
@@ -96,6 +97,14 @@ def enumerate_world(build: BuildFile, targets: tuple[Target, ...] | None = None,
     problems.extend(_diagnostic(item, by_kernel) for item in wrong.values())
     found = {(use.model, use.op, use.artifact, use.target): use for use in uses}  # several heads ask for the same
     return World(tuple(found.values()), tuple(problems))
+
+
+def _asked(family: Family, model: Model, targets: tuple[Target, ...]) -> list[tuple[Request, tuple[Target, ...]]]:
+    """What a model asks for, and on which targets: on those with one tuning it is the same."""
+    alike: dict[int, list[Target]] = {}
+    for target in targets:
+        alike.setdefault(id(family.tunings[target]), []).append(target)
+    return [(request, tuple(some)) for some in alike.values() for request in family.requests(model, some[0])]
 
 
 _Specialisations = Mapping[str, list[tuple[KernelEntry, dict[str, Constant]]]]

@@ -90,7 +90,7 @@ def build_project(
     files.save()
     if output is None:
         output = output_folder(build.root)
-        _check_inside(build.root, output, {item.target for item in planned})
+        check_inside(build.root, output, {item.target for item in planned})
     for target in {item.target for item in planned}:
         sweep(output / target.name)
     results = [Result(item) for item in planned]
@@ -189,7 +189,7 @@ _WORDS = {
 }
 
 
-def _check_inside(root: Path, output: Path, targets: set[Target]) -> None:
+def check_inside(root: Path, output: Path, targets: set[Target]) -> None:
     """Raise CompileError E0702 where a link leads what is written out of the project: a project somebody else wrote can bring
     one along, and files of the names of its kernels would be replaced wherever it points."""
     for target in sorted(targets, key=str):

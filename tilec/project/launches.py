@@ -175,7 +175,7 @@ def random_tensors(contract: Contract, values: Mapping[str, float], seed: int) -
     for spec in contract.tensors:
         check = checks.get(spec.name)
         bounds = (check.low.evaluate(env), check.high.evaluate(env), check.distinct) if check else (0, 100, False)
-        found[spec.name] = _random(random, spec, span_of(spec, env), bounds)
+        found[spec.name] = random_values(random, spec, span_of(spec, env), bounds)
     return found
 
 
@@ -190,7 +190,10 @@ def span_of(spec: TensorSpec, env: dict[str, int]) -> int:
     return 1 + sum((dim - 1) * stride.evaluate(env) for dim, stride in zip(dims, spec.strides, strict=True))
 
 
-def _random(random: np.random.Generator, spec: TensorSpec, count: int, bounds: tuple[int, int, bool]) -> NDArray[Any]:
+def random_values(
+    random: np.random.Generator, spec: TensorSpec, count: int, bounds: tuple[int, int, bool]
+) -> NDArray[Any]:  # fmt: skip
+    """Storage of so many elements for a tensor; integers from `bounds`, all distinct where the third says so."""
     if spec.dtype in ("f32", "f16"):
         return random.normal(size=count).astype(np.float32 if spec.dtype == "f32" else np.float16)
     if spec.dtype == "bf16":

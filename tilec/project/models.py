@@ -1,4 +1,4 @@
-"""`[[model]]` and `[[tuning]]` of the build file, and the text of each family's step: what a model can ask for.
+"""`[[model]]` of the build file, the numbers of `[[tuning]]`, and the text of each family's step: what a model can ask for.
 
     [[model]]
     name = "qwen3-4b"
@@ -11,10 +11,10 @@ The step of a family is the file `FAMILY.step` in the folder that `steps` of `[b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tilec.bundle_format import MODEL
 from tilec.diagnostics import Span
@@ -25,8 +25,8 @@ from tilec.step.reader import MAX_TEXT as MAX_STEP
 from tilec.step.reader import Declaration, read_declaration
 from tilec.step.requests import Request, requests
 from tilec.step.step import DTYPES, Step
-from tilec.step.tuning import KEYS as TUNING_KEYS
-from tilec.step.tuning import Tuning, read_tuning
+from tilec.step.tuning import KEYS, Tuning, read_tuning
+from tilec.target import TARGETS, Target
 
 Constant = int | float | bool | str
 MAX_TEXT: Final = 200
@@ -34,6 +34,7 @@ MAX_TEXT: Final = 200
 Refuse = Callable[..., None]
 Locate = Callable[..., Span]
 
+_TUNING_KEYS: Final = (*KEYS, "family", "constants", "shapes", "keep")
 _MODEL_KEYS: Final = ("name", "config", "family")
 _WORD: Final = re.compile(r"[a-z0-9_\-]{1,64}", re.ASCII)
 
@@ -48,23 +49,42 @@ class Model:
     span: Span
 
 
+class Tuned(Protocol):
+    """Whose models a tuning is for; None: any."""
+
+    @property
+    def family(self) -> str | None: ...
+
+
+class Serving(Protocol):
+    """What serves a kernel on a target (`tilec.project.served.Served`)."""
+
+    @property
+    def tuned(self) -> Tuned: ...
+    @property
+    def target(self) -> Target: ...
+    @property
+    def table(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A family's step, read from the file `path`, and what is measured for it; `tables` are its `[[tuning]]`, which bundles
-    carry."""
+    """A family's step, read from the file `path`, and by target what it leaves to measurements: `tables` as bundles carry
+    them, and read."""
 
     name: str
     path: Path
     declaration: Declaration
-    tuning: Tuning
-    tables: tuple[dict[str, Any], ...]
+    tables: Mapping[Target, tuple[dict[str, Any], ...]]
+    tunings: Mapping[Target, Tuning]
 
-    def requests(self, model: Model) -> Iterator[Request]:
+    def requests(self, model: Model, target: Target) -> Iterator[Request]:
         """Every specialisation that the step of a model can ask for, in both dtypes; StepError where it lacks a number."""
-        numbers = {**model.config, **self.tuning.numbers}
+        tuning = self.tunings[target]
+        numbers = {**model.config, **tuning.numbers}
         for dtype in DTYPES:
             step = Step(self.declaration, numbers, tied=False, dtype=dtype, max_seq_len=1)
-            yield from requests(step, self.tuning)
+            yield from requests(step, tuning)
 
     def span(self, node: Any) -> Span:
         """Where something stands in the text: a node of its tree, or an error that says where."""
@@ -109,26 +129,46 @@ def too_wide(value: Any) -> bool:
     return isinstance(value, int) and value.bit_length() > 64
 
 
-def read_families(
-    folder: Path, models: tuple[Model, ...], value: Any, refuse: Refuse, span: Locate
-) -> dict[str, Family]:  # fmt: skip
-    """The families of `models`, with the `[[tuning]]` tables in `value`."""
-    tables: dict[str, list[dict[str, Any]]] = {}
-    for index, table in _tables(value, "tuning", TUNING_KEYS, refuse, span):
-        family = _family(table, "tuning", index, refuse, span)
-        rest = {key: item for key, item in table.items() if key != "family"}
-        tables.setdefault(family, []).append(rest)
+def split_tuning(
+    value: Any, refuse: Refuse, span: Locate
+) -> tuple[dict[str, list[dict[str, Any]]], list[tuple[int, dict[str, Any]]]]:
+    """The `[[tuning]]` tables: those of numbers by family, and those of kernels with their place in the file."""
+    numbers: dict[str, list[dict[str, Any]]] = {}
+    kernels: list[tuple[int, dict[str, Any]]] = []
+    for index, table in _tables(value, "tuning", _TUNING_KEYS, refuse, span):
+        if "family" in table or "kernel" not in table:
+            family = _family(table, "tuning", index, refuse, span)
+        else:
+            family = None
+        if "kernel" in table:
+            kernels.append((index, table | {"family": family}))
+        if family is None or ("kernel" in table and "numbers" not in table):
+            continue
+        rest = {key: item for key, item in table.items() if key in ("numbers", "measured")}
+        numbers.setdefault(family, []).append(rest)
         try:
             read_tuning([rest])
         except StepError as error:
-            refuse("E0802", str(error), span("tuning", index), "`tilec explain E0807` shows a table")
+            refuse("E0802", str(error), span("tuning", index), "`tilec explain E0810` shows a table")
+    return numbers, kernels
+
+
+def read_families(
+    folder: Path, models: tuple[Model, ...], numbers: Mapping[str, list[dict[str, Any]]], served: Sequence[Serving],
+    refuse: Refuse,
+) -> dict[str, Family]:  # fmt: skip
+    """The families of `models`, with their numbers and what serves their kernels."""
     found: dict[str, Family] = {}
     for model in {model.family: model for model in reversed(models)}.values():
         path = folder / f"{model.family}.step"
+        own = numbers.get(model.family, [])
+        tables = {
+            target: (*own, *(one.table for one in served if one.target == target and one.tuned.family in (None, model.family)))
+            for target in TARGETS
+        }
         try:
             text = read_file(path, MAX_STEP).decode("utf-8")
-            measured = tuple(tables.get(model.family, ()))
-            found[model.family] = Family(model.family, path, read_declaration(text), read_tuning(measured), measured)
+            found[model.family] = Family(model.family, path, read_declaration(text), tables, _read_once(tables))
         except OSError as error:
             hint = f'write it, or name the folder of steps: `[build]` with `steps = "{folder.name}"`'
             refuse("E0808", f"`{path.name}`, the step of `{model.name}`, cannot be read: {error.strerror}", model.span, hint)
@@ -138,6 +178,15 @@ def read_families(
             place = Span(str(path), error.line, error.column, error.line, max(error.end, error.column + 1))
             refuse("E0808", str(error), place if error.line else model.span)
     return found
+
+
+def _read_once(tables: Mapping[Target, tuple[dict[str, Any], ...]]) -> dict[Target, Tuning]:
+    """The tuning of each target, one object for equal tables: what is found for one prompt after another is kept there."""
+    known: dict[str, Tuning] = {}
+    for some in tables.values():
+        if repr(some) not in known:
+            known[repr(some)] = read_tuning(some)
+    return {target: known[repr(some)] for target, some in tables.items()}
 
 
 def _tables(

@@ -8,6 +8,7 @@ launch, plain data. The kernel is proven first. A reference is Python, and is ex
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import inspect
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from tilec import progress
 from tilec.artifact import TensorSpec
+from tilec.limits import MAX_SOURCE_BYTES, read_file
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.launches import Contract, LaunchValuesError, random_tensors, small_launches
 from tilec.project.models import Constant
@@ -130,13 +132,13 @@ def _trial(question: Question, function: Function, contract: Contract, values: M
     if question.reference is None:
         return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs))
     try:
-        expected, relative = _reference(*question.reference, _inputs(contract, before, values), len(outputs))
+        expected, relative = reference_results(*question.reference, reference_inputs(contract, before, values), len(outputs))
     except NoReference as error:
         return Trial(values, seed, blocks, tuple(_written(spec, arrays[spec.name]) for spec in outputs), str(error))
     tolerance = (relative if question.tolerance[0] is None else question.tolerance[0], question.tolerance[1])
-    compared = [_compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
-    problem = next((one for one in compared if isinstance(one, str)), "")
-    return Trial(values, seed, blocks, tuple(one for one in compared if isinstance(one, Written)), problem)
+    judged = [compared(spec, arrays[spec.name], truth, tolerance) for spec, truth in zip(outputs, expected, strict=True)]
+    problem = next((one for one in judged if isinstance(one, str)), "")
+    return Trial(values, seed, blocks, tuple(one for one in judged if isinstance(one, Written)), problem)
 
 
 def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
@@ -154,18 +156,30 @@ def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
     return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
 
+def own_reference(kernels: Path, kernel: str) -> tuple[Path, str] | None:
+    """The function of a kernel's name in a file `reference*.py` beside the kernels; it is looked for, not executed."""
+    for path in sorted(kernels.glob("reference*.py")):
+        try:
+            tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if any(isinstance(node, ast.FunctionDef) and node.name == kernel for node in tree.body):
+            return path.resolve(), kernel
+    return None
+
+
 class NoReference(Exception):
     """A reference that cannot be used."""
 
 
-def _inputs(contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> dict[str, Any]:
+def reference_inputs(contract: Contract, arrays: dict[str, Array], values: Mapping[str, float]) -> dict[str, Any]:
     """What a reference may ask for, by name; constants by their names in small letters too."""
     found: dict[str, Any] = {name.lower(): value for name, value in contract.constants.items()}
     found |= dict(contract.constants) | dict(values)
     return found | {spec.name: arrays[spec.name] for spec in contract.tensors if spec.access in ("in", "inout", "atomic")}
 
 
-def _reference(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> tuple[list[Array], float | None]:
+def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> tuple[list[Array], float | None]:
     """What it returns for these inputs, and its own relative tolerance."""
     shown = f"`{path.name}:{name}`"
     spec = importlib.util.spec_from_file_location("reference", path)
@@ -221,7 +235,7 @@ def _typical(expected: Array) -> float:
     return float(np.sqrt(np.mean(usual * usual))) if usual.size else 0.0
 
 
-def _compared(
+def compared(
     spec: TensorSpec, array: Array, truth: Array, tolerance: tuple[float | None, float | None]
 ) -> Written | str:  # fmt: skip
     """Where the result is farthest from the truth, in units of the tolerance there; or why they cannot be compared."""

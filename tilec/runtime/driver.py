@@ -17,6 +17,7 @@ COMPUTE_CAPABILITY_MAJOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR"
 COMPUTE_CAPABILITY_MINOR: Final = "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR"
 SHARED_MEMORY_OPTIN: Final = "CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"
 MULTIPROCESSORS: Final = "CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT"
+L2_BYTES: Final = "CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE"
 MAP_TYPES: Final = {
     "f32": "FLOAT32", "f16": "FLOAT16", "bf16": "BFLOAT16", "f8e4m3": "UINT8", "f8e5m2": "UINT8", "i8": "UINT8",
     "u8": "UINT8", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
@@ -121,7 +122,9 @@ class Driver(Protocol):
 
     def destroy_graph(self, graph: Any) -> None: ...
 
-    def create_event(self) -> Any: ...
+    def create_event(self, *, timing: bool = False) -> Any:
+        """A mark in a stream; with `timing`, one that `elapsed` reads."""
+        ...
 
     def record_event(self, event: Any, stream: int) -> None:
         """Mark the end of what is enqueued on `stream` so far."""
@@ -129,6 +132,10 @@ class Driver(Protocol):
 
     def wait_event(self, event: Any) -> None:
         """Block the host until the mark is reached."""
+        ...
+
+    def elapsed(self, begin: Any, end: Any) -> float:
+        """Milliseconds between two marks that were reached, made with `timing`."""
         ...
 
     def destroy_event(self, event: Any) -> None: ...
@@ -331,9 +338,10 @@ class CudaDriver:
         """Release an executable graph."""
         self._call("cuGraphExecDestroy", graph)
 
-    def create_event(self) -> Any:
-        """An event without a time stamp."""
-        return self._call("cuEventCreate", self._api.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    def create_event(self, *, timing: bool = False) -> Any:
+        """An event, without a time stamp unless `timing`."""
+        flags = self._api.CUevent_flags
+        return self._call("cuEventCreate", flags.CU_EVENT_DEFAULT if timing else flags.CU_EVENT_DISABLE_TIMING)
 
     def record_event(self, event: Any, stream: int) -> None:
         """Mark the end of what is enqueued on the stream so far."""
@@ -342,6 +350,10 @@ class CudaDriver:
     def wait_event(self, event: Any) -> None:
         """Block the host until the mark is reached."""
         self._call("cuEventSynchronize", event)
+
+    def elapsed(self, begin: Any, end: Any) -> float:
+        """Milliseconds between two events that were reached."""
+        return float(self._call("cuEventElapsedTime", begin, end))
 
     def destroy_event(self, event: Any) -> None:
         """Release an event."""

@@ -19,6 +19,7 @@ LARGEST: Final = 1 << 62
 """Integers of an expression are below this."""
 
 MAX_DEPTH: Final = 50
+MAX_TEXT: Final = 500
 
 _ARITHMETIC: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: ARITHMETIC["+"], ast.Sub: ARITHMETIC["-"], ast.Mult: ARITHMETIC["*"], ast.FloorDiv: ARITHMETIC["//"],
@@ -44,9 +45,9 @@ _FUNCTIONS: Final[dict[str, tuple[int, Callable[..., Any]]]] = {
 
 
 def parse(text: str) -> Expression:
-    """The expression in a text of at most 200 characters; StepError for what is none."""
+    """The expression in a text of at most `MAX_TEXT` characters; StepError for what is none."""
     try:
-        node = ast.parse(text, mode="eval").body if len(text) <= 200 else None
+        node = ast.parse(text, mode="eval").body if len(text) <= MAX_TEXT else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         node = None
     if node is None:

@@ -33,7 +33,7 @@ class Request:
 def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
     """Every request of a step once, in the order of the text."""
     for mode, statements in step.declaration.modes.items():
-        lengths = range(1, CHUNK_TOKENS + 1) if mode == "prefill" else range(1, 2)
+        lengths = _lengths(mode)
         for launch in _reached(step, statements):
             seen: set[str] = set()
             for constants in _constants(step, launch, tuning, lengths):
@@ -41,6 +41,31 @@ def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
                 if key not in seen:
                     seen.add(key)
                     yield Request(f"{mode}_{launch.name}", launch.kernel, constants, launch)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the tuning chooses for operation `op` of a mode, a launch of `kernel`, from `first` to `last` tokens."""
+
+    op: str
+    kernel: str
+    first: int
+    last: int
+    constants: Mapping[str, Constant]
+
+
+def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
+    """Which constants serve which lengths, for every launch that is left to the tuning, in the order of the text."""
+    for mode, statements in step.declaration.modes.items():
+        for launch in _reached(step, statements):
+            if launch.kernel in tuning.choices:
+                for first, last, constants in _ranges(step, launch, tuning.choices[launch.kernel], _lengths(mode)):
+                    yield Chosen(f"{mode}_{launch.name}", launch.kernel, first, last, constants)
+
+
+def _lengths(mode: str) -> range:
+    """Tokens of a step."""
+    return range(1, CHUNK_TOKENS + 1) if mode == "prefill" else range(1, 2)
 
 
 def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
@@ -68,15 +93,17 @@ def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: range) -> It
     """The constants of a launch, for each number of tokens that may change them."""
     values = step.values()
     choice = tuning.choices.get(launch.kernel)
-    chosen: list[dict[str, Constant]] = [{}] if choice is None else _chosen(step, launch, choice, lengths)
+    chosen: list[dict[str, Constant]] = [{}]
+    if choice is not None:
+        chosen = list({repr(one): one for _, _, one in _ranges(step, launch, choice, lengths)}.values())
     named = {name for value in launch.constants.values() for name in value.names}
     for values["tokens"] in lengths if named & LENGTHS else lengths[:1]:
         constants: dict[str, Constant] = {name: value.value(values) for name, value in launch.constants.items()}
         yield from (one | constants for one in chosen)
 
 
-def _chosen(step: Step, launch: Launch, choice: Choice, lengths: range) -> list[dict[str, Constant]]:
-    """What is chosen for a launch at any of the lengths, found once for equal shapes."""
+def _ranges(step: Step, launch: Launch, choice: Choice, lengths: range) -> list[tuple[int, int, dict[str, Constant]]]:
+    """What is chosen for a launch, from a first length to a last, found once for equal shapes."""
     values = step.values(tokens=1)
     shapes = {name: step.axes(launch.tensors[name]) for name in choice.tensors if name in launch.tensors}
     if len(shapes) < len(choice.tensors):
@@ -85,9 +112,13 @@ def _chosen(step: Step, launch: Launch, choice: Choice, lengths: range) -> list[
         (id(axis), *((name, values.get(name)) for name in sorted(axis.names))) for axes in shapes.values() for axis in axes
     )
     if key not in choice.over_lengths:
-        found: dict[str, dict[str, Constant]] = {}
+        found: list[tuple[int, int, dict[str, Constant]]] = []
         for values["tokens"] in lengths:
+            length: int = values["tokens"]
             least = choice.least({name: [axis.value(values) for axis in axes] for name, axes in shapes.items()})
-            found.setdefault(repr(least), least)
-        choice.over_lengths[key] = list(found.values())
+            if found and found[-1][2] is least:
+                found[-1] = found[-1][0], length, least
+            else:
+                found.append((length, length, least))
+        choice.over_lengths[key] = found
     return choice.over_lengths[key]

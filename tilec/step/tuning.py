@@ -1,19 +1,12 @@
-"""What a step leaves to measurements: tables of build.toml, which bundles carry, in; numbers and constants of launches out.
+"""What a step leaves to measurements: tables that bundles carry in; numbers and constants of launches out.
 
-    [[tuning]]
-    family = "qwen3"
-    numbers = { parts = 32 }
-    measured = "where the values come from"
+    {"numbers": {"parts": 32}, "measured": "where the values come from"}
+    {"kernel": "matmul", "cost": "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * time", "measured": "...",
+     "choices": [{"BM": 64, "BN": 64, "at_once": 264, "time": 5.0}, {"BM": 128, "BN": 256, "at_once": 132, "time": 15.8}]}
 
-    [[tuning]]
-    family = "qwen3"
-    kernel = "matmul"
-    cost = "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * time"
-    choices = [{ BM = 64, BN = 64, at_once = 264, time = 5.0 }, { BM = 128, BN = 256, at_once = 132, time = 15.8 }]
-    measured = "where the values come from"
-
-`numbers` are names that the text of a step uses. A kernel with `choices` is launched at the constants (in capitals) of the one
-that costs least for the extents of its tensors; the first of equal ones.
+The build makes them of `[[tuning]]` in build.toml and of what `tilec tune` measured (`tilec.project.served`). `numbers` are
+names that the text of a step uses. A kernel with `choices` is launched at the constants (in capitals) of the one that costs
+least for the extents of its tensors; the first of equal ones.
 """
 
 from __future__ import annotations
@@ -25,7 +18,7 @@ from typing import Any, Final, cast
 from tilec.step.expressions import Expression, StepError, parse
 from tilec.step.graph import Constant
 
-KEYS: Final = ("family", "numbers", "kernel", "cost", "choices", "measured")
+KEYS: Final = ("numbers", "kernel", "cost", "choices", "measured")
 MAX_CHOICES: Final = 100
 MAX_MEASURED: Final = 1000
 
@@ -39,8 +32,8 @@ class Choice:
     of: tuple[tuple[dict[str, Constant], dict[str, Any]], ...]
     tensors: tuple[str, ...]
     """The parameters whose extents the cost asks for."""
-    over_lengths: dict[tuple[Any, ...], list[dict[str, Constant]]] = field(default_factory=dict[Any, Any])
-    """What was found for prompts of all lengths (`requests`)."""
+    over_lengths: dict[tuple[Any, ...], list[tuple[int, int, dict[str, Constant]]]] = field(default_factory=dict[Any, Any])
+    """What was found for prompts of all lengths (`requests`): from one to another, the constants."""
     known: dict[tuple[int, ...], dict[str, Constant]] = field(default_factory=dict[tuple[int, ...], "dict[str, Constant]"])
 
     def least(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:

@@ -1,0 +1,50 @@
+"""`tilec tune` on the device: built candidates of `matmul` are right, timed, and chosen among. Needs a GPU and the compiler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.shipped import ROOT
+from tilec.cli import commands
+from tilec.runtime import Device
+from tilec.target import Target
+
+pytestmark = pytest.mark.gpu
+BUILD = """
+[build]
+arch = ["ARCH"]
+
+[[kernel]]
+name = "matmul"
+constants = { E = "bf16", BK = 64, GROUP = 8 }
+
+[[tuning]]
+kernel = "matmul"
+cost = { turn = "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * at_once * a[1] * (BM * BN + 64 * (BM + BN))" }
+choices = [{ BM = 64, BN = 64 }, { BM = 64, BN = 128 }, { BM = 128, BN = 128, schedule = { warps = 8 } }]
+constants = { E = "bf16" }
+shapes = [{ M = [64, 512, 2048], N = 2048, K = 1024 }]
+"""
+
+
+def test_choices_are_measured_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = Target.parse(Device().architecture)
+    (tmp_path / "kernels_src").mkdir()
+    for name in ("matmul.py", "reference.py"):
+        shutil.copy(ROOT / "kernels_src" / name, tmp_path / "kernels_src")
+    (tmp_path / "build.toml").write_text(BUILD.replace("ARCH", target.name))
+    monkeypatch.chdir(tmp_path)
+    assert commands.run(["tune", "--json"]) == 0
+    (first,) = json.loads(capsys.readouterr().out)["tuned"]
+    assert (first["candidates"], first["timed"], first["left"], first["wrong"]) == (3, 3, 0, {})
+    assert all(0 < one["fastest_us"] <= one["us"] < 10_000 for one in first["chosen"])
+    assert commands.run(["tune", "--json"]) == 0
+    (again,) = json.loads(capsys.readouterr().out)["tuned"]
+    assert again["timed"] == 0
+    assert not again["written"]

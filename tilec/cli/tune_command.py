@@ -1,0 +1,273 @@
+"""`tilec tune`: builds the candidates that build.toml declares, has them measured, writes the table that the build reads."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tilec.cli.project import (
+    UsageError,
+    chosen_targets,
+    open_project,
+    open_store,
+    print_diagnostics,
+    print_line,
+    say,
+    status_of,
+    toolchain,
+)
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.limits import read_file
+from tilec.project.buildfile import BuildFile, KernelEntry
+from tilec.project.served import as_entry
+from tilec.project.trial import own_reference
+from tilec.project.tuned import Tuned
+from tilec.runtime import LaunchError, load_artifact
+from tilec.step.expressions import StepError
+from tilec.strict_json import parse
+from tilec.target import Target
+from tilec.tuning.made import Built, made, shape_rows, write_table
+from tilec.tuning.measure import CHILD, Device, Job, NoDevice, Progress, Session, device_here, hears, todo
+from tilec.tuning.records import Records, read_records, shape_of
+from tilec.tuning.table import table_path
+
+SOURCES: Final = "sources.json"
+MAX_SOURCES: Final = 1 << 20
+
+
+def tune_command(
+    project: str | None, kernels: tuple[str, ...], arch: str | None, budget: float, jobs: int, *, build_only: bool,
+    prebuilt: bool, again: bool, as_json: bool,
+) -> int:  # fmt: skip
+    """Build, measure, write, print; the exit status."""
+    build = open_project(project)
+    chosen = _chosen(build, kernels)
+    device = None if build_only else _device()
+    told: list[dict[str, Any]] = []
+    problems: list[Diagnostic] = []
+    for tuned in chosen:
+        for target in _targets(build, arch, device):
+            built, wrong = (_prebuilt(build, tuned, target), []) if prebuilt else _built(build, tuned, target, jobs)
+            problems += wrong
+            if build_only or not built:
+                continue
+            told.append(_tune(build, tuned, target, built, device, budget, again=again))
+    print_diagnostics(problems, build.root)
+    if as_json:
+        print(json.dumps({"tuned": told}, indent=1))
+    else:
+        for one in told:
+            _print(one)
+    sys.stdout.flush()
+    return status_of(problems) or int(any(one["wrong"] or one["left"] for one in told))
+
+
+def _chosen(build: BuildFile, names: tuple[str, ...]) -> list[Tuned]:
+    every = {one.tuned.kernel: one.tuned for one in build.served}
+    wanted = [name for text in names for name in text.split(",") if name] or list(every)
+    if not every:
+        raise UsageError(f"`{build.path.name}` has no `[[tuning]]` of a kernel; `tilec explain E0810` shows one")
+    for name in wanted:
+        if name not in every:
+            raise UsageError(f"no `[[tuning]]` of kernel `{name}` in `{build.path.name}`; there are {', '.join(every)}")
+        if not every[name].shapes:
+            raise UsageError(f"the `[[tuning]]` of `{name}` has no `shapes` to measure at")
+    return [every[name] for name in wanted]
+
+
+def _device() -> Device | str:
+    """The device of this machine, or why there is none: what is recorded already needs none."""
+    try:
+        return device_here(CHILD)
+    except NoDevice as error:
+        return str(error)
+
+
+def _targets(build: BuildFile, arch: str | None, device: Device | str | None) -> tuple[Target, ...]:
+    given = chosen_targets(arch)
+    if isinstance(device, Device):
+        here = Target.parse(device.arch)
+        if given is not None and given != (here,):
+            raise UsageError(
+                f"this machine has {device.name} ({device.arch}); measure other architectures on their own machines"
+            )
+        return (here,)
+    return given or build.targets
+
+
+def _folder(build: BuildFile, tuned: Tuned, fixed: Mapping[str, object]) -> Path:
+    """Where candidates of one schedule are built: artifacts go by their constants alone."""
+    words = "_".join(f"{name}={value}" for name, value in fixed.items()) or "own"
+    return build.root / "artifacts" / "tune" / tuned.kernel / words
+
+
+def _built(
+    build: BuildFile, tuned: Tuned, target: Target, jobs: int
+) -> tuple[list[Built], list[Diagnostic]]:  # fmt: skip
+    """Candidates, built where they are not in the store; what is wrong with those that are not built."""
+    from tilec.project.driver import build_project, check_inside
+    from tilec.project.report import progress
+
+    problems: list[Diagnostic] = []
+    groups: dict[Path, list[KernelEntry]] = {}
+    for _, fixed, entry in _entries(build, tuned, target):
+        groups.setdefault(_folder(build, tuned, fixed), []).append(entry)
+    for folder in groups:
+        check_inside(build.root, folder, {target})
+    with contextlib.closing(open_store()) as store, progress() as show:
+        tools = toolchain(store)
+        for folder, entries in groups.items():
+            result = build_project(
+                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=folder, say=say
+            )  # fmt: skip
+            problems += result.diagnostics
+            for one in result.results:
+                if one.status != "failed":
+                    text = json.dumps(one.planned.request.sources, sort_keys=True)
+                    (folder / target.name / SOURCES).write_text(text, encoding="utf-8")
+    return _prebuilt(build, tuned, target, strict=False), problems
+
+
+def _entries(
+    build: BuildFile, tuned: Tuned, target: Target
+) -> Iterable[tuple[Any, dict[str, int | str | bool], KernelEntry]]:  # fmt: skip
+    """Each candidate for a target, what is fixed of its schedule, and an entry of it alone."""
+    for candidate in tuned.candidates:
+        entry = tuned.entry(candidate, build.declared)
+        if not candidate.is_for(target):
+            continue
+        if entry is None:
+            words = ", ".join(f"{name} = {value}" for name, value in {**candidate.constants, **tuned.constants}.items())
+            raise UsageError(f"no `[[kernel]]` of `{tuned.kernel}` takes {words}")
+        one = as_entry(candidate, entry, tuned.constants, (target,))
+        open_ = [name for name, values in one.constants.items() if len(values) > 1]
+        if open_:
+            raise UsageError(f"the `[[tuning]]` of `{tuned.kernel}` does not say at which `{open_[0]}` to measure: `constants`")
+        yield candidate, tuned.fixed(candidate, build.declared, target), replace(one, budget={})
+
+
+def _prebuilt(build: BuildFile, tuned: Tuned, target: Target, *, strict: bool = True) -> list[Built]:
+    """Candidates that lie built in the project's folder. UsageError where one is missing, if `strict`."""
+    from tilec.project.plan import artifact_name
+
+    found: list[Built] = []
+    for candidate, fixed, entry in _entries(build, tuned, target):
+        folder = _folder(build, tuned, fixed) / target.name
+        path = folder / f"{artifact_name(entry.name, entry.specialisations()[0])}.json"
+        try:
+            manifest, _ = load_artifact(path)
+            sources = parse(read_file(folder / SOURCES, MAX_SOURCES), limit=MAX_SOURCES)
+        except (LaunchError, OSError, ValueError) as error:
+            if strict:
+                raise UsageError(f"`{path}` is not built ({error}); build it with `tilec tune --build-only`") from None
+            continue
+        found.append(Built(candidate, fixed, manifest, path, cast("dict[str, str]", sources)))
+    return found
+
+
+def _tune(
+    build: BuildFile,
+    tuned: Tuned,
+    target: Target,
+    built: list[Built],
+    device: Device | str | None,
+    budget: float,
+    *,
+    again: bool,
+) -> dict[str, Any]:
+    path = table_path(build.kernels, tuned.kernel, target.name)
+    records = _records(path.with_suffix(".jsonl"), device.name if isinstance(device, Device) else "")
+    if again:
+        records.times.clear()
+        records.wrong.clear()
+    shapes = {shape_of(one): " ".join(f"{name}={value}" for name, value in one.items()) for one in tuned.shapes}
+    artifacts, names = {one.cubin: one.path for one in built}, {one.cubin: one.words() for one in built}
+    job = Job(artifacts, names, own_reference(build.kernels, tuned.kernel), shapes)
+    progress = _measure(job, records, device, budget, built)
+    try:
+        table = made(tuned, built, shapes, records)
+    except StepError as error:
+        raise UsageError(f"`cost` of the `[[tuning]]` of `{tuned.kernel}`: {error}") from None
+    data: dict[str, Any] = {
+        "kernel": tuned.kernel, "arch": target.name, "device": records.device, "records": str(path.with_suffix(".jsonl")),
+        "candidates": len(job.artifacts), "checked": progress.checked, "timed": progress.timed, "left": progress.left,
+        "wrong": {one.words(): wrong for one in built if (wrong := records.wrong.get(one.cubin, ""))},
+        "table": None, "chosen": [],
+    }  # fmt: skip
+    if table is not None:
+        try:
+            data["written"] = write_table(path, table)
+        except OSError as error:
+            raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+        data["table"] = str(path)
+        data["words"] = table.words()
+        data["serves"] = [{**one.constants, **one.schedule} for one in table.kept]
+        data["chosen"] = shape_rows(tuned, built, shapes, records, table)
+    return data
+
+
+def _records(path: Path, device: str) -> Records:
+    try:
+        records = read_records(path, device)
+    except (OSError, ValueError) as error:
+        raise CompileError(
+            Diagnostic("E0703", f"`{path}` cannot be read: {error}", hint="move it away, and measure again")
+        ) from None
+    if records.lost:
+        print_line("warning", f"`{path}`: {records.lost} lines are no measurements; they are passed over")
+    return records
+
+
+def _measure(
+    job: Job, records: Records, device: Device | str | None, budget: float, built: list[Built]
+) -> Progress:  # fmt: skip
+    """Measure what is missing. UsageError where something is, and nothing can measure it."""
+    check, shapes = todo(job, records)
+    if not (check or shapes) or not budget:
+        return Progress(left=len(shapes))
+    if not isinstance(device, Device):
+        missing = f"{len(check)} candidates are not checked and {len(shapes)} shapes not measured yet"
+        raise UsageError(
+            f"{missing}, and no GPU can do it here: {device}; `--build-only` builds the candidates for a machine with one"
+        )
+    for one in built:
+        records.describe(one.cubin, one.facts())
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    try:
+        return Session(job, records, device, today, budget, say, CHILD, hears).run()
+    except NoDevice as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise CompileError(Diagnostic("E0702", f"`{records.path}` cannot be written: {error.strerror}")) from None
+
+
+def _print(data: Mapping[str, Any]) -> None:
+    """The table, shape by shape, and what is left to do."""
+    rows = [("shape", "serves", "us", "fastest", "us")]
+    for one in data["chosen"]:
+        same = one["serves"] == one["fastest"]
+        rows.append((
+            one["shape"], one["serves"], f"{one['us']:.2f}", "" if same else one["fastest"],
+            "" if same else f"{one['fastest_us']:.2f}",
+        ))  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in (2, 4) else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    for name, wrong in data["wrong"].items():
+        print(f"wrong: {name}: {wrong}")
+    done = f"{data['kernel']} for {data['arch']}: {data['candidates']} candidates, {data['timed']} shapes measured now"
+    print(done + (f", {data['left']} left: run it again" if data["left"] else ""))
+    if data["table"] is None:
+        print("nothing was measured yet, so there is no table")
+    else:
+        print(f"{data['table']}{'' if data['written'] else ' (as it was)'}: {data['words']}")

@@ -1,0 +1,237 @@
+"""Candidates of one kernel on a device: checked against the kernel's reference and against each other, and timed.
+
+In: artifacts by name, and a reference where the project has one. Out: what is wrong with a candidate, and times at a shape.
+Inputs are random within the contract, never zeros, which take less power; results are filled with what no kernel writes (NaN)
+before each check. At the shapes that are timed, where no reference in NumPy would end, results of all candidates are compared
+element by element with the median over the candidates, at places across the whole tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.artifact import TensorSpec
+from tilec.ir.types import DTYPES
+from tilec.project.launches import Contract, LaunchValuesError, random_tensors, random_values, small_launches
+from tilec.project.trial import NoReference, Written, compared, reference_inputs, reference_results
+from tilec.runtime import TRUSTED, Device, DeviceArray, Kernel, LaunchError, Plan, load
+from tilec.runtime.driver import L2_BYTES
+from tilec.tuning.clock import Starts, timed
+from tilec.tuning.records import Shape, Time
+
+CHECKS: Final = 3
+"""Small launches that each candidate is checked at."""
+TIMES_L2: Final = 3
+"""How much more than the L2 cache the argument sets hold together."""
+MOST_SETS: Final = 32
+BLOCK: Final = (1 << 22) + 7919
+"""Random elements of a type that are made; larger tensors repeat them, each from another place on."""
+PLACES: Final = 64
+PLACE_BYTES: Final = 4096
+POISON: Final = 0xFF
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What one launch is given: tensors by name, their extents and where they lie, scalars, and extents that no shape says."""
+
+    tensors: Mapping[str, DeviceArray]
+    scalars: Mapping[str, float]
+    dims: Mapping[str, int]
+
+    def plan(self, kernel: Kernel) -> Plan:
+        """The launch; LaunchError where the contract does not hold."""
+        vouched = {check.tensor: TRUSTED for check in kernel.manifest.value_checks}
+        return kernel.plan({**self.tensors, **self.scalars}, values=vouched, dims=self.dims)
+
+
+class Bench:
+    """Kernels are loaded once, when they are first asked for."""
+
+    def __init__(self, device: Device, artifacts: Mapping[str, Path], reference: tuple[Path, str] | None) -> None:
+        self.device, self.artifacts, self.reference = device, artifacts, reference
+        self._kernels: dict[str, Kernel] = {}
+        self._blocks: dict[tuple[Any, ...], NDArray[Any]] = {}
+
+    def kernel(self, name: str) -> Kernel:
+        """A candidate on the device."""
+        if name not in self._kernels:
+            self._kernels[name] = load(self.artifacts[name], self.device)
+        return self._kernels[name]
+
+    def problem(self, name: str) -> str:
+        """What is wrong with a candidate at small launches; empty where nothing is, or there is no reference. DriverError where
+        it faults: the device is lost to this process."""
+        kernel = self.kernel(name)
+        contract = Contract.of_manifest(kernel.manifest)
+        if self.reference is None:
+            return ""
+        try:
+            for number, values in enumerate(small_launches(contract, {})[:CHECKS]):
+                wrong = self._compared(kernel, contract, self.reference, values, number)
+                if wrong:
+                    return wrong
+        except (LaunchValuesError, NoReference) as error:
+            return f"it cannot be checked: {error}"
+        return ""
+
+    def _compared(
+        self, kernel: Kernel, contract: Contract, reference: tuple[Path, str], values: dict[str, float], seed: int
+    ) -> str:  # fmt: skip
+        storage = random_tensors(contract, values, seed)
+        integers = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+        shapes = {spec.name: tuple(dim.evaluate(integers) for dim in spec.dims) for spec in contract.tensors}
+        given = {spec.name: self._upload(spec, storage[spec.name], shapes[spec.name]) for spec in contract.tensors}
+        wide = {spec.name: widened(spec, storage[spec.name]).reshape(shapes[spec.name]) for spec in contract.tensors}
+        arguments = Arguments(given, {one.name: values[one.name] for one in contract.scalars}, _open_dims(contract, integers))
+        arguments.plan(kernel).launch()
+        self.device.driver.synchronize(0)
+        outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
+        expected, relative = reference_results(*reference, reference_inputs(contract, wide, values), len(outputs))
+        for spec, truth in zip(outputs, expected, strict=True):
+            found = compared(spec, widened(spec, given[spec.name].to_numpy()), truth, (relative, None))
+            words = _wrong(found)
+            if words:
+                sizes = ", ".join(f"{name} = {value:g}" for name, value in values.items())
+                return f"at {sizes}: {words}"
+        return ""
+
+    def _upload(self, spec: TensorSpec, storage: NDArray[Any], shape: tuple[int, ...]) -> DeviceArray:
+        array = self.device.empty(shape, spec.dtype)
+        if spec.access == "out":
+            array.fill(POISON)
+        elif storage.size:
+            held = np.ascontiguousarray(storage)
+            self.device.driver.copy_to_device(array.pointer, held.ctypes.data, array.nbytes, 0)
+            self.device.driver.synchronize(0)
+        return array
+
+    def times(self, names: Sequence[str], shape: Shape, starts: Starts) -> tuple[dict[str, Time], dict[str, str]]:
+        """Times of candidates at a shape, and what is wrong with some, which are then not timed. LaunchError where the contract
+        does not hold there; DriverError as above."""
+        contract = Contract.of_manifest(self.kernel(names[0]).manifest)
+        sets = self._sets(contract, dict(shape))
+        plans = {name: [arguments.plan(self.kernel(name)) for arguments in sets] for name in names}
+        outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
+        results: dict[str, dict[str, NDArray[Any]]] = {}
+        for name in names:
+            starts(name)
+            for place, spec in enumerate(contract.tensors):
+                if spec.access != "in":
+                    self._fill(contract, spec, sets[0].tensors[spec.name], dict(shape), place)
+            plans[name][0].launch()
+            self.device.driver.synchronize(0)
+            results[name] = {spec.name: self._sampled(spec, sets[0].tensors[spec.name]) for spec in outputs}
+        wrong = differing(outputs, results)
+        left = {name: plans[name] for name in names if name not in wrong}
+        return (timed(self.device.driver, left, starts) if left else {}), wrong
+
+    def _sets(self, contract: Contract, values: dict[str, int]) -> list[Arguments]:
+        """Argument sets that hold more than the L2 cache together."""
+        driver = self.device.driver
+        missing = sorted(contract.names - values.keys() - {one.name for one in contract.scalars})
+        missing = [name for name in missing if not any(name in map(str, spec.strides or ()) for spec in contract.tensors)]
+        if missing:
+            raise LaunchError("E0905", f"`shapes` gives no `{missing[0]}`", required=", ".join(sorted(contract.names)))
+        shapes = {spec.name: tuple(dim.evaluate(values) for dim in spec.dims) for spec in contract.tensors}
+        bytes_ = sum(
+            int(np.prod(shape)) * DTYPES[spec.dtype].bytes for spec in contract.tensors for shape in (shapes[spec.name],)
+        )
+        wanted = TIMES_L2 * driver.device_attribute(self.device.ordinal, L2_BYTES) // max(bytes_, 1) + 2
+        room = max(1, driver.memory()[0] // 2 // max(bytes_, 1))
+        scalars = {one.name: values.get(one.name, 0.5) for one in contract.scalars}
+        found: list[Arguments] = []
+        for number in range(min(MOST_SETS, wanted, room)):
+            tensors = {spec.name: self.device.empty(shapes[spec.name], spec.dtype) for spec in contract.tensors}
+            for place, spec in enumerate(contract.tensors):
+                self._fill(contract, spec, tensors[spec.name], values, place + number * len(tensors))
+            found.append(Arguments(tensors, scalars, _open_dims(contract, values)))
+        driver.synchronize(0)
+        return found
+
+    def _fill(self, contract: Contract, spec: TensorSpec, array: DeviceArray, values: dict[str, int], shift: int) -> None:
+        """Random values, from another place of a block of them for each `shift`; a result is poisoned."""
+        driver = self.device.driver
+        if spec.access == "out":
+            array.fill(POISON)
+            return
+        check = next((one for one in contract.value_checks if one.tensor == spec.name), None)
+        bounds = (check.low.evaluate(values), check.high.evaluate(values), check.distinct) if check else (0, 100, False)
+        item = DTYPES[spec.dtype].bytes
+        count = array.nbytes // item
+        size = count if bounds[2] else min(count, BLOCK)
+        key = (spec.dtype, bounds, size)
+        if key not in self._blocks:
+            self._blocks[key] = np.ascontiguousarray(random_values(np.random.default_rng(0), spec, size, bounds))
+        block = self._blocks[key]
+        begin = 0 if bounds[2] else shift * 1_000_003 % size
+        done = 0
+        while done < count:
+            part = min(size - begin, count - done)
+            driver.copy_to_device(array.pointer + done * item, block.ctypes.data + begin * item, part * item, 0)
+            done, begin = done + part, 0
+
+    def _sampled(self, spec: TensorSpec, array: DeviceArray) -> NDArray[Any]:
+        """Elements at places across a tensor, its end among them."""
+        item = DTYPES[spec.dtype].bytes
+        part = min(PLACE_BYTES // item * item, array.nbytes)
+        places = sorted({(array.nbytes - part) // item * number // (PLACES - 1) * item for number in range(PLACES)})
+        held = np.empty((len(places), part), np.uint8)
+        for row, place in zip(held, places, strict=True):
+            self.device.driver.copy_to_host(row.ctypes.data, array.pointer + place, part, 0)
+        self.device.driver.synchronize(0)
+        return widened(spec, held.reshape(-1))
+
+
+def differing(outputs: Sequence[TensorSpec], results: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, str]:
+    """Candidates whose results are not those of most, and how."""
+    wrong: dict[str, str] = {}
+    for spec in outputs:
+        middle = np.median(np.stack([one[spec.name] for one in results.values()]).astype(np.float64), axis=0)
+        if np.isnan(middle).any():  # some left an element unwritten: compare with those that did not
+            whole = [one[spec.name] for one in results.values() if not np.isnan(one[spec.name].astype(np.float64)).any()]
+            middle = np.median(np.stack(whole).astype(np.float64), axis=0) if whole else middle
+        for name, one in results.items():
+            words = _wrong(compared(spec, one[spec.name], middle, (None, None)))
+            if words:
+                wrong.setdefault(name, f"its result is not that of the others: {words}")
+    return wrong
+
+
+def _wrong(found: Written | str) -> str:
+    """What a comparison found wrong; empty where nothing."""
+    if isinstance(found, str):
+        return found
+    if found.error is None or found.error <= 1:
+        return ""
+    where = ", ".join(map(str, found.worst))
+    return f"`{found.name}[{where}]` is {found.found:g}, not {found.expected:g}"
+
+
+def _open_dims(contract: Contract, values: Mapping[str, int]) -> dict[str, int]:
+    """Extents that no tensor's shape says."""
+    said = {name for spec in contract.tensors for dim in spec.dims for name in dim.symbols() if dim.op == "sym"}
+    scalars = {one.name for one in contract.scalars}
+    strides = {name for spec in contract.tensors for stride in spec.strides or () for name in stride.symbols()}
+    return {name: value for name, value in values.items() if name in contract.names and name not in said | scalars | strides}
+
+
+def widened(spec: TensorSpec, storage: NDArray[Any]) -> NDArray[Any]:
+    """Values of storage in a dtype that NumPy has; ValueError for one of 8 bits, which it has not."""
+    if spec.dtype == "bf16":
+        return (storage.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if spec.dtype == "f16":
+        return storage.view(np.float16).astype(np.float32)
+    if spec.dtype.startswith("f8"):
+        raise NoReference(f"NumPy has no {spec.dtype}")
+    names = {"f32": "float32", "bool": "bool"}
+    kind = names.get(
+        spec.dtype, spec.dtype.replace("u", "uint", 1) if spec.dtype.startswith("u") else spec.dtype.replace("i", "int", 1)
+    )
+    return storage.view(np.dtype(kind))

@@ -1,0 +1,109 @@
+"""The process that runs candidates: a wrong one may hang it or lose its device, and then it alone ends.
+
+It says what device it has, reads one line of JSON that says what to do, and answers in lines of JSON as it goes:
+
+    {"device": "NVIDIA H200", "driver": "580.159", "arch": "sm_90a", "multiprocessors": 132}     or {"failed": "..."}
+    {"artifacts": {"NAME": "PATH"}, "reference": ["FILE", "FUNCTION"], "check": ["NAME"], "time": [[SHAPE, ["NAME"]]]}
+    {"at": "NAME"}   before a candidate runs something for the first time; an empty name where all have run
+    {"checked": "NAME", "wrong": ""}
+    {"shape": SHAPE, "us": {"NAME": [54.1, 53.9, 54.6]}, "wrong": {"NAME": "..."}}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tilec.runtime import Device, Driver, DriverError, LaunchError
+from tilec.tuning.bench import Bench
+from tilec.tuning.records import Shape
+
+LOST: Final = 70
+"""Status of a process whose device is lost."""
+VERSION: Final = Path("/proc/driver/nvidia/version")
+Say = Callable[[dict[str, Any]], None]
+
+
+def greet(say: Say, driver: Driver | None = None) -> Device | None:
+    """Open the device and say which it is."""
+    try:
+        device = Device(driver)
+    except LaunchError as error:
+        say({"failed": str(error)})
+        return None
+    say(
+        {
+            "device": device.name,
+            "driver": driver_version(),
+            "arch": device.architecture,
+            "multiprocessors": device.multiprocessors,
+        }
+    )
+    return device
+
+
+def work(job: dict[str, Any], device: Device, say: Say) -> None:
+    """Check and time what a job says. DriverError after which the device is lost."""
+    reference = job["reference"]
+    artifacts = {name: Path(path) for name, path in job["artifacts"].items()}
+    bench = Bench(device, artifacts, (Path(reference[0]), reference[1]) if reference else None)
+    out: set[str] = set()
+    for name in job["check"]:
+        say({"at": name})
+        try:
+            wrong = bench.problem(name)
+        except DriverError:
+            raise
+        except LaunchError as error:
+            wrong = str(error)
+        out |= {name} if wrong else set()
+        say({"checked": name, "wrong": wrong})
+    for pairs, names in job["time"]:
+        shape: Shape = tuple((str(name), int(value)) for name, value in pairs)
+        left = [name for name in names if name not in out]
+        try:
+            times, differ = bench.times(left, shape, lambda name: say({"at": name})) if left else ({}, {})
+        except DriverError:
+            raise
+        except LaunchError as error:
+            say({"shape": pairs, "us": {}, "wrong": {}, "refused": str(error)})
+        else:
+            out |= differ.keys()
+            say({"shape": pairs, "us": times, "wrong": differ})
+
+
+def driver_version() -> str:
+    """Of the kernel module, such as 580.159.03; empty where it cannot be told."""
+    try:
+        found = re.search(r"Kernel Module\s.*?(\d+\.\d+(?:\.\d+)?)", VERSION.read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def main() -> int:
+    """Greet, read, work; the exit status."""
+
+    def say(line: dict[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
+
+    device = greet(say)
+    if device is None:
+        return 1
+    text = sys.stdin.readline()
+    if not text:
+        return 0
+    try:
+        work(json.loads(text), device, say)
+    except DriverError as error:
+        say({"lost": str(error)})
+        return LOST
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

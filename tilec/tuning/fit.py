@@ -1,0 +1,140 @@
+"""Which few of many measured candidates to ship, and what a launch of each costs: times at shapes in, weights of a cost out.
+
+The cost of a candidate is `start` and its terms (expressions over extents, such as turns of the blocks times depth), each times
+a weight. Weights are fitted to the measured times, relative errors squared, none below zero; where few shapes were measured
+they are drawn toward those that all candidates share, whose terms say already how large their tiles are. How strongly, and how
+many candidates are kept, is what has the least regret on shapes that were held out, one after the other. The regret of a shape
+is how much longer the candidate that the cost picks takes there than the fastest of all candidates, as a part of the latter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+PULLS: Final = (0.01, 1.0, 3.0, 10.0, 100.0)
+"""How strongly weights are drawn toward the shared ones, in units of the errors of one measured shape each."""
+ENOUGH: Final = 0.001
+"""Regret, in the mean over the shapes, that another artifact is not worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Candidates by number: `times` in microseconds and values of the `terms` (the first is 1), `[candidate, shape]` and
+    `[candidate, shape, term]`. Of candidates in one of the groups `alike` at most one can be kept."""
+
+    times: Array
+    terms: Array
+    alike: Sequence[object]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """`kept` candidates and the `weights` of each; regret on the shapes themselves and on held-out ones, mean and worst. The
+    latter are None where there are too few shapes."""
+
+    kept: tuple[int, ...]
+    weights: tuple[tuple[float, ...], ...]
+    regret: tuple[float, float]
+    held_out: tuple[float, float] | None
+
+
+def fit(measured: Measured, keep: int) -> Fit:
+    """The best of at most `keep` candidates; ValueError where nothing was measured."""
+    if not measured.times.size:
+        raise ValueError("no candidate was measured at all of the shapes")
+    best = measured.times.min(axis=0)
+    order = _order(measured, keep, best)
+    shapes = measured.times.shape[1]
+    tried: list[tuple[float, int, float]] = []
+    for count in range(1, len(order) + 1):
+        for pull in PULLS if shapes > 2 and count > 1 else PULLS[-1:]:
+            regrets = _held_out(measured, order[:count], pull, best) if shapes > 2 else [_least(measured, order[:count], best)]
+            tried.append((statistics.fmean(regrets), count, pull))
+    least = min(regret for regret, _, _ in tried)
+    _, count, pull = min((one for one in tried if one[0] <= least + ENOUGH), key=lambda one: (one[1], one[0]))
+    kept = order[:count]
+    weights = _weights(measured, kept, pull, range(shapes))
+    own = _regrets(measured, kept, weights, range(shapes), best)
+    held = _held_out(measured, kept, pull, best) if shapes > 2 else None
+    return Fit(
+        tuple(kept), tuple(tuple(map(float, row)) for row in weights), (statistics.fmean(own), max(own)),
+        None if held is None else (statistics.fmean(held), max(held)),
+    )  # fmt: skip
+
+
+def _order(measured: Measured, keep: int, best: Array) -> list[int]:
+    """Candidates, each the one with which those before it leave least regret."""
+    chosen: list[int] = []
+    current = np.full_like(best, np.inf)
+    while len(chosen) < keep:
+        taken = {measured.alike[one] for one in chosen}
+        left = [one for one in range(len(measured.times)) if one not in chosen and measured.alike[one] not in taken]
+        if not left:
+            break
+        regrets = [float(np.mean(np.minimum(current, measured.times[one]) / best)) for one in left]
+        if chosen and float(np.mean(current / best)) - min(regrets) <= 0:
+            break
+        chosen.append(left[int(np.argmin(regrets))])
+        current = np.minimum(current, measured.times[chosen[-1]])
+    return chosen
+
+
+def _least(measured: Measured, kept: Sequence[int], best: Array) -> float:
+    """What even the right choice among `kept` regrets."""
+    times: Array = measured.times[list(kept)]
+    ratios: Array = np.min(times, axis=0) / best
+    return float(ratios.mean()) - 1
+
+
+def _weights(measured: Measured, kept: Sequence[int], pull: float, shapes: Sequence[int]) -> Array:
+    """Weights of each of `kept`, fitted to these shapes."""
+    rows = {one: measured.terms[one][list(shapes)] / measured.times[one][list(shapes), None] for one in kept}
+    together = np.concatenate([rows[one] for one in kept])
+    shared = _solve(together, np.ones(len(together)))
+    found: list[Array] = []
+    for one in kept:
+        scale = np.sqrt(np.mean(rows[one] ** 2, axis=0) * pull)
+        stacked = np.concatenate([rows[one], np.diag(scale)])
+        found.append(_solve(stacked, np.concatenate([np.ones(len(rows[one])), scale * shared])))
+    return np.array(found)
+
+
+def _solve(matrix: Array, wanted: Array) -> Array:
+    """The least squares with no weight below zero: the best of those in which some are zero and the others free."""
+    count = matrix.shape[1]
+    size = np.sqrt(np.sum(matrix**2, axis=0))
+    scaled = matrix / np.where(size > 0, size, 1)
+    best, least = np.zeros(count), float(np.sum(wanted**2))
+    for number in range(1, count + 1):
+        for some in map(list, itertools.combinations(range(count), number)):
+            part = np.linalg.lstsq(scaled[:, some], wanted, rcond=None)[0]
+            error = float(np.sum((scaled[:, some] @ part - wanted) ** 2))
+            if (part >= 0).all() and error < least:
+                best, least = np.zeros(count), error
+                best[some] = part
+    return best / np.where(size > 0, size, 1)
+
+
+def _regrets(measured: Measured, kept: Sequence[int], weights: Array, shapes: Sequence[int], best: Array) -> list[float]:
+    found: list[float] = []
+    for shape in shapes:
+        costs = [float(measured.terms[one][shape] @ row) for one, row in zip(kept, weights, strict=True)]
+        found.append(float(measured.times[kept[int(np.argmin(costs))]][shape] / best[shape]) - 1)
+    return found
+
+
+def _held_out(measured: Measured, kept: Sequence[int], pull: float, best: Array) -> list[float]:
+    """The regret of each shape, where the weights know all others only."""
+    found: list[float] = []
+    for shape in range(len(best)):
+        others = [one for one in range(len(best)) if one != shape]
+        found += _regrets(measured, kept, _weights(measured, kept, pull, others), [shape], best)
+    return found

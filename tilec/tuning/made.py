@@ -1,0 +1,148 @@
+"""The table of what was measured: records and artifacts of candidates in, the few that serve and their costs out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tilec.artifact import Manifest
+from tilec.cache import write_atomically
+from tilec.project.tuned import AT_ONCE, Candidate, Tuned, at_once, cost_text, weight_names
+from tilec.step.expressions import parse
+from tilec.tuning.fit import Measured, fit
+from tilec.tuning.records import Records, Shape
+from tilec.tuning.table import Kept, Table
+
+CODE_MAKERS: Final = ("tilec", "torch-mlir", "llvmlite", "nvidia-nvjitlink")
+"""What of a manifest's toolchain decides the machine code; the rest proves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate as it was built: what is fixed of its schedule, its manifest and where that lies, and the sources by path."""
+
+    candidate: Candidate
+    fixed: Mapping[str, int | str | bool]
+    manifest: Manifest
+    path: Path
+    sources: Mapping[str, str]
+
+    @property
+    def cubin(self) -> str:
+        """The digest it goes by."""
+        return self.manifest.digests["cubin"]
+
+    def words(self) -> str:
+        """For a person."""
+        return " ".join(f"{name}={value}" for name, value in {**self.candidate.constants, **self.fixed}.items())
+
+    def facts(self) -> dict[str, Any]:
+        """What the records say of it."""
+        return {
+            "constants": dict(self.manifest.constants), "schedule": dict(self.fixed), "source": self.manifest.digests["source"],
+            "toolchain": makers(self.manifest),
+        }  # fmt: skip
+
+
+def makers(manifest: Manifest) -> dict[str, str]:
+    """The part of a manifest's toolchain that decides machine code."""
+    return {name: text for name, text in manifest.toolchain.items() if name in CODE_MAKERS}
+
+
+def features(tuned: Tuned, built: Built, shape: Shape, multiprocessors: int) -> list[float]:
+    """1, and the value of each term of the cost."""
+    values: dict[str, Any] = {**built.candidate.constants, **built.candidate.numbers}
+    values[AT_ONCE] = at_once(built.candidate, built.fixed, multiprocessors)
+    launch = dict(shape)
+    for spec in built.manifest.tensors:
+        for axis, dim in enumerate(spec.dims):
+            values[f"{spec.name}[{axis}]"] = dim.evaluate(launch)
+    return [1.0, *(float(parse(text).value(values)) for text in tuned.terms.values())]
+
+
+def made(
+    tuned: Tuned, built: Sequence[Built], shapes: Iterable[Shape], records: Records
+) -> Table | None:  # fmt: skip
+    """The table, None where no shape was measured with a candidate that is right. StepError where the cost has no value."""
+    whole = [one for one in built if not records.wrong.get(one.cubin, "unchecked")]
+    whole, known = _together(whole, {shape: records.times.get(shape, {}).keys() for shape in shapes})
+    place = records.last
+    if not known or not whole or place is None:
+        return None
+    multiprocessors = place.multiprocessors
+    times = [[records.times[shape][one.cubin][0] for shape in known] for one in whole]
+    terms = [[features(tuned, one, shape, multiprocessors) for shape in known] for one in whole]
+    alike = [repr(sorted(one.candidate.constants.items())) for one in whole]
+    found = fit(Measured(np.array(times), np.array(terms), alike), tuned.keep)
+    names = weight_names(tuned.terms)
+    kept: list[Kept] = []
+    for number, weights in zip(found.kept, found.weights, strict=True):
+        one = whole[number]
+        numbers = {name: float(f"{weight:.6g}") for name, weight in zip(names, weights, strict=True)}
+        if any(AT_ONCE in text for text in tuned.terms.values()):
+            numbers[AT_ONCE] = at_once(one.candidate, one.fixed, multiprocessors)
+        kept.append(Kept(dict(one.candidate.constants), dict(one.fixed), numbers, {one.path.stem: one.cubin}))
+    dates = sorted(records.dates)
+    first = whole[0].manifest
+    return Table(
+        tuned.kernel, first.arch, records.device, place.driver, (dates[0], dates[-1]), dict(whole[0].sources), makers(first),
+        cost_text(tuned.terms), tuple(kept), len(known), len(whole), found.regret, found.held_out,
+    )  # fmt: skip
+
+
+def _together(
+    built: Sequence[Built], measured: Mapping[Shape, Collection[str]]
+) -> tuple[list[Built], list[Shape]]:  # fmt: skip
+    """Candidates, and shapes at which each of them was measured: at half of all that some was at least; candidates that were
+    measured at too few for that are left out."""
+    left = list(built)
+    while True:
+        some = [shape for shape, names in measured.items() if any(one.cubin in names for one in left)]
+        common = [shape for shape in some if all(one.cubin in measured[shape] for one in left)]
+        if 2 * len(common) >= len(some):
+            return left, common
+        left.remove(min(left, key=lambda one: sum(one.cubin in measured[shape] for shape in some)))
+
+
+def write_table(path: Path, table: Table) -> bool:
+    """Write a table where it is another than the one there; whether it was written. OSError."""
+    text = (json.dumps(table.to_json(), indent=1, ensure_ascii=False) + "\n").encode()
+    if path.is_file() and path.read_bytes() == text:
+        return False
+    write_atomically(path, text)
+    return True
+
+
+def shape_rows(
+    tuned: Tuned, built: Sequence[Built], shapes: Mapping[Shape, str], records: Records, table: Table
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What the table chooses at each measured shape, beside the fastest: for a person, and for `--json`."""
+    by_cubin = {one.cubin: one for one in built}
+    serving = [(by_cubin[cubin], kept) for kept in table.kept for cubin in kept.cubins.values()]
+    names = weight_names(tuned.terms)
+    multiprocessors = records.last.multiprocessors if records.last else 1
+    rows: list[dict[str, Any]] = []
+    for shape, words in shapes.items():
+        times = {cubin: time for cubin, time in records.times.get(shape, {}).items() if cubin in by_cubin}
+        if not times:
+            continue
+        costs = [
+            sum(
+                kept.numbers[name] * value
+                for name, value in zip(names, features(tuned, one, shape, multiprocessors), strict=True)
+            )
+            for one, kept in serving
+        ]
+        picked = serving[costs.index(min(costs))][0]
+        fastest = min(times, key=lambda cubin: times[cubin][0])
+        if picked.cubin in times:
+            rows.append({
+                "shape": words, "serves": picked.words(), "us": times[picked.cubin][0],
+                "fastest": by_cubin[fastest].words(), "fastest_us": times[fastest][0],
+            })  # fmt: skip
+    return rows

@@ -1,0 +1,155 @@
+"""What was measured: lines of JSON, appended as they come, so that a run that ends early loses nothing.
+
+    {"candidate": "CUBIN", "constants": {...}, "schedule": {...}, "source": "...", "toolchain": {...}}
+    {"checked": "CUBIN", "wrong": "", "device": "NVIDIA H200", "driver": "580.159", "multiprocessors": 132, "date": "..."}
+    {"shape": {"M": 512, "N": 2560, "K": 9728}, "us": {"CUBIN": [54.1, 53.9, 54.6]}, "device": ..., ...}
+
+A candidate goes by the sha256 of its machine code: another kernel, schedule, compiler or toolchain that makes the same code is
+the same candidate, and one that makes other code is not measured yet. Times are microseconds of a launch: median, and the 10th
+and 90th percentile of the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from tilec.limits import read_file
+from tilec.strict_json import parse
+
+MAX_RECORDS: Final = 64 << 20
+MAX_LINE: Final = 1 << 18
+Shape = tuple[tuple[str, int], ...]
+"""Launch values by name, in the order of the names."""
+Time = tuple[float, float, float]
+
+
+def shape_of(values: Mapping[str, int]) -> Shape:
+    """A shape as a key."""
+    return tuple(sorted(values.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and when something was measured: name of the device and its multiprocessors, version of its driver, day."""
+
+    device: str
+    driver: str
+    multiprocessors: int
+    date: str
+
+
+@dataclass(slots=True)
+class Records:
+    """What the file at `path` says of one device: what is wrong with checked candidates (empty: nothing) and times at shapes,
+    by digest of the machine code. `lost` lines were none of ours. `last` is where something was timed last, `dates` are all the
+    days."""
+
+    path: Path
+    device: str
+    last: Place | None = None
+    wrong: dict[str, str] = field(default_factory=dict[str, str])
+    times: dict[Shape, dict[str, Time]] = field(default_factory=dict[Shape, dict[str, Time]])
+    described: set[str] = field(default_factory=set[str])
+    dates: set[str] = field(default_factory=set[str])
+    lost: int = 0
+
+    def describe(self, cubin: str, facts: Mapping[str, Any]) -> None:
+        """Say once what a candidate is."""
+        if cubin not in self.described:
+            self.described.add(cubin)
+            self._append({"candidate": cubin, **facts})
+
+    def checked(self, cubin: str, wrong: str, place: Place) -> None:
+        """Keep a verdict."""
+        self.wrong[cubin] = wrong
+        self._append({"checked": cubin, "wrong": wrong[:500], **asdict(place)})
+
+    def timed(self, shape: Shape, times: Mapping[str, Time], place: Place) -> None:
+        """Keep the times of candidates at a shape."""
+        self.times.setdefault(shape, {}).update(times)
+        self.note(place)
+        rounded = {cubin: [float(f"{value:.6g}") for value in time] for cubin, time in times.items()}
+        self._append({"shape": dict(shape), "us": rounded, **asdict(place)})
+
+    def note(self, place: Place) -> None:
+        """Remember where something was timed."""
+        self.last = place
+        self.dates.add(place.date)
+
+    def _append(self, line: Mapping[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n"
+        with open(self.path, "ab") as file:
+            if file.tell() and not _ends(self.path):  # what a killed run left of its last line
+                text = "\n" + text
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _ends(path: Path) -> bool:
+    with open(path, "rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def read_records(path: Path, device: str = "") -> Records:
+    """The records of a device, or of the one that was measured last where none is named; none where there is no file. OSError
+    where it cannot be read, ValueError where it is too large."""
+    try:
+        data = read_file(path, MAX_RECORDS)
+    except FileNotFoundError:
+        return Records(path, device)
+    if len(data) > MAX_RECORDS:
+        raise ValueError(f"it has more than {MAX_RECORDS} bytes")
+    lines: list[dict[str, Any]] = []
+    lost = 0
+    for text in data.split(b"\n"):
+        if text.strip():
+            try:
+                lines.append(_line(parse(text, limit=MAX_LINE)))
+            except ValueError:
+                lost += 1
+    measured_on = [line["device"] for line in lines if "us" in line]
+    found = Records(path, device or (measured_on[-1] if measured_on else ""), lost=lost)
+    for line in lines:
+        if "candidate" in line:
+            found.described.add(line["candidate"])
+        elif line["device"] == found.device and "checked" in line:
+            found.wrong[line["checked"]] = line["wrong"]
+        elif line["device"] == found.device:
+            found.times.setdefault(shape_of(line["shape"]), {}).update(line["us"])
+            found.note(Place(found.device, line["driver"], line["multiprocessors"], line["date"]))
+    return found
+
+
+def _line(data: Any) -> dict[str, Any]:
+    """A line of one of the three kinds; ValueError for another."""
+    line: dict[str, Any] = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    if type(line.get("candidate")) is str:
+        return line
+    if (
+        any(type(line.get(name)) is not str for name in ("device", "driver", "date"))
+        or type(line.get("multiprocessors")) is not int
+    ):
+        raise ValueError("no place")
+    if type(line.get("checked")) is str and type(line.get("wrong")) is str:
+        return line
+    shape, times = line.get("shape"), line.get("us")
+    if not isinstance(shape, dict) or not isinstance(times, dict):
+        raise ValueError("no shape")
+    if any(type(value) is not int for value in cast("dict[str, Any]", shape).values()):
+        raise ValueError("no shape")
+    return line | {"us": {name: _time(time) for name, time in cast("dict[str, Any]", times).items()}}
+
+
+def _time(data: Any) -> Time:
+    values: Sequence[Any] = cast("list[Any]", data) if isinstance(data, list) else ()
+    if len(values) != 3 or not all(type(value) in (int, float) and 0 < value < 1e12 for value in values):
+        raise ValueError("no time")
+    return float(values[0]), float(values[1]), float(values[2])

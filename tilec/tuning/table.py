@@ -1,0 +1,151 @@
+"""The table that `tilec tune` leaves for the build: which candidates serve, what a launch costs, and whence it is known.
+
+One file for a kernel and an architecture, in the folder `tuning` beside the kernels: `matmul-sm_90a.json`, and the measurements
+it was made of in `matmul-sm_90a.jsonl` (`records`). It is read with every build file, so reading it is cheap, and what it says
+is held against what it was made of: a table of other sources or another toolchain is stale, and the build goes without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, cast
+
+from tilec.limits import read_file
+from tilec.strict_json import parse
+
+FORMAT: Final = 1
+FOLDER: Final = "tuning"
+MAX_TABLE: Final = 1 << 20
+MAX_KEPT: Final = 100
+Value = int | float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A candidate that serves: its constants, what is fixed of its schedule, the numbers of its cost, and the digests of its
+    machine code by artifact."""
+
+    constants: Mapping[str, Value]
+    schedule: Mapping[str, Value]
+    numbers: Mapping[str, float]
+    cubins: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`cost` is over extents, constants and numbers of `kept`. `sources` are sha256 of files relative to the project,
+    `toolchain` what the manifests say of it. `regret` and `held_out` are a mean and a worst, as parts (`tilec.tuning.fit`)."""
+
+    kernel: str
+    arch: str
+    device: str
+    driver: str
+    dates: tuple[str, str]
+    sources: Mapping[str, str]
+    toolchain: Mapping[str, str]
+    cost: str
+    kept: tuple[Kept, ...]
+    shapes: int
+    candidates: int
+    regret: tuple[float, float]
+    held_out: tuple[float, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"format": FORMAT, **asdict(self)}
+
+    def words(self) -> str:
+        """Whence it is known, in a line."""
+        first, last = self.dates
+        when = first if first == last else f"{first} to {last}"
+        mean, worst = (100 * part for part in self.held_out or self.regret)
+        kind = "A held-out shape" if self.held_out else "A shape"
+        return (
+            f"{self.candidates} candidates at {self.shapes} shapes on {self.device}, driver {self.driver or '?'}, {when}. "
+            f"{kind} takes {mean:.1f} % longer than at its fastest, at worst {worst:.0f} %"
+        )
+
+
+def table_path(kernels: Path, kernel: str, arch: str) -> Path:
+    """Where the table of a kernel lies; its records are beside it, as `.jsonl`."""
+    return kernels / FOLDER / f"{kernel}-{arch}.json"
+
+
+def read_table(path: Path) -> Table | None:
+    """A table, None where there is no file; ValueError, in words that follow its name, where it is none."""
+    try:
+        data = parse(read_file(path, MAX_TABLE), limit=MAX_TABLE)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+    if not isinstance(data, dict) or cast("dict[str, Any]", data).get("format") != FORMAT:
+        raise ValueError(f"is no table of format {FORMAT}")
+    try:
+        return _table(cast("dict[str, Any]", data))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ValueError("is not what `tilec tune` writes") from None
+
+
+def _table(data: dict[str, Any]) -> Table:
+    kept = tuple(
+        Kept(
+            _values(one["constants"], (int, float, bool, str)), _values(one["schedule"], (int, bool, str)),
+            _values(one["numbers"], (int, float)), _values(one["cubins"], (str,)),
+        )
+        for one in data["kept"]
+    )  # fmt: skip
+    texts = [data[name] for name in ("kernel", "arch", "device", "driver", "cost")]
+    counts = (data["shapes"], data["candidates"])
+    if not all(type(text) is str and len(text) <= 500 for text in texts) or not all(type(one) is int for one in counts):
+        raise TypeError
+    if not 0 < len(kept) <= MAX_KEPT:
+        raise TypeError
+    kernel, arch, device, driver, cost = texts
+    held = data["held_out"]
+    return Table(
+        kernel, arch, device, driver, _pair(data["dates"], str), _values(data["sources"], (str,)),
+        _values(data["toolchain"], (str,)), cost, kept, *counts, _pair(data["regret"], float),
+        None if held is None else _pair(held, float),
+    )  # fmt: skip
+
+
+def _values(data: Any, kinds: tuple[type, ...]) -> dict[str, Any]:
+    if not isinstance(data, dict) or any(type(value) not in kinds for value in cast("dict[Any, Any]", data).values()):
+        raise TypeError
+    return cast("dict[str, Any]", data)
+
+
+def _pair(data: Any, kind: type) -> Any:
+    first, second = data
+    if type(first) is not kind or type(second) is not kind:
+        raise TypeError
+    return first, second
+
+
+def stale(table: Table, root: Path) -> str:
+    """Why a table does not hold for the sources in `root` and what is installed, as words behind `because`; empty where it
+    does. What is not installed says nothing: a machine may read tables and build nothing."""
+    if not table.sources:
+        return "it names no sources"
+    for name, digest in table.sources.items():
+        path = PurePosixPath(name)
+        inside = not path.is_absolute() and ".." not in path.parts
+        try:
+            same = inside and hashlib.sha256(read_file(root / path, MAX_TABLE)).hexdigest() == digest
+        except (OSError, ValueError):
+            same = False
+        if not same:
+            return f"`{name}` is not what was measured"
+    for name, text in table.toolchain.items():
+        try:
+            version = importlib.metadata.version(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            continue
+        if version != text.split(" ")[0]:
+            return f"it was measured with {name} {text.split(' ')[0]:.40}, and {version} is installed"
+    return ""
