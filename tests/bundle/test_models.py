@@ -246,7 +246,7 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
         "decode_attention",
         "decode_merge",
     }
-    assert all("-B=1-" not in name for name in batches)
+    assert {name.partition("-")[0] for name in batches if "-B=1-" in name} == {"matvec_add", "matvec_silu_mul"}
 
 
 def test_every_code_has_its_page() -> None:
