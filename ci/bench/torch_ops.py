@@ -354,13 +354,8 @@ def measured(torch: Any) -> dict[str, Any]:
         times = overheads(torch, ops)
     except Exception:
         times, failed["times"] = {}, traceback.format_exc()
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "checks": checks,
-        "failed": failed,
-        "microseconds": times,
-    }
+    versions = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+    return versions | {"checks": checks, "failed": failed, "microseconds": times}
 
 
 def table(found: dict[str, Any]) -> str:

@@ -84,11 +84,7 @@ def with_buffer(name: str, **changes: Any) -> Mutation:
 
 
 def without(name: str) -> Mutation:
-    def mutate(graph: StepGraph, memory: MemoryPlan) -> tuple[StepGraph, MemoryPlan]:
-        graph.ops = [op for op in graph.ops if op.name != name]
-        return graph, memory
-
-    return mutate
+    return lambda graph, memory: (replace(graph, ops=[op for op in graph.ops if op.name != name]), memory)
 
 
 def swapped(first: str, second: str) -> Mutation:

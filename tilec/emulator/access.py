@@ -94,9 +94,8 @@ def locate(
         if early.any():
             at = int(np.flatnonzero(early)[0])
             text = "global memory before griddepcontrol.wait, while the launch before may still run"
-            machine.faults.add(
-                "dependency", text, instruction, int(found.lanes[at]), index=int(found.index[at]), count=int(early.sum())
-            )
+            lane, place = int(found.lanes[at]), int(found.index[at])
+            machine.faults.add("dependency", text, instruction, lane, index=place, count=int(early.sum()))
     return found
 
 
