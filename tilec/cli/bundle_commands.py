@@ -107,12 +107,12 @@ def _chosen_models(build: BuildFile, names: tuple[str, ...]) -> tuple[str, ...]:
 def needed_entries(world: World) -> tuple[KernelEntry, ...]:
     """One entry per specialisation and schedule that a model uses, with the options and budget of its entry."""
     found = {
-        (use.artifact, use.entry.schedule, use.entry.only): replace(
+        (use.artifact, repr(use.entry.schedule), repr(use.entry.only)): replace(
             use.entry, constants={k: (v,) for k, v in use.constants.items()}
         )
         for use in world.uses
     }
-    return tuple(found[key] for key in sorted(found, key=repr))
+    return tuple(found[key] for key in sorted(found))
 
 
 def list_command(path: str, digest: str | None, trust: str | None, *, as_json: bool) -> int:
