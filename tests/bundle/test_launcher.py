@@ -38,8 +38,8 @@ def compiled(*arguments: str | Path) -> None:
 
 def odd() -> dict[str, Any]:
     """A kernel with every kind of clause and of argument."""
-    table = {"name": "table", "access": "in", "dtype": "bf16", "dims": ["V", "D"], "strides": ["S", 1], "align": 8}
-    out = {"name": "int", "access": "inout", "dtype": "f16", "dims": ["N", 2, "D"], "strides": ["R", "D", 1], "align": 32}
+    table = prebuilt.tensor("table", "in", "bf16", "V", "D") | {"strides": ["S", 1], "align": 8}
+    out = prebuilt.tensor("int", "inout", "f16", "N", 2, "D") | {"strides": ["R", "D", 1], "align": 32}
     byte = prebuilt.tensor("kernels", "in", "u8", ["+", ["*", 2, "N"], 1])
     tensors = [prebuilt.tensor("ids", "in", "i32", "N"), table, out, byte]
     kinds = {

@@ -154,7 +154,7 @@ BAD: list[tuple[str, Callable[[Path], object], list[str], dict[str, Any], int, s
     ("no bundle", lambda m: None, [], {"--bundle": "/nowhere"}, 4, "cannot be read"),
     ("a bundle of text", lambda m: (m / "b").write_text("x" * 4096), [], {"--bundle": "b"}, 4, "is not a bundle"),
     ("an empty bundle", lambda m: (m / "b").write_text(""), [], {"--bundle": "b"}, 4, "is not a bundle"),
-    ("a wider model", lambda m: configure(m, hidden_size=2048), [], {}, 4, "has no kernel for `embedding`"),
+    ("a wider model", lambda m: configure(m, hidden_size=2048), [], {}, 4, "has no kernel for `embedding_scaled`"),
     ("an empty prompt", lambda m: None, ["--raw-prompt"], {"--prompt": ""}, 2, "the prompt is empty"),
     ("a long prompt", lambda m: None, ["--max-seq-len", "4"], {}, 2, "do not fit max-seq-len 4"),
     ("no template", lambda m: (m / "chat_template.jinja").unlink(), [], {}, 2, "no chat template"),

@@ -155,7 +155,7 @@ class Campaign:
         self, real: bool, store: Path, last_word: str = "", before: Callable[[], None] | None = None
     ) -> subprocess.Popen[str]:  # fmt: skip
         """A build in a session of its own, as far as its own first line."""
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(store)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(store), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             self.command(real), cwd=self.roots[real], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True, preexec_fn=heeding_signals(before),
