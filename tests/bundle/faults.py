@@ -47,8 +47,8 @@ class Count:
 
 
 def environment(store: Path) -> dict[str, str]:
-    """Of a build that uses this store and finds the project's packages. It leaves no bytecode: Python does not notice where files
-    end early, and what it had written of a module would be read by others."""
+    """Of a build that uses this store and finds the project's packages. It leaves no bytecode: Python does not notice where
+    files end early, and what it had written of a module would be read by others."""
     return os.environ | {"TILEC_CACHE_DIR": str(store), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
