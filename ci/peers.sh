@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the programs of others that tests speak to on the loopback (`ci/apt-packages.txt`), none of them as a service.
+# Install the programs of others that tests run or speak to on the loopback (`ci/apt-packages.txt`), none of them as a service.
 # Run: bash ci/peers.sh FOLDER. Debian's registry, whose package starts one, is unpacked to FOLDER/usr/bin instead.
 # What cannot be installed is said; the tests that need it skip, or fail where CI=true.
 set -uo pipefail
@@ -8,7 +8,7 @@ folder=$1
 
 apt() { DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 timeout 600 apt-get -qq "$@" > /dev/null; }
 present() {
-    command -v redis-server && command -v nginx && command -v skopeo &&
+    command -v cc && command -v redis-server && command -v nginx && command -v skopeo &&
         { command -v docker-registry || [ -x "$folder/usr/bin/docker-registry" ]; }
 }
 
@@ -18,5 +18,5 @@ if ! present > /dev/null && command -v apt-get > /dev/null && [ "$(id -u)" = 0 ]
         apt-get -qq install -y --no-install-recommends > /dev/null
     (cd "$folder" && apt download docker-registry && dpkg-deb -x docker-registry_*.deb .)
 fi
-present > /dev/null || echo "not all of redis-server, nginx, skopeo and docker-registry could be installed" >&2
+present > /dev/null || echo "not all of cc, redis-server, nginx, skopeo and docker-registry could be installed" >&2
 exit 0
