@@ -157,7 +157,9 @@ def k(a: In[bf16, 64, K], b: In[bf16, 64, K], out: Out[bf16, B, 64, 64]):
     acc = zeros((64, 64), f32)
     for j in range(cdiv(K, 64)):
         acc = mma(load(a, (0, j), shape=(64, 64), pad=0), load(b, (0, j), shape=(64, 64), pad=0).T, acc)
-    store(out, (bid(0), 0, 0), reshape(astype(acc * NUMBER, bf16), (1, 64, 64)))
+    for i in range(3):
+        acc = acc + NUMBER
+    store(out, (bid(0), 0, 0), reshape(astype(acc, bf16), (1, 64, 64)))
 '''
 
 
@@ -169,12 +171,15 @@ def test_blocks_of_two_axes_take_one_tile_each(tmp_path: Path) -> None:
     assert refused.value.diagnostics[0].code == "E0809"
 
 
-def test_what_the_text_calls_the_number_of_blocks_is_that_of_tiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", ["num_blocks(0)", "bid(0)"])
+def test_what_the_text_calls_blocks_are_tiles(tmp_path: Path, number: str) -> None:
+    """In loops too."""
     path = tmp_path / "k.py"
-    path.write_text(PAIRS.replace("GRID", "grid(B)").replace("NUMBER", "astype(num_blocks(0), f32)"))
+    path.write_text(PAIRS.replace("GRID", "grid(B)").replace("NUMBER", f"astype({number}, f32)"))
     prepared = prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma", stages=2, persistent=True))
     opcodes = [op.opcode for op in prepared.body.walk()]
-    assert "num_blocks" not in opcodes and opcodes.count("grid_extent") == 2
+    assert "num_blocks" not in opcodes and opcodes.count("block_id") == 1
+    assert opcodes.count("grid_extent") == 1 + number.startswith("num")
 
 
 def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:

@@ -34,14 +34,11 @@ def wrap(function: Function) -> Function:
     of_tile: set[Value] = set()
     front: list[Op] = []
     inside: list[Op] = []
-    ids: list[Value] = []
+    ids = [op.result for op in function.body.walk() if isinstance(op, BlockId)]
+    _rename(function.body)
+    of_tile.update(ids)
     for op in function.body.ops:
-        if isinstance(op, NumBlocks):
-            op = _extent_of(op)
-        if isinstance(op, BlockId):
-            ids.append(op.result)
-            of_tile.add(op.result)
-        elif isinstance(op, WaitPrior) or (op.results and set(op.results) <= early and of_tile.isdisjoint(op.operands)):
+        if isinstance(op, WaitPrior) or (op.results and set(op.results) <= early and of_tile.isdisjoint(op.operands)):
             front.append(op)
         else:
             of_tile.update(op.results)
@@ -78,8 +75,15 @@ def tile_values(function: Function) -> set[Value]:
     return known if loop is None else launch_values(function, loop.regions[0], known | {loop.regions[0].arguments[0]})
 
 
+def _rename(block: Block) -> None:
+    """What the text calls the number of blocks is that of tiles; which tile it is, is told elsewhere."""
+    block.ops = [_extent_of(op) if isinstance(op, NumBlocks) else op for op in block.ops if not isinstance(op, BlockId)]
+    for op in block.ops:
+        for region in op.regions:
+            _rename(region)
+
+
 def _extent_of(op: NumBlocks) -> GridExtent:
-    """What the text calls the number of blocks is that of tiles."""
     extent = GridExtent(axis=op.axis, results=op.results, loc=op.loc)
     extent.result.owner = extent
     return extent
