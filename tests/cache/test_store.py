@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +133,20 @@ def test_entry_and_note_of_another_name_are_misses(store: Store) -> None:
     assert (store.get_text("one"), store.get_text("two")) == (None, "2")
 
 
+def test_an_entry_that_is_written_while_it_is_looked_for_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = store.entries.read
+
+    def late(name: str, longest: int) -> Any:
+        monkeypatch.setattr(store.entries, "read", read)
+        found = read(name, longest)
+        store.put(KEY, {"a": b"1"})
+        return found
+
+    monkeypatch.setattr(store.entries, "read", late)
+    found = store.lookup(KEY)
+    assert found is not None and found.outputs == {"a": b"1"} and not store.problems
+
+
 def _race(root: Path, number: int, made: Path) -> None:
     store = Store(root)
     for index in range(20):
@@ -161,6 +176,7 @@ def test_one_process_makes_a_key_and_all_get_it(tmp_path: Path) -> None:
 _HOLD = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from tilec.cache import Store
 def run():
     Path(sys.argv[2]).touch()
@@ -186,6 +202,7 @@ def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 _WRITE = """
 import os, sys
 from pathlib import Path
+from typing import Any
 from tilec.cache import Store, key_of
 store = Store(Path(sys.argv[1]))
 for i in range(100000):

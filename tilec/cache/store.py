@@ -149,9 +149,12 @@ class Store:
 
     def _record(self, key: str) -> Record | None:
         found = self.entries.read(key, LONGEST_ENTRY)
+        there = found is not None or self.entries.has(key)
+        if there and found is None:  # another process has just written it, or it is nothing that can be read
+            found = self.entries.read(key, LONGEST_ENTRY)
         record = None if found is None else parse_entry(self.sealer, key, found[0])
         if record is None:
-            if self.entries.has(key):
+            if there:
                 self.problems.append("an entry of the cache's index was damaged")
                 self.entries.discard(key)
             return None
