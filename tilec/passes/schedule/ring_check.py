@@ -164,11 +164,10 @@ class _Run(Operations):
         rings = any(isinstance(inner, Acquire | Wait) for inner in body.walk())
         count = self.turns_of(op) if piped else OUTER_TURNS if rings else 1
         outer = role.turn
-        begun = role.begun(op) if piped else 0
         for turn in range(count):
             values = [first + step * turn if piped else None, *held]
             self.bind(body.arguments, values)
-            role.turn = begun + turn if piped else outer
+            role.turn = turn if piped else outer
             yield from self.block(body)
             held = [self.env.get(value) for value in body.ops[-1].operands]
         role.turn = outer

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Op, Value
-from tilec.ir.ops import Binary, Cast, Compare, Constant, For, Select
-from tilec.ir.ops_sync import Ring, RingOp, Wait
+from tilec.ir.ops import Binary, Cast, Compare, Constant, Select
+from tilec.ir.ops_sync import Ring, RingOp
 
 Stage = tuple[Value, int]
 Copy = tuple[Stage, int]  # and the turn that it is for
@@ -26,11 +26,6 @@ class Role:
     products: list[set[Stage]] = field(default_factory=list[set[Stage]])  # under way, oldest first
     waited: Counter[Value] = field(default_factory=Counter[Value])  # stages of each ring
     released: Counter[Value] = field(default_factory=Counter[Value])
-
-    def begun(self, loop: For) -> int:
-        """Turns that the role has made on the rings of mbarriers that a loop waits for, which goes on from there."""
-        rings = {op.ring for op in loop.regions[0].walk() if isinstance(op, Wait) and len(op.operands) > 1}
-        return max((self.waited[ring] for ring in rings), default=0)
 
     def copies_under_way(self) -> set[Stage]:
         return {stage for group in (*(group for _, group in self.groups), self.group) for stage, _ in group}
