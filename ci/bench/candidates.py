@@ -1,0 +1,91 @@
+"""Candidates of one kernel, each a project of its own with one artifact: what is missing is built, then all are timed.
+
+`products.py` and `attention.py` say which candidates there are; `candidates_gpu.py` is what their halves on the GPU share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+ARCH: Final = "sm_90"
+ELEMENT: Final = "bf16"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Rows and columns of a tile, what is fixed of the schedule as the build file writes it, rows of tiles walked at a time."""
+
+    rows: int
+    columns: int
+    schedule: str
+    group: int = 8
+
+    @property
+    def name(self) -> str:
+        """A folder's name."""
+        words = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
+        return f"{self.rows}x{self.columns}_{words}" + (f"_group{self.group}" if self.group != 8 else "")
+
+
+def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8) -> Candidate:
+    """A candidate whose operands come by `tma`."""
+    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group)
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The arguments of a script that builds candidates."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="candidates whose names hold this")
+    parser.add_argument("--build-only", action="store_true")
+    parser.add_argument("--out", type=Path, default=None, help="where the report goes; FOLDER without it")
+    return parser
+
+
+def run(
+    options: argparse.Namespace,
+    kernel: str,
+    candidates: Sequence[Candidate],
+    constants: Callable[[Candidate], str],
+    script: str,
+    more: Sequence[str] = (),
+) -> int:
+    """Build, then time with `script`; the exit status. `constants` are a candidate's as the build file writes them, `more`
+    arguments of the script."""
+    folders = {one: options.folder / one.name for one in candidates if options.only in one.name}
+    failed = [
+        one for one, folder in folders.items() if not built(folder) and not build(kernel, constants(one), one.schedule, folder)
+    ]
+    for one in failed:
+        print(f"not built: {one.name}", file=sys.stderr)
+    if options.build_only or len(failed) == len(folders):
+        return int(bool(failed))
+    command = [sys.executable, str(ROOT / "ci" / "bench" / script), str(options.folder), "--only", options.only, *more]
+    command += ["--out", str(options.out or options.folder)]
+    return subprocess.run(command, check=False).returncode or int(bool(failed))
+
+
+def built(folder: Path) -> bool:
+    """Whether a candidate's artifact is there."""
+    return any(folder.glob(f"artifacts/build/{ARCH}a/*.cubin"))
+
+
+def build(kernel: str, constants: str, schedule: str, folder: Path) -> bool:
+    """Make the project and build it."""
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "kernels_src" / f"{kernel}.py", folder / "kernels")
+    (folder / "build.toml").write_text(
+        f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n\n[[kernel]]\nname = "{kernel}"\n'
+        f"constants = {{ {constants} }}\nschedule = {{ {schedule} }}\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)]
+    return subprocess.run(command, check=False).returncode == 0
