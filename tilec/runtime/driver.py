@@ -23,6 +23,8 @@ MAP_TYPES: Final = {
     "u8": "UINT8", "u16": "UINT16", "i32": "INT32", "u32": "UINT32", "i64": "INT64",
 }  # fmt: skip
 """Elements of a tensor map by dtype, as the driver names them."""
+CONFIGS_KEPT: Final = 1024
+"""Descriptions of launches that are kept."""
 DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
 
 
@@ -158,6 +160,8 @@ class CudaDriver:
         if code != self._success:
             self._fail("cuInit", code)
         self._launch: Any = self._api.cuLaunchKernel
+        self._launch_ex: Any = self._api.cuLaunchKernelEx
+        self._configs: dict[tuple[tuple[int, int, int], int, int, int], Any] = {}
 
     def _fail(self, call: str, code: Any) -> NoReturn:
         found, name = self._api.cuGetErrorName(code)
@@ -232,13 +236,20 @@ class CudaDriver:
     ) -> None:
         """Enqueue; `parameters` is the address of an array of pointers to the argument values."""
         if overlap:
-            self._call("cuLaunchKernelEx", self._overlapping(grid, block, shared, stream), function, parameters, 0)
+            (code,) = self._launch_ex(self._overlapping(grid, block, shared, stream), function, parameters, 0)
+            if code != self._success:
+                self._fail("cuLaunchKernelEx", code)
             return
         (code,) = self._launch(function, grid[0], grid[1], grid[2], block, 1, 1, shared, stream, parameters, 0)
         if code != self._success:
             self._fail("cuLaunchKernel", code)
 
     def _overlapping(self, grid: tuple[int, int, int], block: int, shared: int, stream: int) -> Any:
+        """The driver's description of such a launch; it takes longer to make than to use, so those of late are kept."""
+        key = grid, block, shared, stream
+        found = self._configs.get(key)
+        if found is not None:
+            return found
         api = self._api
         attribute = api.CUlaunchAttribute()
         attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -250,6 +261,9 @@ class CudaDriver:
         config.hStream = stream
         config.attrs = [attribute]
         config.numAttrs = 1
+        if len(self._configs) >= CONFIGS_KEPT:
+            self._configs.clear()
+        self._configs[key] = config
         return config
 
     def encode_tensor_map(self, request: TensorMapRequest) -> bytes:

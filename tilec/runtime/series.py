@@ -27,7 +27,7 @@ _NOWHERE: Final = TensorView(0, "u8", (), ())
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """What a series is launched with: its arguments but for pointers, eight bytes each, its grid, and the tensor maps of every
-    launch."""
+    launch where it has any."""
 
     packed: bytes
     grid: tuple[int, int, int]
@@ -55,9 +55,11 @@ class Series:
         for i, plan in enumerate(plans):
             for j, address in enumerate(addresses(kernel.manifest, plan.storage, shared, plan.maps)):
                 self._addresses[i * len(slots) + j] = address
-        self._places = [{name: view.pointer for name, view in plan.checked.views.items()} for plan in plans]
+        views = [plan.checked.views for plan in plans]
+        self._places = {name: tuple(one[name].pointer for one in views) for name in views[0]}
         self._elements = {name: prod(view.shape) for name, view in plans[0].checked.views.items()}
         self.grid = plans[0].grid
+        self._used: Numbers | None = None
         self.use(self._packed(plans[0].checked))
 
     def at(
@@ -85,10 +87,13 @@ class Series:
 
     def use(self, numbers: Numbers) -> None:
         """Let every launch from now on have these numbers."""
+        if numbers is self._used:
+            return
         ctypes.memmove(self._numbers, numbers.packed, len(numbers.packed))
-        for plan, maps in zip(self._keep, numbers.maps, strict=True):
-            ctypes.memmove(plan.maps, maps, len(maps))
-        self.grid = numbers.grid
+        if numbers.maps:
+            for plan, maps in zip(self._keep, numbers.maps, strict=True):
+                ctypes.memmove(plan.maps, maps, len(maps))
+        self.grid, self._used = numbers.grid, numbers
 
     def launch(self, index: int, stream: int, *, overlap: bool = False) -> None:
         """Enqueue one; see `Plan.launch`."""

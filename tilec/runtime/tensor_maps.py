@@ -7,7 +7,7 @@ elsewhere. What no map can be made of is refused (E0918), naming the tensor. Map
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -53,28 +53,35 @@ class TensorMaps:
         self._kernel, self._specs, self._driver = manifest.kernel, manifest.tensor_maps, driver
         self.any = bool(manifest.tensor_maps)
         self._kept: dict[TensorMapRequest, bytes] = {}
+        self._columns: dict[tuple[TensorMapRequest, tuple[int, ...]], tuple[bytes, ...]] = {}
 
     def of(self, views: Mapping[str, TensorView]) -> bytes:
         """All maps of a launch one behind the other, in the order of the manifest. LaunchError E0918 where a tensor can have
         none."""
         return b"".join([self._encoded(request_of(spec, views[spec.tensor], self._kernel)) for spec in self._specs])
 
-    def of_each(self, views: Mapping[str, TensorView], places: Iterable[Mapping[str, int]]) -> tuple[bytes, ...]:
-        """The same for launches whose tensors are as `views`, each at places of its own (addresses by name): what does not
-        depend on the place is made once."""
-        like = [request_of(spec, views[spec.tensor], self._kernel) for spec in self._specs]
-        made: dict[tuple[int, int], bytes] = {}
+    def of_each(self, views: Mapping[str, TensorView], places: Mapping[str, tuple[int, ...]]) -> tuple[bytes, ...]:
+        """The same for launches whose tensors are as `views`, each at places of its own (the addresses of all launches, by
+        name): a tensor that came before at the same places is not looked at again. Nothing where there are no maps."""
+        columns = [self._column(spec, views[spec.tensor], places[spec.tensor]) for spec in self._specs]
+        return tuple(map(b"".join, zip(*columns, strict=True)))
 
-        def one(number: int, pointer: int) -> bytes:
-            if (number, pointer) not in made:
-                tensor = self._specs[number].tensor
+    def _column(self, spec: TensorMapSpec, view: TensorView, pointers: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The maps of one tensor in all launches."""
+        like = request_of(spec, view, self._kernel)
+        key = replace(like, pointer=0), pointers
+        found = self._columns.get(key)
+        if found is None:
+            made: dict[int, bytes] = {}
+            for pointer in dict.fromkeys(pointers):
                 if pointer % UNIT:
-                    request_of(self._specs[number], replace(views[tensor], pointer=pointer), self._kernel)
-                made[number, pointer] = self._encoded(replace(like[number], pointer=pointer))
-            return made[number, pointer]
-
-        names = [spec.tensor for spec in self._specs]
-        return tuple(b"".join([one(number, place[name]) for number, name in enumerate(names)]) for place in places)
+                    request_of(spec, replace(view, pointer=pointer), self._kernel)  # which refuses it
+                made[pointer] = self._encoded(replace(like, pointer=pointer))
+            found = tuple(made[pointer] for pointer in pointers)
+            if len(self._columns) >= KEPT:
+                self._columns.clear()
+            self._columns[key] = found
+        return found
 
     def _encoded(self, request: TensorMapRequest) -> bytes:
         found = self._kept.get(request)
