@@ -99,7 +99,7 @@ def rotary_decode_attention(
     requires(G + 2 * HKV >= 8 and P <= 4096 and S % BN == 0 and S <= 536870912 and HKV <= 65536)
     values(positions, 0, R)
     values(lengths, 1, S + 1)
-    resident(q_weight, k_weight, table, positions, lengths)
+    resident(q_weight, k_weight, table, positions, lengths, k_cache, v_cache)
     part, head, b = bid(0), bid(1), bid(2)
     slot, position = load(lengths, b) - 1, load(positions, b)
     cos = load(table, (position, 0), shape=(1, D // 2))[:, None, :]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import shipped
 
 from tilec.frontend import load_kernel
-from tilec.ir.core import Effect, Function, Op, Resident, VerifyError
+from tilec.ir.core import Block, Effect, Function, Op, Resident, VerifyError
 from tilec.ir.ops import For, Load
 from tilec.ir.ops_launch import WaitPrior
+from tilec.ir.ops_staging import AsyncCopy
+from tilec.ir.ops_sync import Ring
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
 from tilec.schedule import Role, Schedule
@@ -111,4 +114,24 @@ def test_the_verifier_refuses_a_second_wait() -> None:
     function = prepared("add", E="bf16", BLOCK=2048)
     function.body.ops.append(WaitPrior())
     with pytest.raises(VerifyError, match="a kernel waits once"):
+        verify(function)
+
+
+def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
+    """Decode attention has its first tiles of keys and values under way when it waits for the queries."""
+    function = shipped.as_chosen("rotary_decode_attention", SM_90A)
+    ops = function.body.ops
+    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
+    assert len(copies) == 6  # two turns of keys in halves, and values
+    assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
+    written = shipped.as_chosen("decode_attention", SM_90A)  # its cache is not resident
+    front = written.body.ops[: next(place for place, op in enumerate(written.body.ops) if isinstance(op, WaitPrior))]
+    assert not [op for op in front if isinstance(op, (Ring, AsyncCopy))]
+
+
+def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:
+    function = shipped.as_chosen("rotary_decode_attention", SM_90A)
+    function.residents = tuple(one for one in function.residents if one.tensor != "v_cache")
+    with pytest.raises(VerifyError, match="touches memory before"):
         verify(function)
