@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tilec.cli.options import ARCH, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, cores
+from tilec.cli.options import ARCH, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, WATCH, cores
 
 RTOL = click.option(
     "--rtol", type=click.FloatRange(0), metavar="X", help="Relative tolerance. Default: by dtype, as torch has it."
@@ -47,9 +47,10 @@ def new(folder: Path, name: str | None, shipped: bool) -> int:
 @RTOL
 @ATOL
 @JSON
+@WATCH
 def run(
     kernel: str, project: str | None, constants: tuple[str, ...], dims: str | None, seed: int, reference: str | None,
-    rtol: float | None, atol: float | None, as_json: bool,
+    rtol: float | None, atol: float | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Run a kernel on the interpreter with random inputs within its contract, and compare with its reference.
 
@@ -62,8 +63,13 @@ def run(
       tilec run softmax.py -c E=bf16 -c N=1024 --reference check.py:softmax
     """
     from tilec.cli.run_command import run_command
+    from tilec.cli.watch import Reads, answered
 
-    return run_command(project, kernel, constants, dims, seed, reference, (rtol, atol), as_json=as_json)
+    besides = (Path(reference.partition(":")[0]),) if reference else ()
+    return answered(
+        lambda: run_command(project, kernel, constants, dims, seed, reference, (rtol, atol), as_json=as_json),
+        Reads(project, (kernel,), besides, references=not reference), as_json=as_json, watch=watch,
+    )  # fmt: skip
 
 
 @click.command("test", epilog=EPILOG)
@@ -75,9 +81,10 @@ def run(
 @ATOL
 @JOBS
 @JSON
+@WATCH
 def test(
     kernels: tuple[str, ...], project: str | None, constants: tuple[str, ...], launches: int, rtol: float | None,
-    atol: float | None, jobs: int | None, as_json: bool,
+    atol: float | None, jobs: int | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Run kernels at several sizes on the interpreter, and compare each with its reference (see `tilec run`).
 
@@ -87,8 +94,12 @@ def test(
       tilec test rms_norm --launches 10
     """
     from tilec.cli.run_command import test_command
+    from tilec.cli.watch import Reads, answered
 
-    return test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json)
+    return answered(
+        lambda: test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json),
+        Reads(project, kernels, references=True), as_json=as_json, watch=watch,
+    )  # fmt: skip
 
 
 @click.command("tune", epilog=TUNE_EPILOG)

@@ -35,6 +35,9 @@ CONSTANTS = click.option(
 )  # fmt: skip
 DENY = click.option("--deny", type=click.Choice(["notes"]), help="Exit status 1 where a note is given, of what is slow.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+WATCH = click.option(
+    "--watch", is_flag=True, help="Run again whenever a file that is read changes, until interrupted (exit status 130)."
+)
 JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
 
 REMOTE = click.option(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tilec.artifact import Obligation
-from tilec.diagnostics import Counterexample, Diagnostic, Label, Span
+from tilec.diagnostics import Counterexample, Diagnostic, Fix, Label, Span
 from tilec.ir.core import Op
 from tilec.ir.ops import For
 from tilec.passes.prover import terms
@@ -32,6 +32,7 @@ class Complaint:
     tensor: str = ""
     element: tuple[Poly, ...] = ()
     note: str = ""
+    fixes: tuple[Fix, ...] = ()
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class Findings:
             notes = ("no launch that goes wrong was found, and no proof that there is none",)
         where = complaint.where or self.index.function.loc
         primary = Label(where, complaint.label) if where is not None else None
-        diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint)
+        diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint, complaint.fixes)
         if not any(_same_place(diagnostic, other) for other in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
