@@ -1,8 +1,8 @@
 """`--watch`: a command runs again whenever the content of a file that it reads changes, until it is interrupted.
 
 In: the command, and what it was asked for. Out: its runs, with a line between them that says what changed; it ends by a signal,
-with the status that `tilec.cli.ending` tells (Ctrl-C: 130). A kernel or a build file that is refused is told and waited for, and so is a file that an
-editor replaces, or that is away for a moment. `watchfiles` says when to look; whether something changed is told by content.
+with the status that `tilec.cli.ending` tells (Ctrl-C: 130). A kernel or a build file that is refused is told and waited for, so
+is a file that an editor replaces, or that is away for a moment. `watchfiles` says when to look; content says what changed.
 """
 
 from __future__ import annotations

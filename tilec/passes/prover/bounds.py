@@ -72,7 +72,8 @@ def _complaint(findings: Findings, site: AccessSite, place: int, past_the_end: b
         (site.instance,),
         site.name,
         tuple(element),
-        fixes=tuple(_fixes(findings, site, place, clip)),
+        fixes=tuple(_fixes(site, place, clip)),
+        tile=axis,
     )
 
 
@@ -90,9 +91,9 @@ def _hint(site: AccessSite, place: int, clip: str, axis: Axis) -> str:
     return f"pass `{clip}`, or make the range of the index fit axis {place}"
 
 
-def _fixes(findings: Findings, site: AccessSite, place: int, clip: str) -> Iterator[Fix]:
-    """What the hint says, for a program. A tile that always begins inside of the tensor hangs over an edge, and clipping it is
-    meant; one that may lie outside as a whole has a wrong index, which clipping would only hide."""
+def _fixes(site: AccessSite, place: int, clip: str) -> Iterator[Fix]:
+    """What the hint says, for a program. Clipping is certain where the tile hangs over an edge, which `Findings.refuse` sees at
+    the counterexample: of a tile elsewhere the index is wrong, and clipping would hide it."""
     axis, dim, where = site.instance.axes[place], site.parameter.value.tensor.dims[place], site.location
     if where is None:
         return
@@ -102,9 +103,7 @@ def _fixes(findings: Findings, site: AccessSite, place: int, clip: str) -> Itera
             text = f"values({loaded[0].label}, 0, {dim})"
             yield Fix(f"declare what `{loaded[0].label}` holds", "statement", text, where, certain=True)
         return
-    outside = terms.disjunction((terms.ge(axis.start, axis.dim), terms.lt(axis.start + axis.extent, 1)))
-    hangs_over = isinstance(findings.ladder.discharge([*site.instance.holds, outside]), Discharge)
-    yield Fix(f"pass `{clip}`", "argument", clip, where, certain=hangs_over)
+    yield Fix(f"pass `{clip}`", "argument", clip, where, certain=True)
     if axis.extent > 1 and dim.constant is None:
         factor = str(dim) if str(dim).isidentifier() else f"({dim})"
         text = f"requires({factor} % {axis.extent} == 0)"
