@@ -156,11 +156,11 @@ def bench(
 ) -> int:  # fmt: skip
     """Time a kernel on this machine's GPU, beside its baseline and the roofline.
 
-    It is checked against its reference first, then timed with random data, more of it than the L2 cache holds. A baseline is a
-    function of the kernel's name, of torch tensors, in a file baseline*.py beside the kernels; its results are compared too. The
-    roofline is the bytes of the launch over the rate of a copy in the same run, and products over what the chip can do. Values
-    that --dims leaves open are large ones; without --dims, `shapes` of a `[[tuning]]` are taken where there are some. KERNEL may
-    be a built artifact, a .json, which needs no compiler. Without a GPU: resources, bytes, operations and a floor, computed.
+    It is checked against its reference first, then timed with random data, more of it than the L2 cache holds. A baseline is
+    a function of the kernel's name, of torch tensors, in a file baseline*.py beside the kernels; its results are compared too.
+    The roofline is the bytes of the launch over the rate of a copy in the same run, and products over what the chip can do.
+    Values that --dims leaves open are large; without --dims, `shapes` of a `[[tuning]]` are taken where there are some. KERNEL
+    may be a built artifact, a .json, which needs no compiler. Without a GPU: resources, bytes, operations and a floor, computed.
 
     
     Examples:

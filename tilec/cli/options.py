@@ -29,8 +29,8 @@ TUNE_EPILOG = (
     f"no GPU among it, {ENDED}."
 )
 BENCH_EPILOG = (
-    "Exit status: 0 measured, 1 the kernel is refused, or wrong beside its reference or baseline, 2 wrong usage or environment, "
-    f"3 no GPU: nothing was measured, {ENDED}."
+    "Exit status: 0 measured, 1 the kernel is refused, or wrong beside its reference or baseline, 2 wrong usage or "
+    f"environment, 3 no GPU: nothing was measured, {ENDED}."
 )
 ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
 CONSTANTS = click.option(

@@ -80,13 +80,13 @@ def lines(manifest: Manifest, found: Compared, launches: Launches, published: Ra
             floor = one.floor(published.bytes_per_second, published.products_per_second)
             cells.append((_words(launch), f"{one.bytes / 1e6:.3f}", _operations(one), f"{floor:.2f}"))
         return [*told, *_aligned(cells)]
-    told.append(
-        f"{found.device}, driver {found.driver or '?'}: medians over random data that no cache holds, 10th to 90th percentile"
-    )
+    told.append(f"{found.device}, driver {found.driver or '?'}: medians, 10th to 90th percentile, random data, none in L2")
     if found.copy is not None:
         nominal = f" of {found.nominal.bytes_per_second / 1e12:.2f} TB/s by {found.nominal.source}" if found.nominal else ""
         told.append(f"a copy in the same run: {found.copy / 1e12:.2f} TB/s{nominal}")
-    cells = [("launch", "us", "", "baseline us", "times as fast", "GB/s", "TFLOP/s", "floor us", "of the roofline")]
+    cells: list[tuple[str, ...]] = [
+        ("launch", "us", "", "baseline us", "times as fast", "GB/s", "TFLOP/s", "floor us", "of the roofline")
+    ]
     for row, (launch, one) in zip(found.rows, launches, strict=False):
         cells.append(_measured(row, launch, one, found.floor(one)))
     return [*told, *(_aligned(cells) if found.rows else [])]

@@ -1,7 +1,7 @@
 """A kernel timed beside a copy and a baseline by a process of its own, and what the times are worth.
 
-In: where the artifacts lie, the reference and the baseline, launches, and the work of each. Out: `Compared`, plain data. The process
-(`bench_child`) may hang or lose its device, and then it alone ends. NoDevice where there is no GPU.
+In: where the artifacts lie, the reference and the baseline, launches, and the work of each. Out: `Compared`, plain data. The
+process (`bench_child`) may hang or lose its device, and then it alone ends. NoDevice where there is no GPU.
 """
 
 from __future__ import annotations
