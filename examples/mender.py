@@ -2,10 +2,10 @@
 
     python examples/mender.py add.py -c E=bf16 -c BLOCK=1024 [--write]
 
-Write, check, read the counterexample, mend, check again: docs/programs.md tells the interface. Fixes that the JSON calls certain
-are applied first. Where none is left, single changes are tried of what the refused access is computed from, in the order that
-the counterexample makes likely, until one is accepted. The mender knows what errors say and what the text is; it knows no
-reference, so that a kernel it mends is safe, and may still compute something else than was meant: run `tilec test`.
+Write, check, read the counterexample, mend, check again: docs/programs.md tells the interface. Fixes that the JSON calls
+certain are applied first. Where none is left, single changes are tried of what the refused access is computed from, in the
+order that the counterexample makes likely, until one is accepted. The mender knows what errors say and what the text is; it
+knows no reference: a kernel that it mends is safe, and may compute something else than was meant. Run `tilec test`.
 Exit status: 0 accepted, 1 not mended, 2 usage.
 """
 
@@ -60,17 +60,19 @@ def mend(text: str, check: Check) -> Mended:
         if candidate in tried or len(tried) > MOST_TRIED:
             continue
         tried.add(candidate)
-        after, left, more = certain(candidate, counted(candidate), counted)
+        after, left, more = certain(candidate, counted(candidate), counted, narrow=False)
         if not left:
             return Mended(after, True, (*changes, title, *more), checks)
     return Mended(text, False, tuple(changes), checks)
 
 
-def certain(text: str, errors: list[Json], check: Check) -> tuple[str, list[Json], list[str]]:
-    """Apply the first certain fix of each error, and again of what is refused then; the text, its errors, what was done."""
+def certain(text: str, errors: list[Json], check: Check, *, narrow: bool = True) -> tuple[str, list[Json], list[str]]:
+    """Apply the first certain fix of each error, and again of what is refused then; the text, its errors, what was done. Where
+    not `narrow`, clauses that a contract has not yet are left out: behind a change that is a guess they would make it pass."""
     changes: list[str] = []
     for _ in range(ROUNDS):
-        fixes = [next((fix for fix in error["fixes"] if fix["certain"]), None) for error in errors]
+        good = [[fix for fix in error["fixes"] if fix["certain"] and (narrow or not _clause(fix))] for error in errors]
+        fixes = [some[0] if some else None for some in good]
         chosen = {json.dumps(fix["edits"]): fix for fix in fixes if fix is not None}
         if not chosen:
             break
@@ -79,6 +81,10 @@ def certain(text: str, errors: list[Json], check: Check) -> tuple[str, list[Json
         text = edited(text, [edit for fix in _apart(list(chosen.values())) for edit in fix["edits"]])
         errors = check(text)
     return text, errors, changes
+
+
+def _clause(fix: Json) -> bool:
+    return any("requires(" in edit["text"] for edit in fix["edits"])
 
 
 def _apart(fixes: list[Json]) -> list[Json]:
@@ -110,7 +116,7 @@ def edited(text: str, edits: list[Json]) -> str:
 def candidates(text: str, errors: list[Json]) -> list[tuple[str, str]]:
     """Changes to try, the likeliest first: fixes that are not certain, then changes of what decides the refused access."""
     fixes = [fix for error in errors for fix in error["fixes"]]
-    clauses = [fix for fix in fixes if any("requires(" in edit["text"] and "%" not in edit["text"] for edit in fix["edits"])]
+    clauses = [fix for fix in fixes if _clause(fix) and all("%" not in edit["text"] for edit in fix["edits"])]
     first, last = ([(f"{fix['title']} (tried)", edited(text, fix["edits"])) for fix in some]
                    for some in (clauses, [fix for fix in fixes if fix not in clauses]))  # fmt: skip
     scored: list[tuple[float, int, str, str]] = []
@@ -196,7 +202,7 @@ class Kernel:
 
     def _last_iteration(self, error: Json) -> bool:
         """Whether it goes wrong in the last iteration of a loop that begins right: labels tell the range of its variable."""
-        loops = [loop for loop in (error["counterexample"] or {}).get("iterations", []) if loop]
+        loops: list[dict[str, int]] = error["counterexample"]["iterations"] if error["counterexample"] else []
         return any(
             f"< {value + 1}" in label["text"] and value and f"`{name}`" in label["text"]
             for loop in loops for name, value in loop.items() for label in error["labels"]
@@ -261,7 +267,7 @@ class Kernel:
 
     def _of_name(self, name: str, error: Json) -> Iterator[tuple[float, str]]:
         """Another block id for one, first those in which two blocks of a race differ; another size for a size."""
-        blocks = (error["counterexample"] or {}).get("blocks", [])
+        blocks: list[list[int]] = error["counterexample"]["blocks"] if error["counterexample"] else []
         differ = {axis for axis in range(3) if len({block[axis] for block in blocks if axis < len(block)}) > 1}
         if name in self.sizes:
             for other in self.sizes:
@@ -295,7 +301,7 @@ def errors_of(path: Path, options: list[str], tilec: list[str]) -> Check:
                 (Path(folder) / other.name).write_bytes(other.read_bytes())
             (Path(folder) / path.name).write_text(text, encoding="utf-8")
             command = [*tilec, "check", str(Path(folder) / path.name), "--json", *options]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode not in (0, 1) or not done.stdout:
             sys.exit(f"{done.stderr.strip()}\nerror: `tilec check` ended with status {done.returncode}")
         return list(json.loads(done.stdout)["errors"])

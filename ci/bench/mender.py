@@ -2,10 +2,10 @@
 
     python ci/bench/mender.py [--only KERNEL] [--sample 150] [--jobs 2] [--out FOLDER]
 
-In: the corpus (`mender_corpus.py`), and mistakes that `tests/mutation` makes in shipped kernels and the prover refuses, of which
-`--sample` are drawn. Out: `mender.json` and `mender.md`. A kernel counts as mended where it is accepted, takes every launch
-that the right one takes of those tried, and computes there what its reference says, on the interpreter. Checks give the JSON of
-`tilec check` (front end, prover, lowering for sm_90), in one process; the corpus is refused and accepted by the command itself.
+In: the corpus (`mender_corpus.py`), and mistakes that `tests/mutation` makes in its kernels and the prover refuses, of which
+`--sample` are drawn. Out: `mender.json` and `mender.md`. A kernel counts as mended where it is accepted, takes every launch that
+the right one takes of those tried, and computes there what its reference says, on the interpreter. Checks give the JSON of
+`tilec check` (front end, prover, lowering for sm_90), without its processes.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _compared(path: Path, one: Broken) -> str:
 
 
 def drawn(count: int, only: str | None) -> list[Broken]:
-    """Mutants of shipped kernels that the corpus has constants for, in random order; more than `count`, as some are accepted."""
+    """Mutants of the kernels of the corpus, in random order; more than `count`, as some are accepted."""
     found: list[Broken] = []
     for kernel, (folder, constants) in RIGHT.items():
         if only in (None, kernel):
@@ -152,9 +152,11 @@ def main() -> int:
             print(f"NOT REFUSED: {one.kernel}: {one.what}")
     whole = [one for one in first if one is not None]
     lines = ["# Broken kernels, mended from their JSON", ""]
-    lines += ["`examples/mender.py` has the errors of `tilec check --json` and the text, and nothing else. Mended: accepted, takes"]
-    lines += ["the launches of the right kernel, and computes its reference there. Other result: accepted, and safe, but it computes"]
-    lines += ["something else. Fewer launches: it computes the reference, where its contract lets it."]
+    lines += ["`examples/mender.py` has the errors of `tilec check --json` and the text, and nothing else. Mended: accepted,"]
+    lines += [
+        "takes the launches of the right kernel, and computes its reference there. Other result: accepted, and safe, but it"
+    ]
+    lines += ["computes something else. Fewer launches: it computes the reference, where its contract lets it."]
     lines += ["", *table(f"Fifty mistakes of authors, {sum(one.checks for one in whole)} checks", whole)]
     if second:
         lines += table(f"{len(second)} generated mistakes, which the mender was not written for", second)

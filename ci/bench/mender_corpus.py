@@ -1,7 +1,7 @@
 """Fifty broken kernels: right ones, each with one mistake of a kind that authors make.
 
-A right kernel goes in as a file with constants, beside a `reference.py`; a `Broken` comes out, whose text differs from it in one
-place. `broken()` fails where a mistake is no longer in the text of a kernel.
+A right kernel goes in as a file with constants, beside its reference; a `Broken` comes out, whose text differs from it in
+one place. `broken()` fails where a mistake is no longer in the text of a kernel.
 """
 
 from __future__ import annotations

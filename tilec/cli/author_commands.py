@@ -160,7 +160,7 @@ def bench(
     a function of the kernel's name, of torch tensors, in a file baseline*.py beside the kernels; its results are compared too.
     The roofline is the bytes of the launch over the rate of a copy in the same run, and products over what the chip can do.
     Values that --dims leaves open are large; without --dims, `shapes` of a `[[tuning]]` are taken where there are some. KERNEL
-    may be a built artifact, a .json, which needs no compiler. Without a GPU: resources, bytes, operations and a floor, computed.
+    may be a built artifact, a .json, which needs no compiler. Without a GPU: resources, bytes, operations, and a floor.
 
     
     Examples:

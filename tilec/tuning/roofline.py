@@ -8,8 +8,7 @@ written), whole: of a tensor of which a launch reads a part, they are more than 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,12 +54,6 @@ class Work:
     def floor(self, bytes_per_second: float, products_per_second: float) -> float:
         """The microseconds below which no launch stays."""
         return 1e6 * max(self.bytes / bytes_per_second, (self.products or 0) / products_per_second)
-
-
-_COMPUTED: Final[Mapping[str, Callable[[int, int], int]]] = {
-    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "min": min, "max": max, "floordiv": operator.floordiv,
-    "mod": operator.mod,
-}  # fmt: skip
 
 
 def work(contract: Contract, values: Mapping[str, float], function: Function | None) -> Work:
@@ -116,6 +109,23 @@ def _scalar(value: Value, env: Mapping[str, int]) -> int | None:
         left, right = (_scalar(one, env) for one in op.operands)
         if left is None or right is None or (op.kind in ("floordiv", "mod") and right <= 0):
             return None
-        computed = _COMPUTED.get(op.kind)
-        return None if computed is None else computed(left, right)
+        return _computed(op.kind, left, right)
     return None
+
+
+def _computed(kind: str, left: int, right: int) -> int | None:
+    match kind:
+        case "add":
+            return left + right
+        case "sub":
+            return left - right
+        case "mul":
+            return left * right
+        case "floordiv":
+            return left // right
+        case "mod":
+            return left % right
+        case "min" | "max":
+            return min(left, right) if kind == "min" else max(left, right)
+        case _:
+            return None

@@ -107,7 +107,7 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
         hint = f"make the index into `{left.name}` depend on every block id, one-to-one"
         fixes = _stated_distinct(findings, left) if right is left else ()
         if fixes:
-            hint = f"where no two of its elements are equal, say so: `{fixes[0].title}`"
+            hint = fixes[0].title
         return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element, fixes=fixes)
     message = f"{right.subject} may read an element that another block writes"
     because = (Label(left.location, "written here by another block"),) if left.location is not None else ()
@@ -124,7 +124,8 @@ def _stated_distinct(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
     if len(facts) != 1 or facts[0].distinct or facts[0].loc is None:
         return ()
     text = f"values({facts[0].tensor}, {facts[0].low}, {facts[0].high}, distinct=True)"
-    return (Fix(text, "argument", "distinct=True", facts[0].loc, certain=True),)
+    title = f"where no two elements of `{facts[0].tensor}` are equal, say so: `{text}`"
+    return (Fix(title, "argument", "distinct=True", facts[0].loc, certain=True),)
 
 
 def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:
