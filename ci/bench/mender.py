@@ -3,8 +3,8 @@
     python ci/bench/mender.py [--only KERNEL] [--sample 150] [--jobs 2] [--out FOLDER]
 
 In: the corpus (`mender_corpus.py`), and mistakes that `tests/mutation` makes in its kernels and the prover refuses, of which
-`--sample` are drawn. Out: `mender.json` and `mender.md`. A kernel counts as mended where it is accepted, takes every launch that
-the right one takes of those tried, and computes there what its reference says, on the interpreter. Checks give the JSON of
+`--sample` are drawn. Out: `mender.json` and `mender.md`. A kernel counts as mended where it is accepted, takes every launch
+that the right one takes of those tried, and computes there what its reference says, on the interpreter. Checks give the JSON of
 `tilec check` (front end, prover, lowering for sm_90), without its processes.
 """
 

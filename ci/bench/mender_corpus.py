@@ -14,7 +14,7 @@ Constant = int | float | bool | str
 ROOT: Final = Path(__file__).resolve().parents[2]
 SHIPPED: Final = ROOT / "kernels_src"
 OWN: Final = Path(__file__).resolve().parent / "mender_kernels"
-B16: Final = {"E": "bf16"}
+B16: Final[dict[str, Constant]] = {"E": "bf16"}
 
 RIGHT: Final[dict[str, tuple[Path, dict[str, Constant]]]] = {
     "add": (SHIPPED, B16 | {"BLOCK": 64}),
@@ -83,7 +83,7 @@ MISTAKES: Final = (
     ("wrong grid", "rms_norm", "grid(T)", "grid(T + 1)"),
     ("missing contract", "kv_update", "    values(slots, 0, S, distinct=True)\n", ""),
     ("missing contract", "kv_update", "values(slots, 0, S, distinct=True)", "values(slots, 0, S)"),
-    ("missing contract", "block_sum", "    requires(N == P * BLOCK)\n", ""),
+    ("missing contract", "block_sum", "    requires(P * BLOCK == N)\n", ""),
     ("missing contract", "padded_softmax", "    requires(N <= BLOCK)\n", ""),
     ("misspelt or not imported", "add_rms_norm", "rsqrt, store, sum\n", "store, sum\n"),
     ("misspelt or not imported", "transpose", "out: Out[E, N, M]", "out: Out[E, NN, M]"),

@@ -105,11 +105,11 @@ def contents(files: Iterable[Path]) -> dict[Path, str]:
 def changed(before: Contents, now: Contents) -> list[str]:
     """Files whose content is another, in words; one that is only now known to be read counts where it is not there before."""
     words: list[str] = []
-    for file in sorted(before.keys() | now.keys()):
+    for file in before.keys() | now.keys():
         old, new = before.get(file, ""), now.get(file, "")
         if old != new:
             words.append(f"{os.path.relpath(file)}{'' if old and new else ' is new' if new else ' is gone'}")
-    return words
+    return sorted(words)
 
 
 def wakes(folders: Sequence[Path]) -> Iterator[object]:

@@ -16,6 +16,6 @@ class P(Dim):
 def block_sum(x: In[f32, N], out: Out[f32, P], *, BLOCK: Const):
     """`out[p] = sum(x[p * BLOCK : (p + 1) * BLOCK])`."""
     grid(P)
-    requires(N == P * BLOCK)
+    requires(P * BLOCK == N)
     part = bid(0)
     store(out, part, reshape(sum(load(x, offset=part * BLOCK, shape=BLOCK), axis=0), (1,)))
