@@ -85,7 +85,7 @@ class _Text:
             return []
         match fix.change:
             case "replace":
-                return [Edit(fix.span, fix.text), *self._imports(fix.text)]
+                found = Edit(fix.span, fix.text) if self._has(fix.span) else None
             case "import":
                 return self._imports(fix.text, added=True)
             case "argument":
@@ -93,6 +93,11 @@ class _Text:
             case "statement":
                 found = self._statement(fix)
         return [found, *self._imports(fix.text)] if found is not None else []
+
+    def _has(self, span: Span) -> bool:
+        lines = self.lines
+        ends = ((span.line, span.column), (span.end_line, span.end_column))
+        return all(line <= len(lines) and column <= len(lines[line - 1]) for line, column in ends)
 
     def _argument(self, fix: Fix) -> Edit | None:
         """In front of the parenthesis that closes the call; one of the two is a call with one keyword more."""

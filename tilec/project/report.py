@@ -127,9 +127,9 @@ def source_texts(diagnostics: list[Diagnostic], root: Path | None) -> dict[str, 
     for item in diagnostics:
         for label in (*item.secondary, *([item.primary] if item.primary else [])):
             name = label.span.file
-            if root is not None and name not in sources and not Path(name).is_absolute():
+            if name not in sources and (root is not None or Path(name).is_absolute()):
                 with contextlib.suppress(OSError, UnicodeDecodeError):
-                    sources[name] = (root / name).read_text(encoding="utf-8-sig")
+                    sources[name] = (root or Path()).joinpath(name).read_text(encoding="utf-8-sig")
     return sources
 
 
