@@ -93,7 +93,6 @@ def build(
     reads = Reads(project, kernels)
     if plan:
         return answered(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
-
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
     if farm is not None and dump_stage is not None:
@@ -134,10 +133,9 @@ def check(
     from tilec.cli.check_command import check_command
     from tilec.cli.watch import Reads, answered
 
-    workers = jobs or _cores()
     return answered(
         lambda: check_command(
-            project, arch, kernels, constants, workers, proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
+            project, arch, kernels, constants, jobs or _cores(), proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
         ),
         Reads(project, kernels), as_json=as_json, watch=watch,
     )  # fmt: skip
