@@ -2,7 +2,8 @@
 
 A stage that refuses its input raises `CompileError` with one `Diagnostic` per problem. A diagnostic names what is wrong
 (primary label), why (secondary labels, in source order), the concrete launch that goes wrong (counterexample) and the fix
-(hint). `render` turns it into text in the form of rustc: code, message, caret-marked source lines, notes, hint.
+(hint; where a program can apply one, `fixes` too). `render` turns it into text in the form of rustc: code, message,
+caret-marked source lines, notes, hint.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 Paint = Callable[[str, str], str]
 """Takes the role of a piece of a rendered diagnostic (a key of `terminal.STYLES`) and its text, gives the text as printed."""
@@ -75,6 +77,22 @@ class Counterexample:
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """A change of the source that answers a diagnostic, in a form that needs no source yet.
+
+    `change` says what becomes of `text`: an `argument` is added to the call at `span`, a `statement` to the kernel that `span`
+    is in, behind its grid; a word to `import` comes from `tilec`; what is to `replace` stands for the text of `span`. A
+    `certain` one leaves every launch as it is at which nothing goes wrong: a program may apply it unasked.
+    """
+
+    title: str
+    change: Literal["argument", "statement", "import", "replace"]
+    text: str
+    span: Span
+    certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One problem, or a note of what could be better: `code` is E or N followed by four digits and has a page in
     `tilec/explain/`."""
@@ -86,6 +104,7 @@ class Diagnostic:
     notes: tuple[str, ...] = ()
     counterexample: Counterexample | None = None
     hint: str = ""
+    fixes: tuple[Fix, ...] = ()
 
     @property
     def level(self) -> str:

@@ -1,4 +1,4 @@
-"""The commands with which a kernel is written: `new`, `run`, `test`, `tune`, and their options."""
+"""The commands with which a kernel is written: `new`, `run`, `test`, `bench`, `tune`, and their options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tilec.cli.options import ARCH, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, cores
+from tilec.cli.options import ARCH, BENCH_EPILOG, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, WATCH, cores
 
 RTOL = click.option(
     "--rtol", type=click.FloatRange(0), metavar="X", help="Relative tolerance. Default: by dtype, as torch has it."
@@ -47,9 +47,10 @@ def new(folder: Path, name: str | None, shipped: bool) -> int:
 @RTOL
 @ATOL
 @JSON
+@WATCH
 def run(
     kernel: str, project: str | None, constants: tuple[str, ...], dims: str | None, seed: int, reference: str | None,
-    rtol: float | None, atol: float | None, as_json: bool,
+    rtol: float | None, atol: float | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Run a kernel on the interpreter with random inputs within its contract, and compare with its reference.
 
@@ -62,8 +63,13 @@ def run(
       tilec run softmax.py -c E=bf16 -c N=1024 --reference check.py:softmax
     """
     from tilec.cli.run_command import run_command
+    from tilec.cli.watch import Reads, answered
 
-    return run_command(project, kernel, constants, dims, seed, reference, (rtol, atol), as_json=as_json)
+    besides = (Path(reference.partition(":")[0]),) if reference else ()
+    return answered(
+        lambda: run_command(project, kernel, constants, dims, seed, reference, (rtol, atol), as_json=as_json),
+        Reads(project, (kernel,), besides, references=not reference), as_json=as_json, watch=watch,
+    )  # fmt: skip
 
 
 @click.command("test", epilog=EPILOG)
@@ -75,9 +81,10 @@ def run(
 @ATOL
 @JOBS
 @JSON
+@WATCH
 def test(
     kernels: tuple[str, ...], project: str | None, constants: tuple[str, ...], launches: int, rtol: float | None,
-    atol: float | None, jobs: int | None, as_json: bool,
+    atol: float | None, jobs: int | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Run kernels at several sizes on the interpreter, and compare each with its reference (see `tilec run`).
 
@@ -87,8 +94,12 @@ def test(
       tilec test rms_norm --launches 10
     """
     from tilec.cli.run_command import test_command
+    from tilec.cli.watch import Reads, answered
 
-    return test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json)
+    return answered(
+        lambda: test_command(project, kernels, constants, launches, jobs, (rtol, atol), as_json=as_json),
+        Reads(project, kernels, references=True), as_json=as_json, watch=watch,
+    )  # fmt: skip
 
 
 @click.command("tune", epilog=TUNE_EPILOG)
@@ -130,4 +141,40 @@ def tune(
     )
 
 
-COMMANDS: Final = (new, run, test, tune)
+@click.command("bench", epilog=BENCH_EPILOG)
+@click.argument("kernel", metavar="[FILE.py:]KERNEL")
+@PROJECT
+@ARCH
+@CONSTANTS
+@click.option("--dims", multiple=True, metavar="LIST", help="Values of a launch, such as T=4096; may be repeated.")
+@click.option("--gpu", metavar="NAME", help="Without a GPU, whose floor to tell: h200 (the default), h100, b200, rtx5090.")
+@click.option("--plot", metavar="FILE", help="Draw the times there, as .svg or .png.")
+@JSON
+def bench(
+    kernel: str, project: str | None, arch: str | None, constants: tuple[str, ...], dims: tuple[str, ...], gpu: str | None,
+    plot: str | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Time a kernel on this machine's GPU, beside its baseline and the roofline.
+
+    It is checked against its reference first, then timed with random data, more of it than the L2 cache holds. A baseline is
+    a function of the kernel's name, of torch tensors, in a file baseline*.py beside the kernels; its results are compared too.
+    The roofline is the bytes of the launch over the rate of a copy in the same run, and products over what the chip can do.
+    Values that --dims leaves open are large; without --dims, `shapes` of a `[[tuning]]` are taken where there are some. KERNEL
+    may be a built artifact, a .json, which needs no compiler. Without a GPU: resources, bytes, operations, and a floor.
+
+    
+    Examples:
+      tilec bench softmax --dims T=1024 --dims T=65536 --plot softmax.svg
+      tilec bench add.py -c E=bf16 -c BLOCK=2048 --json
+      tilec bench artifacts/build/sm_90a/add-E=bf16-BLOCK=2048.json
+    """
+    from tilec.cli.bench_command import bench_command
+    from tilec.cli.watch import Reads, answered
+
+    return answered(
+        lambda: bench_command(project, kernel, constants, dims, arch, gpu, plot, as_json_=as_json),
+        Reads(project, (kernel.partition(":")[0],)), as_json=as_json, watch=False,
+    )  # fmt: skip
+
+
+COMMANDS: Final = (new, run, test, bench, tune)

@@ -24,6 +24,7 @@ from tilec.cli.options import JOBS as _JOBS
 from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
 from tilec.cli.options import REMOTE as _REMOTE
+from tilec.cli.options import WATCH as _WATCH
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
 from tilec.defects import defect
@@ -64,11 +65,13 @@ def tilec(cache_dir: str | None) -> None:
 @click.option("--plan", is_flag=True, help="Show what the models need, from which operation, and build nothing.")
 @_DENY
 @click.option("--dump-stage", nargs=2, type=str, metavar="STAGE DIR", help="Write tir, proofs, mlir, ptx or cubin to DIR.")
+@_WATCH
 @_REMOTE
 @click.option("--on", "farm", metavar="URL", help="A Dask scheduler whose workers build: dask://HOST:PORT, or tls://HOST:PORT.")
 def build(
     project: str | None, arch: str | None, kernels: tuple[str, ...], jobs: int | None, as_json: bool, explain: bool,
-    whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, remotes: tuple[str, ...], farm: str | None,
+    whole: bool, plan: bool, deny: str | None, dump_stage: tuple[str, str] | None, watch: bool, remotes: tuple[str, ...],
+    farm: str | None,
 ) -> int:  # fmt: skip
     """Build the kernels of build.toml into artifacts/build/.
 
@@ -83,18 +86,24 @@ def build(
       tilec build --remote redis://cache:6379/0
     """
     from tilec.cli.build_command import build_command, plan_command
+    from tilec.cli.watch import Reads, answered
 
+    if plan and watch:
+        raise UsageError("`--plan` builds nothing that `--watch` could build again; leave one out")
+    reads = Reads(project, kernels)
     if plan:
-        return plan_command(project, arch, kernels, as_json=as_json)
-
+        return answered(lambda: plan_command(project, arch, kernels, as_json=as_json), reads, as_json=as_json, watch=False)
     if dump_stage is not None and dump_stage[0] not in _STAGES:
         raise UsageError(f"no stage `{dump_stage[0]}`; the stages are {', '.join(_STAGES)}{or_mean(dump_stage[0], _STAGES)}")
     if farm is not None and dump_stage is not None:
         raise UsageError("`--dump-stage` writes here and `--on` runs elsewhere; leave one out")
     workers = jobs or _cores()
-    return build_command(
-        project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
-        remotes=remotes, farm=farm,
+    return answered(
+        lambda: build_command(
+            project, arch, kernels, workers, as_json=as_json, explain=explain, whole=whole, dump=dump_stage, deny=deny,
+            remotes=remotes, farm=farm,
+        ),
+        reads, as_json=as_json, watch=watch,
     )  # fmt: skip
 
 
@@ -108,9 +117,10 @@ def build(
 @click.option("--schedule", is_flag=True, help="Per architecture, how threads run it: warps, stages, instructions.")
 @_JOBS
 @_JSON
+@_WATCH
 def check(
     kernels: tuple[str, ...], project: str | None, arch: str | None, constants: tuple[str, ...], proofs: bool, deny: str | None,
-    schedule: bool, jobs: int | None, as_json: bool,
+    schedule: bool, jobs: int | None, as_json: bool, watch: bool,
 ) -> int:  # fmt: skip
     """Prove kernels safe and lower them for each architecture, without building them; this needs no compiler.
 
@@ -121,11 +131,14 @@ def check(
       tilec check softmax.py -c E=bf16 -c N=1024    a file, without a project
     """
     from tilec.cli.check_command import check_command
+    from tilec.cli.watch import Reads, answered
 
-    workers = jobs or _cores()
-    return check_command(
-        project, arch, kernels, constants, workers, proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
-    )
+    return answered(
+        lambda: check_command(
+            project, arch, kernels, constants, jobs or _cores(), proofs=proofs, schedule=schedule, as_json=as_json, deny=deny
+        ),
+        Reads(project, kernels), as_json=as_json, watch=watch,
+    )  # fmt: skip
 
 
 @tilec.command(epilog=EPILOG)

@@ -28,6 +28,10 @@ TUNE_EPILOG = (
     "Exit status: 0 all is measured, 1 a candidate is wrong or refused, or shapes are left, 2 wrong usage or environment, "
     f"no GPU among it, {ENDED}."
 )
+BENCH_EPILOG = (
+    "Exit status: 0 measured, 1 the kernel is refused, or wrong beside its reference or baseline, 2 wrong usage or "
+    f"environment, 3 no GPU: nothing was measured, {ENDED}."
+)
 ARCH = click.option("--arch", metavar="LIST", help="Architectures, such as sm_90,sm_100. Default: those of build.toml.")
 CONSTANTS = click.option(
     "--constants", "-c", multiple=True, metavar="NAME=VALUE",
@@ -35,6 +39,9 @@ CONSTANTS = click.option(
 )  # fmt: skip
 DENY = click.option("--deny", type=click.Choice(["notes"]), help="Exit status 1 where a note is given, of what is slow.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on stdout.")
+WATCH = click.option(
+    "--watch", is_flag=True, help="Run again whenever a file that is read changes, until interrupted (exit status 130)."
+)
 JOBS = click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Worker processes. Default: one per core.")
 
 REMOTE = click.option(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,6 +187,19 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = Non
     found = list(diagnostics)
     if found:
         print(render_all(found, source_texts(found, root), paint_for(sys.stderr)), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]:
+    """What ends a command that prints JSON is JSON too: `{"errors": [...]}`, on stdout. `root`: as of `print_diagnostics`."""
+    try:
+        yield
+    except CompileError as error:
+        if as_json:
+            from tilec.project.report import diagnostic_json
+
+            print(json.dumps({"errors": [diagnostic_json(item, root) for item in error.diagnostics]}, indent=1), flush=True)
+        raise
 
 
 def print_line(kind: str, text: str) -> None:

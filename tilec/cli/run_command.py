@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tilec.diagnostics import CompileError, Diagnostic
 from tilec.project.buildfile import BuildFile, KernelEntry
 from tilec.project.launches import LaunchValuesError, given_values
 from tilec.project.models import Constant
+from tilec.project.report import diagnostic_json
 from tilec.project.trial import Question, Trial, Written, own_reference, trials
 from tilec.workers.call import Call, calls
 
@@ -36,6 +38,8 @@ def run_command(
     ((_, answer),) = calls([_call(entry, question)], 1, PRELOAD, say)
     if isinstance(answer, CompileError):
         print_diagnostics(answer.diagnostics, build.root)
+        if as_json:
+            print(json.dumps({"errors": _errors(answer.diagnostics, build)}, indent=1))
         return status_of(answer.diagnostics)
     (found,) = answer
     if found.problem and not found.blocks:
@@ -89,7 +93,12 @@ def test_command(
     if as_json:
         print(
             json.dumps(
-                {"launches": [_as_json(*one) for one in told], "without_reference": list(dict.fromkeys(missing))}, indent=1
+                {
+                    "launches": [_as_json(*one) for one in told],
+                    "without_reference": list(dict.fromkeys(missing)),
+                    "errors": _errors(problems, build),
+                },
+                indent=1,
             )
         )
     else:
@@ -137,6 +146,10 @@ def _as_json(kernel: str, question: Question, found: Trial) -> dict[str, Any]:
         "blocks": found.blocks, "right": found.right, "compared": question.reference is not None, "problem": found.problem,
         "written": [{name: _number(value) for name, value in asdict(one).items()} for one in found.written],
     }  # fmt: skip
+
+
+def _errors(found: Iterable[Diagnostic], build: BuildFile) -> list[dict[str, Any]]:
+    return [diagnostic_json(one, build.root) for one in found]
 
 
 def _number(value: Any) -> Any:

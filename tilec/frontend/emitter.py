@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.diagnostics import CompileError, Diagnostic, Fix, Label, Span
 from tilec.frontend.report import Refused, Source
 from tilec.ir import ops
 from tilec.ir.core import Block, Op, Parameter, Value
@@ -52,9 +52,9 @@ class At:
     def span(self) -> Span:
         return self.source.span(self.node)
 
-    def error(self, code: str, message: str, *, label: str = "", hint: str = "") -> Refused:
+    def error(self, code: str, message: str, *, label: str = "", hint: str = "", fixes: tuple[Fix, ...] = ()) -> Refused:
         """A refusal here, to be raised."""
-        return self.source.error(code, message, self.node, label=label, hint=hint)
+        return self.source.error(code, message, self.node, label=label, hint=hint, fixes=fixes)
 
 
 class Emitter:

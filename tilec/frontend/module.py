@@ -17,7 +17,7 @@ from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.frontend.report import Refused, Source, compile_error
 from tilec.ir.types import DTYPES
 from tilec.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
-from tilec.spelling import did_you_mean
+from tilec.spelling import did_you_mean, nearest
 
 DIRECTIVES = frozenset({"grid", "requires", "resident", "values"})
 WORDS = frozenset(language.__all__)
@@ -154,7 +154,10 @@ class _Reader:
                 if alias.name == "*":
                     raise module.source.error("E0112", "`import *` hides what a kernel uses", node, hint="import words by name")
                 if not is_word(alias.name):
-                    raise module.source.error("E0112", f"`tilec` has no word `{alias.name}`", node, hint=meant_word(alias.name))
+                    near = nearest(alias.name, WORDS)
+                    fixes = module.source.instead(alias, near) if near and alias.asname is None else ()
+                    message, hint = f"`tilec` has no word `{alias.name}`", meant_word(alias.name)
+                    raise module.source.error("E0112", message, node, hint=hint, fixes=fixes)
                 module.names[alias.asname or alias.name] = Word(alias.name)
             return
         path = self._resolve(module, node)

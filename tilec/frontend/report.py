@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.diagnostics import CompileError, Diagnostic, Fix, Label, Span
 
 _COMPOUND = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef, ast.For, ast.While, ast.If, ast.With, ast.Try)
 
@@ -39,9 +39,15 @@ class Source:
             end_line, end_byte = line, len(self._lines[line - 1].encode("utf-8", "replace"))
         return Span(self.file, line, self._column(line, byte), end_line, self._column(end_line, end_byte))
 
-    def error(self, code: str, message: str, node: ast.AST, *, label: str = "", hint: str = "") -> Refused:
+    def error(
+        self, code: str, message: str, node: ast.AST, *, label: str = "", hint: str = "", fixes: tuple[Fix, ...] = ()
+    ) -> Refused:
         """A refusal at `node`, to be raised."""
-        return Refused(Diagnostic(code, message, Label(self.span(node), label), hint=hint))
+        return Refused(Diagnostic(code, message, Label(self.span(node), label), hint=hint, fixes=fixes))
+
+    def instead(self, node: ast.AST, text: str) -> tuple[Fix, ...]:
+        """The fix that writes `text` for a node."""
+        return (Fix(f"write `{text}`", "replace", text, self.span(node)),)
 
 
 def compile_error(diagnostics: list[Diagnostic]) -> CompileError:

@@ -6,14 +6,14 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tilec.diagnostics import Diagnostic
+from tilec.diagnostics import Diagnostic, Fix
 from tilec.frontend.emitter import At, Emitter, Poison, Term, usable
 from tilec.frontend.liveness import Liveness
 from tilec.frontend.module import WORDS, DimName, ElementName, Entry, Foreign, Module, Routine, Word, dtype_word, is_word
 from tilec.frontend.signature import Signature, dtype_named
 from tilec.ir.core import Function
 from tilec.ir.types import DTYPES
-from tilec.spelling import did_you_mean
+from tilec.spelling import nearest
 
 BUILTINS = frozenset({"range", "min", "max", "abs", "float", "int", "bool", "len"})
 
@@ -72,9 +72,9 @@ class Scope:
             raise at.error("E0108", f"`{node.id}` is used before it is set", hint="set it before this line")
         return self.entry(node, at)
 
-    def _meant(self, name: str) -> str:
-        """A hint for a name that is not defined: the nearest of those that are, and of the words of the language."""
-        return did_you_mean(name, {*self.env, *self.locals, *self.module.names, *BUILTINS, *WORDS}, "check the spelling")
+    def _known(self) -> set[str]:
+        """Names that one that is not defined may be a misspelling of."""
+        return {*self.env, *self.locals, *self.module.names, *BUILTINS, *WORDS}
 
     def entry(self, node: ast.Name, at: At) -> Term | Entry:
         """What a module-level name stands for."""
@@ -82,8 +82,15 @@ class Scope:
         if entry is None:
             if node.id in BUILTINS:
                 return Word(f"builtins.{node.id}")
-            hint = f"import it: `from tilec import {node.id}`" if is_word(node.id) else self._meant(node.id)
-            raise at.error("E0108", f"`{node.id}` is not defined", hint=hint)
+            fixes: tuple[Fix, ...] = ()
+            if is_word(node.id):
+                hint = f"import it: `from tilec import {node.id}`"
+                fixes = (Fix("import it", "import", node.id, at.span, certain=True),)
+            else:
+                near = nearest(node.id, self._known())
+                hint = f"did you mean `{near}`?" if near else "check the spelling"
+                fixes = at.source.instead(node, near) if near else ()
+            raise at.error("E0108", f"`{node.id}` is not defined", hint=hint, fixes=fixes)
         if isinstance(entry, Foreign):
             raise at.error("E0108", f"`{node.id}` is {entry.why}", hint="kernels use the words of `tilec` and tile functions")
         if isinstance(entry, DimName):

@@ -19,7 +19,7 @@ from tilec.ir.core import Access, Parameter, Value
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import DTYPES, DType, TensorType, TileType
 from tilec.limits import MAX_HOST_DEPTH
-from tilec.spelling import ask_first
+from tilec.spelling import ask_first, nearest
 
 Constant = int | float | bool | str
 _ACCESS: Final = {"In": Access.IN, "Out": Access.OUT, "InOut": Access.INOUT, "Scratch": Access.SCRATCH, "Atomic": Access.ATOMIC}
@@ -250,14 +250,16 @@ class _Reader:
         raise self.source.error("E0107", "a dim is a `Dim` class, a literal, or integer arithmetic on them", node,
                          hint="declare `class N(Dim)` and write `N`")  # fmt: skip
 
-    def _meant(self, name: str) -> str:
-        dims = {known for known, entry in self.module.names.items() if isinstance(entry, DimName)}
-        return ask_first(name, dims, f"declare `class {name}(Dim)`")
+    def _dims(self) -> set[str]:
+        return {known for known, entry in self.module.names.items() if isinstance(entry, DimName)}
 
     def _symbol(self, node: ast.Name, *, stride: bool) -> Expr:
         entry = self.module.names.get(node.id)
         if not isinstance(entry, DimName):
-            raise self.source.error("E0107", f"`{node.id}` is no dim", node, hint=self._meant(node.id))
+            near = nearest(node.id, self._dims())
+            fixes = self.source.instead(node, near) if near else ()
+            hint = ask_first(node.id, self._dims(), f"declare `class {node.id}(Dim)`")
+            raise self.source.error("E0107", f"`{node.id}` is no dim", node, hint=hint, fixes=fixes)
         value = self.signature.constants.get(entry.name)
         if value is not None:
             return const(int(value))

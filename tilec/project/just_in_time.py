@@ -77,15 +77,20 @@ def compile(
 
 def _artifact(build: BuildFile, target: Target) -> tuple[Manifest, bytes]:
     """Manifest and CUBIN of the only specialisation of a project."""
+    outputs = products(build, target)
+    return manifest_from_json(parse(outputs["json"], limit=len(outputs["json"]))), outputs["cubin"]
+
+
+def products(build: BuildFile, target: Target) -> Mapping[str, bytes]:
+    """The products of the only specialisation of a project, from the store or made now, `json` (the manifest) and `cubin` among
+    them. CompileError."""
     with contextlib.closing(Store(store_root())) as store:
         files = FileDigests(store, digests_note(build.root))
         planned, refusals = plan(build, build.entries, (target,), store, files, fingerprint(store))
         files.save()
         if refusals:
             raise CompileError(refusals[0].diagnostics)
-        entry = planned[0].products(store) or _made(planned[0], store)
-        manifest = manifest_from_json(parse(entry.outputs["json"], limit=len(entry.outputs["json"])))
-        return manifest, entry.outputs["cubin"]
+        return (planned[0].products(store) or _made(planned[0], store)).outputs
 
 
 def _made(item: Planned, store: Store) -> Entry:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, parameter_specs
 from tilec.ir.expr import Expr
-from tilec.ir.types import MAX_DIM
+from tilec.ir.types import DTYPES, MAX_DIM
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function
@@ -119,6 +119,31 @@ def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str
     best = sorted(allowed.values(), key=lambda env: _rank(contract, env, tiles))
     reals = {name: given.get(name, 0.5) for name in floats}
     return [{**env, **reals} for env in best]
+
+
+def large_launch(contract: Contract, given: dict[str, float], most: int = 1 << 28) -> dict[str, float]:
+    """One launch with tensors of about `most` bytes and no more, if there is one: the values given, and large ones for the
+    rest. LaunchValuesError as of `small_launches`."""
+    small = small_launches(contract, given)
+    floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
+    open_ = sorted(contract.names - floats - given.keys())
+    random = np.random.default_rng(0)
+    choices = [[1 << power] * len(open_) for power in range(4, 25)]
+    choices += [[1 << int(power) for power in random.integers(3, 24, len(open_))] for _ in range(_TRIALS // 5)]
+    best, held = dict(small[0]), _bytes(contract, small[0])
+    for sizes in choices if open_ else ():
+        env = {name: int(value) for name, value in given.items() if name not in floats} | dict(zip(open_, sizes, strict=True))
+        _contiguous(contract, env, given)
+        _solve(contract, env, given)
+        size = _bytes(contract, env)
+        if held < size <= most and _is_allowed(contract, env):
+            best, held = {**small[0], **env}, size
+    return best
+
+
+def _bytes(contract: Contract, env: Mapping[str, float]) -> int:
+    integers = {name: int(value) for name, value in env.items()}
+    return sum(span_of(spec, integers) * DTYPES[spec.dtype].bytes for spec in contract.tensors)
 
 
 def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tilec.diagnostics import Diagnostic, Label, Span, render
 from tilec.project.driver import BuildResult, Progress, Result
+from tilec.project.fixes import Edit, resolved
 from tilec.terminal import wants_colour
 
 HEADER = ("kernel", "constants", "arch", "registers", "spills", "shared", "proofs", "ms", "")
@@ -126,9 +127,9 @@ def source_texts(diagnostics: list[Diagnostic], root: Path | None) -> dict[str, 
     for item in diagnostics:
         for label in (*item.secondary, *([item.primary] if item.primary else [])):
             name = label.span.file
-            if root is not None and name not in sources and not Path(name).is_absolute():
+            if name not in sources and (root is not None or Path(name).is_absolute()):
                 with contextlib.suppress(OSError, UnicodeDecodeError):
-                    sources[name] = (root / name).read_text(encoding="utf-8-sig")
+                    sources[name] = (root or Path()).joinpath(name).read_text(encoding="utf-8-sig")
     return sources
 
 
@@ -160,20 +161,25 @@ def as_json(built: BuildResult, seconds: float, root: Path | None = None) -> dic
 def diagnostic_json(item: Diagnostic, root: Path | None = None) -> dict[str, Any]:
     """A diagnostic as plain data, the interface for programs that write kernels. `rendered` is what the terminal shows."""
     shown = item.counterexample
+    texts = source_texts([item], root)
     return {
         "level": item.level, "code": item.code, "message": item.message,
         "at": _place(item.primary) if item.primary else None,
         "labels": [_place(label) for label in item.secondary],
         "counterexample": {"text": str(shown), **asdict(shown)} if shown else None,
         "notes": list(item.notes), "hint": item.hint,
-        "rendered": render(item, source_texts([item], root)),
+        "fixes": [
+            {"title": fix.title, "certain": fix.certain, "edits": [_place(edit) for edit in fix.edits]}
+            for fix in resolved(item, texts)
+        ],
+        "rendered": render(item, texts),
     }  # fmt: skip
 
 
-def _place(label: Label) -> dict[str, Any]:
+def _place(at: Label | Edit) -> dict[str, Any]:
     """Lines and columns from 1; the end is the first column behind."""
-    span = label.span
+    span = at.span
     return {
         "file": span.file, "line": span.line, "column": span.column + 1, "end_line": span.end_line,
-        "end_column": span.end_column + 1, "text": label.text,
+        "end_column": span.end_column + 1, "text": at.text,
     }  # fmt: skip

@@ -66,6 +66,14 @@ def NAME(x):
     weights = np.exp(wide - wide.max(axis=1, keepdims=True))
     return weights / weights.sum(axis=1, keepdims=True)
 ''',
+    "kernels_src/baseline.py": '''"""What `tilec bench` times the kernels beside, on a GPU: of torch tensors."""
+
+import torch
+
+
+def NAME(x):
+    return torch.softmax(x, dim=1)
+''',
     "tests/test_kernels.py": '''"""Every kernel is proven, and computes what its reference says. Run: pytest"""
 
 import subprocess
@@ -83,6 +91,7 @@ def test_kernels_are_right():
     tilec check --proofs      # prove it safe, for every architecture of build.toml
     tilec run NAME            # run it at small sizes, beside its reference
     tilec test                # several sizes of every specialisation
+    tilec bench NAME          # time it beside torch and the roofline, on a GPU; without one, the floor
     tilec build               # CUBINs and launch contracts, in artifacts/build
 
 On a machine with the GPU and no compiler:

@@ -156,9 +156,9 @@ def _shaped(spec: TensorSpec, storage: Array, values: dict[str, int]) -> Array:
     return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
 
-def own_reference(kernels: Path, kernel: str) -> tuple[Path, str] | None:
-    """The function of a kernel's name in a file `reference*.py` beside the kernels; it is looked for, not executed."""
-    for path in sorted(kernels.glob("reference*.py")):
+def own_reference(kernels: Path, kernel: str, files: str = "reference*.py") -> tuple[Path, str] | None:
+    """The function of a kernel's name in one of `files` beside the kernels; it is looked for, not executed."""
+    for path in sorted(kernels.glob(files)):
         try:
             tree = ast.parse(read_file(path, MAX_SOURCE_BYTES))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

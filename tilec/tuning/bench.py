@@ -116,7 +116,7 @@ class Bench:
         """Times of candidates at a shape, and what is wrong with some, which are then not timed. LaunchError where the contract
         does not hold there; DriverError as above."""
         contract = Contract.of_manifest(self.kernel(names[0]).manifest)
-        sets = self._sets(contract, dict(shape))
+        sets = self.sets(contract, dict(shape))
         plans = {name: [arguments.plan(self.kernel(name)) for arguments in sets] for name in names}
         outputs = [spec for spec in contract.tensors if spec.access not in ("in", "scratch")]
         results: dict[str, dict[str, NDArray[Any]]] = {}
@@ -127,12 +127,12 @@ class Bench:
                     self._fill(contract, spec, sets[0].tensors[spec.name], dict(shape), place)
             plans[name][0].launch()
             self.device.driver.synchronize(0)
-            results[name] = {spec.name: self._sampled(spec, sets[0].tensors[spec.name]) for spec in outputs}
+            results[name] = {spec.name: self.sampled(spec, sets[0].tensors[spec.name]) for spec in outputs}
         wrong = differing(outputs, results)
         left = {name: plans[name] for name in names if name not in wrong}
         return (timed(self.device.driver, left, starts) if left else {}), wrong
 
-    def _sets(self, contract: Contract, values: dict[str, int]) -> list[Arguments]:
+    def sets(self, contract: Contract, values: dict[str, Any]) -> list[Arguments]:
         """Argument sets that hold more than the L2 cache together."""
         driver = self.device.driver
         missing = sorted(contract.names - values.keys() - {one.name for one in contract.scalars})
@@ -177,16 +177,23 @@ class Bench:
             driver.copy_to_device(array.pointer + done * item, block.ctypes.data + begin * item, part * item, 0)
             done, begin = done + part, 0
 
-    def _sampled(self, spec: TensorSpec, array: DeviceArray) -> NDArray[Any]:
+    def sampled(self, spec: TensorSpec, array: DeviceArray) -> NDArray[Any]:
         """Elements at places across a tensor, its end among them."""
         item = DTYPES[spec.dtype].bytes
-        part = min(PLACE_BYTES // item * item, array.nbytes)
-        places = sorted({(array.nbytes - part) // item * number // (PLACES - 1) * item for number in range(PLACES)})
-        held = np.empty((len(places), part), np.uint8)
-        for row, place in zip(held, places, strict=True):
-            self.device.driver.copy_to_host(row.ctypes.data, array.pointer + place, part, 0)
+        places = self.places(spec, array.nbytes)
+        held = np.empty((len(places), places[0][1] * item), np.uint8)
+        for row, (first, count) in zip(held, places, strict=True):
+            self.device.driver.copy_to_host(row.ctypes.data, array.pointer + first * item, count * item, 0)
         self.device.driver.synchronize(0)
         return widened(spec, held.reshape(-1))
+
+    @staticmethod
+    def places(spec: TensorSpec, nbytes: int) -> list[tuple[int, int]]:
+        """The places of a tensor of so many bytes: first elements, and how many."""
+        item = DTYPES[spec.dtype].bytes
+        part = min(PLACE_BYTES // item * item, nbytes)
+        firsts = sorted({(nbytes - part) // item * number // (PLACES - 1) for number in range(PLACES)})
+        return [(first, part // item) for first in firsts]
 
 
 def differing(outputs: Sequence[TensorSpec], results: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, str]:

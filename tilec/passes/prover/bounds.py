@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from tilec.diagnostics import Label
+from collections.abc import Iterator
+
+from tilec.diagnostics import Fix, Label
+from tilec.ir.core import Function, Op
+from tilec.ir.ops import Cast, ReadOp, Reduce, Reshape
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
 from tilec.passes.prover.ladder import Discharge, strongest
-from tilec.passes.prover.terms import Formula, Poly
+from tilec.passes.prover.terms import Atom, Formula, Poly
 
 
 def prove_bounds(findings: Findings, sites: list[AccessSite]) -> None:
@@ -54,7 +58,7 @@ def _complaint(findings: Findings, site: AccessSite, place: int, past_the_end: b
     element = [a.start for a in site.instance.axes]
     if past_the_end:
         element[place] = axis.start + (axis.extent - 1)
-    clip = "mask=True" if site.writes else "pad=0"
+    clip = "mask=True" if site.writes else f"pad={_neutral(findings.index.function, site.op)}"
     because: list[Label] = [*loop_labels(findings.index, site.op)]
     if site.parameter.loc is not None:
         because.append(Label(site.parameter.loc, f"axis {place} of `{site.name}` has {_dim_text(site, place)} elements"))
@@ -68,6 +72,8 @@ def _complaint(findings: Findings, site: AccessSite, place: int, past_the_end: b
         (site.instance,),
         site.name,
         tuple(element),
+        fixes=tuple(_fixes(site, place, clip)),
+        tile=axis,
     )
 
 
@@ -77,12 +83,51 @@ def _dim_text(site: AccessSite, place: int) -> str:
 
 def _hint(site: AccessSite, place: int, clip: str, axis: Axis) -> str:
     dim = site.parameter.value.tensor.dims[place]
-    loaded = [atom for atom in terms.closure([Formula("eq", axis.start)]) if atom.kind is terms.Kind.LOADED]
+    loaded = _loaded(axis)
     if loaded:
         return f"declare what `{loaded[0].label}` holds with `values({loaded[0].label}, 0, {dim})`"
     if axis.extent > 1 and dim.constant is None:
         return f"pass `{clip}`, or state `requires({dim} % {axis.extent} == 0)`"
     return f"pass `{clip}`, or make the range of the index fit axis {place}"
+
+
+def _fixes(site: AccessSite, place: int, clip: str) -> Iterator[Fix]:
+    """What the hint says, for a program. Clipping is certain where the tile hangs over an edge, which `Findings.refuse` sees at
+    the counterexample: of a tile elsewhere the index is wrong, and clipping would hide it."""
+    axis, dim, where = site.instance.axes[place], site.parameter.value.tensor.dims[place], site.location
+    if where is None:
+        return
+    loaded = _loaded(axis)
+    if loaded:
+        if axis.extent == 1 and axis.start in [terms.of(atom) for atom in loaded]:
+            text = f"values({loaded[0].label}, 0, {dim})"
+            yield Fix(f"declare what `{loaded[0].label}` holds", "statement", text, where, certain=True)
+        return
+    yield Fix(f"pass `{clip}`", "argument", clip, where, certain=True)
+    if axis.extent > 1 and dim.constant is None:
+        factor = str(dim) if str(dim).isidentifier() else f"({dim})"
+        text = f"requires({factor} % {axis.extent} == 0)"
+        yield Fix(f"state `{text}`", "statement", text, where)
+
+
+def _loaded(axis: Axis) -> list[Atom]:
+    """The elements of tensors that decide where an axis starts."""
+    return [atom for atom in terms.closure([Formula("eq", axis.start)]) if atom.kind is terms.Kind.LOADED]
+
+
+def _neutral(function: Function, access: Op) -> str:
+    """What a pad changes nothing with: infinite where the first reduction behind a load of floats takes a maximum or a minimum,
+    else 0."""
+    if not isinstance(access, ReadOp) or not access.result.tile.dtype.is_float:
+        return "0"
+    reached = {access.result}
+    for op in function.body.walk():
+        if not reached.isdisjoint(op.operands):
+            if isinstance(op, Reduce) and op.kind in ("max", "argmax", "min", "argmin"):
+                return "-inf" if op.kind.endswith("max") else "inf"
+            if isinstance(op, Cast | Reshape):
+                reached.add(op.result)
+    return "0"
 
 
 def overlap(left: Axis, right: Axis, clipped: tuple[bool, bool]) -> list[Formula]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import product
 from math import gcd
 
-from tilec.diagnostics import Label
+from tilec.diagnostics import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
 from tilec.ir.ops import For, ReadOp
 from tilec.passes.prover import terms
@@ -238,7 +238,8 @@ def _complain(
     because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
     message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
     hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
-    complaint = Complaint("E0403", message, where, "not all elements are written", because, hint)
+    fixes = tuple(_bounded(parameter, writes, where)) if where is not None else ()
+    complaint = Complaint("E0403", message, where, "not all elements are written", because, hint, fixes=fixes)
     if example is None:
         findings.report(complaint, None)
         return
@@ -246,6 +247,14 @@ def _complain(
     element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
     shown = counterexample(findings.index, example, (), name, element, "is written by no block")
     findings.report(complaint, shown)
+
+
+def _bounded(parameter: Parameter, writes: list[AccessSite], where: Span) -> Iterator[Fix]:
+    """Clauses for axes along which the one write has the same tile in all blocks: the tensor has no elements behind it."""
+    for dim, axis in zip(parameter.value.tensor.dims, writes[0].instance.axes if len(writes) == 1 else (), strict=False):
+        if axis.start == terms.ZERO and dim.constant is None:
+            text = f"requires({dim} <= {axis.extent})"
+            yield Fix(f"state `{text}`", "statement", text, where, certain=True)
 
 
 # The bijection argument

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilec.artifact import Obligation
-from tilec.diagnostics import Counterexample, Diagnostic, Label, Span
+from tilec.diagnostics import Counterexample, Diagnostic, Fix, Label, Span
 from tilec.ir.core import Op
 from tilec.ir.ops import For
 from tilec.passes.prover import terms
-from tilec.passes.prover.accesses import Instance
+from tilec.passes.prover.accesses import Axis, Instance
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
@@ -32,6 +32,9 @@ class Complaint:
     tensor: str = ""
     element: tuple[Poly, ...] = ()
     note: str = ""
+    fixes: tuple[Fix, ...] = ()
+    tile: Axis | None = None
+    """The axis that is left, where a fix is to clip it."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,9 @@ class Findings:
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
         found = self.ladder.witness(refusal, shown)
+        if complaint.tile is not None and (found is None or not _hangs_over(complaint.tile, found)):
+            doubted = tuple(replace(fix, certain=fix.certain and fix.change != "argument") for fix in complaint.fixes)
+            complaint = replace(complaint, fixes=doubted)
         self.report(complaint, self._example(complaint, found) if found is not None else None)
 
     def report(self, complaint: Complaint, example: Counterexample | None) -> None:
@@ -88,7 +94,7 @@ class Findings:
             notes = ("no launch that goes wrong was found, and no proof that there is none",)
         where = complaint.where or self.index.function.loc
         primary = Label(where, complaint.label) if where is not None else None
-        diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint)
+        diagnostic = Diagnostic(code, message, primary, complaint.because, notes, example, complaint.hint, complaint.fixes)
         if not any(_same_place(diagnostic, other) for other in self.diagnostics):
             self.diagnostics.append(diagnostic)
 
@@ -96,6 +102,13 @@ class Findings:
         value = evaluator(found)
         element = tuple(terms.evaluate(p, value) for p in complaint.element)
         return counterexample(self.index, found, complaint.instances, complaint.tensor, element, complaint.note)
+
+
+def _hangs_over(axis: Axis, found: Assignment) -> bool:
+    """Whether a tile has elements on both sides of an edge, as the last of several has that do not divide the extent."""
+    value = evaluator(found)
+    start, dim = terms.evaluate(axis.start, value), terms.evaluate(axis.dim, value)
+    return start < dim and start + axis.extent > 0 and dim % axis.extent != 0
 
 
 def _as_clause(message: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tilec.diagnostics import Label
+from tilec.diagnostics import Fix, Label
 from tilec.ir.core import Access, Effect, Parameter
 from tilec.ir.ops import For, MemoryOp
 from tilec.passes.prover import terms
@@ -13,7 +13,7 @@ from tilec.passes.prover.accesses import AccessSite, Instance
 from tilec.passes.prover.bounds import meeting_point, overlap
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
-from tilec.passes.prover.terms import Formula
+from tilec.passes.prover.terms import Formula, Kind
 
 
 def prove_races(findings: Findings, sites: list[AccessSite]) -> None:
@@ -105,12 +105,27 @@ def _race(findings: Findings, left: AccessSite, right: AccessSite, first: Instan
             because = (Label(right.location, "another block may write the same element here"),)
         label = "written by two blocks" if right is left else "written here"
         hint = f"make the index into `{left.name}` depend on every block id, one-to-one"
-        return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element)
+        fixes = _stated_distinct(findings, left) if right is left else ()
+        if fixes:
+            hint = fixes[0].title
+        return Complaint("E0401", message, left.location, label, because, hint, instances, left.name, element, fixes=fixes)
     message = f"{right.subject} may read an element that another block writes"
     because = (Label(left.location, "written here by another block"),) if left.location is not None else ()
     hint = "read only what this block alone writes, or pass the old values as an `In` tensor of their own"
     swapped = (second, first)
     return Complaint("E0402", message, right.location, "read here", because, hint, swapped, left.name, element)
+
+
+def _stated_distinct(findings: Findings, site: AccessSite) -> tuple[Fix, ...]:
+    """What keeps blocks apart that write where a tensor of integers says, each by an element of its own."""
+    starts = [terms.eq(axis.start, 0) for axis in site.instance.axes]
+    loaded = [atom for atom in terms.closure(starts) if atom.kind is Kind.LOADED]
+    facts = [fact for fact in findings.index.function.values if loaded and fact.tensor == loaded[0].label]
+    if len(facts) != 1 or facts[0].distinct or facts[0].loc is None:
+        return ()
+    text = f"values({facts[0].tensor}, {facts[0].low}, {facts[0].high}, distinct=True)"
+    title = f"where no two elements of `{facts[0].tensor}` are equal, say so: `{text}`"
+    return (Fix(title, "argument", "distinct=True", facts[0].loc, certain=True),)
 
 
 def prove_written_once(findings: Findings, sites: list[AccessSite]) -> None:

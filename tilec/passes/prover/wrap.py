@@ -6,6 +6,7 @@ about unbounded integers, which this makes exact.
 
 from __future__ import annotations
 
+from tilec.diagnostics import Fix
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary, Cast, For, Unary
 from tilec.ir.range_facts import Range
@@ -167,11 +168,21 @@ def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
             loop_labels(index, op),
             hint,
             (instance,),
+            fixes=_stated_positive(op, divisor),
         )
 
     found = findings.prove([*instance.holds, violation], complain)
     if found is not None:
         findings.met("divisor", _role(op, role), op, found)
+
+
+def _stated_positive(op: Op, divisor: terms.Poly) -> tuple[Fix, ...]:
+    """The clause that says so, where the divisor is one dim or scalar."""
+    named = [atom for atom in terms.closure([terms.ge(divisor)]) if atom.kind is terms.Kind.SYMBOL]
+    if op.loc is None or len(named) != 1 or terms.of(named[0]) != divisor:
+        return ()
+    text = f"requires({named[0].name} > 0)"
+    return (Fix(f"state `{text}`", "statement", text, op.loc, certain=True),)
 
 
 def _role(op: Op, role: str) -> str:

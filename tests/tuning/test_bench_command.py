@@ -1,0 +1,277 @@
+"""`tilec bench`: what the process that measures does on a fake GPU, what is made of its answers, what is told without one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.shipped import load
+from tests.tuning import tuned_project
+from tilec.cli import bench_command, commands
+from tilec.passes.prover import prove
+from tilec.project.launches import Contract, large_launch, span_of
+from tilec.runtime import Device
+from tilec.tuning import bench_child
+from tilec.tuning.bench_child import Run, chip
+from tilec.tuning.roofline import PUBLISHED, work
+
+CHILD = """
+import json, sys
+from pathlib import Path
+lines = json.loads(Path(sys.argv[1]).read_text())
+say = lambda line: print(json.dumps(line), flush=True)
+say(lines["greeting"])
+if "failed" in lines["greeting"]:
+    sys.exit(1)
+order = sys.stdin.readline()
+if order:
+    Path(sys.argv[1]).with_suffix(".order").write_text(order)
+    for line in lines["lines"]:
+        say(line)
+    sys.exit(lines.get("status", 0))
+"""
+GREETING = {
+    "device": "Fake H200", "driver": "1.2", "arch": "sm_90a", "multiprocessors": 132, "memory_khz": 3_201_000,
+    "bus_bits": 6144, "clock_khz": 1_980_000,
+}  # fmt: skip
+N = 16_777_216
+LINES: list[dict[str, Any]] = [
+    {"at": "kernel"}, {"checked": "kernel", "wrong": ""}, {"copy": [125.0, 124.0, 126.0], "bytes": 536_870_912},
+    {"launch": {"N": N}, "us": {"kernel": [25.0, 24.0, 27.0], "baseline": [26.0, 25.5, 26.5]}, "wrong": ""},
+]  # fmt: skip
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    root = tuned_project.make(tmp_path / "p")
+    monkeypatch.chdir(root)
+    (tmp_path / "child.py").write_text(CHILD)
+    monkeypatch.setattr(bench_command, "COMMAND", (sys.executable, str(tmp_path / "child.py"), str(tmp_path / "answers.json")))
+    says(root)
+    return root / "artifacts/tune/double/warps=2/sm_90a/double-BLOCK=64.json"
+
+
+def says(root: Path, greeting: dict[str, Any] | None = None, lines: list[dict[str, Any]] = LINES, status: int = 0) -> None:
+    (root.parent / "answers.json").write_text(json.dumps({"greeting": greeting or GREETING, "lines": lines, "status": status}))
+
+
+class FakeTensor:
+    """What the baseline's code uses of a tensor."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape = array, array.shape
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self
+
+    def reshape(self, *_: int) -> FakeTensor:
+        return FakeTensor(self.array.reshape(-1))
+
+    def __getitem__(self, key: Any) -> FakeTensor:
+        return FakeTensor(self.array[key])
+
+    def numpy(self) -> Any:
+        return self.array
+
+
+def fake_torch(gpu: tuned_project.HostGpu) -> Any:
+    """A module of the name; what a stream enqueues is recorded where the driver captures."""
+
+    @contextlib.contextmanager
+    def stream(_: Any) -> Any:
+        yield
+        if gpu.capturing is not None:
+            gpu.capturing.append((0, 5.0))  # pyright: ignore[reportArgumentType]
+
+    cuda = types.SimpleNamespace(
+        is_available=lambda: True, synchronize=lambda: None, stream=stream, ExternalStream=lambda handle: handle
+    )
+    return types.SimpleNamespace(
+        cuda=cuda, no_grad=contextlib.nullcontext, from_dlpack=lambda array: FakeTensor(array.to_numpy())
+    )
+
+
+def worked(
+    root: Path, gpu: tuned_project.HostGpu, launches: list[dict[str, int]], baseline: str | None = None
+) -> list[dict[str, Any]]:
+    """What the process says of candidate 64 of the project."""
+    said: list[dict[str, Any]] = []
+    path = next(iter(tuned_project.artifacts(root).values()))
+    beside = None
+    if baseline is not None:
+        (root / "kernels_src/baseline.py").write_text(baseline)
+        beside = [str(root / "kernels_src/baseline.py"), "double"]
+    job = {
+        "artifact": str(path), "copy": None, "reference": [str(root / "kernels_src/reference.py"), "double"],
+        "baseline": beside, "launches": launches,
+    }  # fmt: skip
+    Run(job, Device(gpu), said.append).work()
+    return said
+
+
+def test_the_process_checks_and_times(tmp_path: Path) -> None:
+    root = tuned_project.make(tmp_path)
+    said = worked(root, tuned_project.HostGpu(), [{"N": 1000}, {"N": 20000}])
+    assert said[:2] == [{"at": "kernel"}, {"checked": "kernel", "wrong": ""}]
+    assert [one["launch"] for one in said[2:]] == [{"N": 1000}, {"N": 20000}]
+    assert [one["us"]["kernel"][0] for one in said[2:]] == pytest.approx(
+        [tuned_project.microseconds(64, n) for n in (1000, 20000)]
+    )
+    assert chip(Device(tuned_project.HostGpu())) == {"memory_khz": 0, "bus_bits": 0, "clock_khz": 0}
+
+
+def test_a_wrong_kernel_is_not_timed(tmp_path: Path) -> None:
+    said = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(wrong=(64,)), [{"N": 1000}])
+    assert "`out[" in said[1]["wrong"] and len(said) == 2
+
+
+def test_a_launch_that_the_contract_has_not_is_told(tmp_path: Path) -> None:
+    said = worked(tuned_project.make(tmp_path), tuned_project.HostGpu(), [{"M": 3}])
+    assert "gives no `N`" in said[-1]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def double(x):\n    x.array = x.array * 2\n    return x\n", ""),
+        ("def double(x):\n    return x\n", "where the baseline has"),
+        ("def double(y):\n    return y\n", "it asks for `y`"),
+        ("def double(x):\n    return x, x\n", "returns 2 tensors; the kernel writes 1"),
+        ("def double(x):\n    raise SystemError('no')\n", "the baseline fails: SystemError: no"),
+        ("1 / 0\n", "cannot be loaded: ZeroDivisionError"),
+    ],
+)
+def test_a_baseline_is_compared_and_timed(text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = tuned_project.HostGpu()
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(gpu))
+    root = tuned_project.make(tmp_path)
+    said = worked(root, gpu, [{"N": 1000}], text)
+    (row,) = [one for one in said if "launch" in one]
+    words = row["wrong"] + "".join(one["note"] for one in said if "note" in one)
+    assert (told in words) if told else not words
+    assert row["us"]["kernel"][0] > 0
+    assert ("baseline" in row["us"]) == (told in ("", "where the baseline has"))
+
+
+def test_the_table_and_the_json_say_what_was_measured(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.run(["bench", str(kernel)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("double  BLOCK=64  sm_90a  32 registers, 0 spilled bytes")
+    assert "a copy in the same run: 4.29 TB/s of 4.92 TB/s by the chip's clocks" in out[2]
+    cells = out[4].split()
+    assert cells[:2] == [f"N={N}", "25.00"] and "1.040" in cells
+    order = json.loads((kernel.parents[6] / "answers.order").read_text())
+    assert order["launches"] == [{"N": N}] and order["reference"][1] == "double" and order["baseline"] is None
+    assert commands.run(["bench", str(kernel), "--json", "--dims", "N=5"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["measured"] and data["rates"]["published"] is None
+    (row,) = data["launches"]
+    assert row["kernel_us"] == {"median": 25.0, "p10": 24.0, "p90": 27.0}
+    assert row["bytes"] == 8 * 5
+    assert data["rates"]["copy_bytes_per_second"] == pytest.approx(4.295e12, rel=1e-3)
+
+
+def test_a_figure_is_drawn_and_is_the_same_bytes(kernel: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert commands.run(["bench", str(kernel), "--plot", "a.svg"]) == 0
+    assert commands.run(["bench", str(kernel), "--plot", "b.svg"]) == 0
+    assert Path("a.svg").read_bytes() == Path("b.svg").read_bytes() and b"<svg" in Path("a.svg").read_bytes()
+    assert commands.run(["bench", str(kernel), "--plot", "a.txt"]) == 2
+    assert not Path("a.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "child", "status", "told"),
+    [
+        ([LINES[0], {"checked": "kernel", "wrong": "`out[3]` is 1, not 2"}], 0, 1, "`double` is wrong: `out[3]` is 1, not 2"),
+        ([*LINES[:3], {**LINES[3], "wrong": "`out` has 1 where"}], 0, 1, "is wrong: `out` has 1 where"),
+        ([*LINES[:3], {"launch": {"N": 5}, "us": {}, "wrong": "", "refused": "no"}], 0, 2, "not launched at N=5: no"),
+        ([LINES[0], {"lost": "the device is lost"}], 70, 1, "is wrong: the device is lost"),
+        ([LINES[0]], 9, 1, "the process that measures ended with status 9"),
+    ],
+)
+def test_what_goes_wrong_is_told_by_the_status(
+    kernel: Path, capsys: pytest.CaptureFixture[str], lines: list[dict[str, Any]], child: int, status: int, told: str
+) -> None:
+    says(Path.cwd(), lines=lines, status=child)
+    assert commands.run(["bench", str(kernel)]) == status
+    assert told in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_so_and_tells_a_floor(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    says(Path.cwd(), {"failed": "no NVIDIA driver on this machine"})
+    assert commands.run(["bench", str(kernel), "--dims", "N=1000000", "--plot", "a.svg"]) == 3
+    out, err = capsys.readouterr()
+    assert "error: nothing was measured: no NVIDIA driver on this machine; run it on a machine with a GPU" in err
+    assert not Path("a.svg").exists() and "no plot was made" in err
+    assert "no measurement: floors by published rates of H200 SXM, 4.8 TB/s" in out
+    assert out.splitlines()[-1].split() == ["N=1000000", "8.000", "?", "1.67"]
+    assert commands.run(["bench", str(kernel), "--json", "--gpu", "h100"]) == 3
+    data = json.loads(capsys.readouterr().out)
+    assert not data["measured"] and data["rates"]["published"]["name"] == "H100 SXM"
+    assert data["launches"][0]["kernel_us"] is None and data["launches"][0]["floor_us"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--gpu", "h200"], "this machine has Fake H200, which is measured"),
+        (["-c", "BLOCK=64"], "is built already"),
+        (["--dims", "M=5"], "no launch value `M`"),
+        (["--dims", "N"], "`N` is not NAME=NUMBER"),
+    ],
+)
+def test_what_cannot_be_asked_for(kernel: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str) -> None:
+    assert commands.run(["bench", str(kernel), *arguments]) == 2
+    assert told in capsys.readouterr().err
+    assert commands.run(["bench", "other.json"]) == 2
+    assert commands.run(["bench", "a.py:b"]) == 2
+
+
+def test_no_gpu_of_a_name_that_is_not_known(kernel: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    says(Path.cwd(), {"failed": "none"})
+    assert commands.run(["bench", str(kernel), "--gpu", "gtx"]) == 2
+    assert "there are h200, h100, b200, rtx5090" in capsys.readouterr().err
+
+
+def test_bytes_and_products_are_those_of_the_launch() -> None:
+    function = load("matmul", {"BM": 64, "BN": 128, "E": "bf16"})
+    contract = Contract.of_function(function, prove(function))
+    values = dict.fromkeys(contract.names, 512)
+    found = work(contract, values, function)
+    assert found.bytes == 3 * 512 * 512 * 2
+    assert found.products == 2 * 512**3
+    rates = PUBLISHED["h200"]
+    assert found.floor(rates.bytes_per_second, rates.products_per_second) == pytest.approx(3 * 512 * 512 * 2 / 4.8e6)
+    assert found.floor(1e30, 1e12) == pytest.approx(2 * 512**3 / 1e6)
+    assert work(contract, values, None).products is None
+    residual = load("add_rms_norm")
+    moved = work(Contract.of_function(residual, prove(residual)), {"T": 3, "eps": 1e-6}, residual)
+    hidden = int(residual.constants["H"])
+    assert moved.bytes == 2 * hidden * (3 + 2 * 3 + 1 + 3) and moved.products == 0
+
+
+def test_large_launches_stay_below_a_limit_and_keep_the_contract() -> None:
+    for name in ("add", "embedding", "argmax_blocks", "kv_update"):
+        function = load(name)
+        contract = Contract.of_function(function, prove(function))
+        found = large_launch(contract, {}, most=1 << 26)
+        env = {key: int(value) for key, value in found.items()}
+        assert all(check.condition.evaluate(env) for check in contract.launch_checks)
+        size = sum(span_of(spec, env) * np.dtype(np.float16).itemsize for spec in contract.tensors)
+        assert 1 << 20 < size <= 1 << 26, (name, found)
+    assert large_launch(Contract.of_function(load("add"), prove(load("add"))), {"N": 77}) == {"N": 77}
+
+
+def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_child, "greet", lambda say: say({"failed": "no driver"}))
+    assert bench_child.main() == 1
+    assert "failed" in json.loads(capsys.readouterr().out)

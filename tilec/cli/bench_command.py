@@ -1,0 +1,220 @@
+"""`tilec bench`: a kernel's time on a GPU, beside its baseline and the roofline; without one, what can be told all the same.
+
+Exit status: 0 measured; 1 the kernel is refused, or computes something else than its reference or its baseline; 2 wrong usage
+or environment; 3 no GPU: nothing was measured, and what is printed is computed from the contract and published rates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilec.artifact import Manifest
+from tilec.cli.project import UsageError, chosen_targets, open_one, print_line, say
+from tilec.project.buildfile import BuildFile, KernelEntry
+from tilec.project.launches import Contract, LaunchValuesError, given_values, large_launch
+from tilec.project.trial import own_reference
+from tilec.runtime import LaunchError, load_artifact
+from tilec.target import Target
+from tilec.tuning.bench_report import as_json, check_plot, draw, lines
+from tilec.tuning.comparison import COMMAND, Compared, Order, compare, greeting
+from tilec.tuning.measure import NoDevice, hears
+from tilec.tuning.roofline import PUBLISHED, Rates, Work, work
+
+NOT_MEASURED = 3
+BASELINES = "baseline*.py"
+COPY_BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is timed: its manifest, the tile IR where the compiler is here, and where its reference and its baseline are."""
+
+    manifest: Manifest
+    path: Path
+    function: Any
+    kernels: Path | None
+    build: BuildFile | None
+
+
+def bench_command(
+    project: str | None, kernel: str, constants: tuple[str, ...], dims: tuple[str, ...], arch: str | None, gpu: str | None,
+    plot: str | None, *, as_json_: bool,
+) -> int:  # fmt: skip
+    """Build, check, time, print; the exit status."""
+    if plot is not None:
+        check_plot(Path(plot))
+    try:
+        device, missing = greeting(COMMAND), ""
+    except NoDevice as error:
+        device, missing = None, str(error)
+    named = _named(gpu, arch) if device is None else None
+    if device is not None and gpu is not None:
+        raise UsageError(f"this machine has {device['device']}, which is measured; `--gpu` is for machines without one")
+    with tempfile.TemporaryDirectory(prefix="tilec-bench-") as folder:
+        target = Target.parse(device["arch"] if device is not None else named.arch if named is not None else "sm_90")
+        subject = _subject(project, kernel, constants, target, Path(folder))
+        contract = Contract.of_manifest(subject.manifest)
+        launches = _launches(contract, dims, subject)
+        works = [work(contract, one, subject.function) for one in launches]
+        if device is None:
+            return _unmeasured(subject, launches, works, named, missing, plot, as_json_=as_json_)
+        order = Order(
+            subject.path,
+            _copy(target, Path(folder), subject),
+            _own(subject, "reference*.py"),
+            _own(subject, BASELINES),
+            launches,
+        )
+        found = _compared(order)
+    if order.baseline is None:
+        found.notes.append(_no_baseline(subject))
+    return _answer(subject, found, works, plot, as_json_=as_json_)
+
+
+def _named(gpu: str | None, arch: str | None) -> Rates:
+    """Whose floor is told: the GPU named, or the first of the architecture."""
+    if gpu is not None:
+        if gpu.lower() not in PUBLISHED:
+            raise UsageError(f"no GPU `{gpu}`; there are {', '.join(PUBLISHED)}")
+        return PUBLISHED[gpu.lower()]
+    targets = chosen_targets(arch) or (Target.parse("sm_90"),)
+    return next(one for one in PUBLISHED.values() if one.arch == targets[0].name)
+
+
+def _subject(project: str | None, kernel: str, constants: tuple[str, ...], target: Target, folder: Path) -> Subject:
+    """A built artifact where one is named, else a kernel that is built now."""
+    if kernel.endswith(".json"):
+        if constants:
+            raise UsageError(f"`{kernel}` is built already, with constants of its own; leave out -c")
+        try:
+            manifest, _ = load_artifact(kernel)
+        except LaunchError as error:
+            raise UsageError(f"`{kernel}` cannot be used: {error}") from None
+        kernels = next((one for one in _above(Path(kernel)) if (one / "build.toml").is_file()), None)
+        return Subject(manifest, Path(kernel), None, kernels / "kernels_src" if kernels is not None else None, None)
+    from dataclasses import replace
+
+    from tilec.frontend import load_kernel
+
+    file, colon, name = kernel.rpartition(":")
+    if colon and Path(file).stem != name:
+        raise UsageError(f"`{file}` holds the kernel `{Path(file).stem}`, not `{name}`")
+    build, entry = open_one(project, file if colon else kernel, constants, target.name)
+    build = replace(build, entries=(replace(entry, targets=(target,)),), models=(), served=())
+    path = _written(build, entry, target, folder)
+    (values,) = entry.specialisations()
+    function = load_kernel(build.kernels / f"{entry.name}.py", values, root=build.root)
+    manifest, _ = load_artifact(path)
+    return Subject(manifest, path, function, build.kernels, build)
+
+
+def _above(path: Path) -> Iterator[Path]:
+    yield from path.resolve().parents
+
+
+def _written(build: BuildFile, entry: KernelEntry, target: Target, folder: Path) -> Path:
+    """The artifact of the only specialisation, as files; CompileError."""
+    from tilec.project.just_in_time import products
+
+    outputs = products(build, target)
+    path = folder / f"{entry.name}.json"
+    path.write_bytes(outputs["json"])
+    path.with_suffix(".cubin").write_bytes(outputs["cubin"])
+    return path
+
+
+def _copy(target: Target, folder: Path, subject: Subject) -> Path | None:
+    """The copy kernel; None where there is no compiler, as a built artifact needs none."""
+    if subject.build is None:
+        return None
+    from tilec.project.single import project_of
+    from tilec.tuning import copy_kernel
+
+    build = project_of(Path(copy_kernel.__file__), "copy_kernel", {"BLOCK": (COPY_BLOCK,)}, (target,))
+    return _written(build, build.entries[0], target, folder)
+
+
+def _launches(contract: Contract, dims: tuple[str, ...], subject: Subject) -> tuple[dict[str, float], ...]:
+    """Those given, with large values for what they leave open; or those of `[[tuning]]`; or a large one."""
+    given: list[dict[str, float]]
+    try:
+        given = [given_values(text) for text in dims]
+        if not given and subject.build is not None:
+            tuned = [one.tuned for one in subject.build.served if one.tuned.kernel == subject.manifest.kernel]
+            given = [dict(shape) for shape in tuned[0].shapes] if tuned else []
+        return tuple(large_launch(contract, one) for one in given or [{}])
+    except LaunchValuesError as error:
+        raise UsageError(str(error)) from None
+
+
+def _own(subject: Subject, files: str) -> tuple[Path, str] | None:
+    return None if subject.kernels is None else own_reference(subject.kernels, subject.manifest.kernel, files)
+
+
+def _no_baseline(subject: Subject) -> str:
+    where = f"{subject.kernels.name}/" if subject.kernels is not None else ""
+    return f"no baseline: write `def {subject.manifest.kernel}(...)`, of torch tensors, in `{where}baseline.py`"
+
+
+def _compared(order: Order) -> Compared:
+    try:
+        return compare(order, COMMAND, hears)
+    except NoDevice as error:
+        raise UsageError(str(error)) from None
+
+
+def _unmeasured(
+    subject: Subject, launches: tuple[Mapping[str, float], ...], works: list[Work], named: Rates | None, missing: str,
+    plot: str | None, *, as_json_: bool,
+) -> int:  # fmt: skip
+    """What the contract and published rates say; exit status 3."""
+    assert named is not None
+    found = Compared(arch=named.arch)
+    print_line("error", f"nothing was measured: {missing}; run it on a machine with a GPU and its driver")
+    if plot is not None:
+        say(f"no plot was made: `{plot}` is for what was measured")
+    if as_json_:
+        print(json.dumps(as_json(subject.manifest, found, list(zip(launches, works, strict=True)), named), indent=1))
+    else:
+        print("\n".join(lines(subject.manifest, found, list(zip(launches, works, strict=True)), named)))
+    sys.stdout.flush()
+    return NOT_MEASURED
+
+
+def _answer(subject: Subject, found: Compared, works: list[Work], plot: str | None, *, as_json_: bool) -> int:
+    pairs = [(row.launch, one) for row, one in zip(found.rows, works, strict=False)]
+    if as_json_:
+        print(json.dumps(as_json(subject.manifest, found, pairs, None), indent=1))
+    else:
+        print("\n".join(lines(subject.manifest, found, pairs, None)))
+    sys.stdout.flush()
+    for note in found.notes:
+        print_line("note", note)
+    if plot is not None and any(row.kernel for row in found.rows):
+        _write(Path(plot), draw(subject.manifest, found, pairs, Path(plot).suffix))
+    wrong = [found.wrong, *(row.wrong for row in found.rows)]
+    for text in filter(None, wrong):
+        print_line("error", f"`{subject.manifest.kernel}` is wrong: {text}")
+    refused = [row for row in found.rows if row.refused]
+    for row in refused:
+        print_line("error", f"not launched at {', '.join(f'{k}={v:g}' for k, v in row.launch.items())}: {row.refused}")
+    return 1 if any(wrong) else 2 if refused else 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    from tilec.cache import write_atomically
+
+    with contextlib.suppress(FileNotFoundError):
+        if path.read_bytes() == data:
+            return
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise UsageError(f"`{path}` cannot be written: {error.strerror}") from None

@@ -1,0 +1,77 @@
+"""A callable of PyTorch that a kernel is timed beside: the function of its name in a file `baseline*.py` beside the kernels.
+
+In: the file, the function's name, and the arguments of a launch on a device. Its parameters are named like those of a
+reference: the kernel's inputs, scalars, dims or constants; tensors are those of PyTorch, in place. What it returns is what the
+kernel writes, in that order. Out: something that is launched and captured as a plan is, and its results. It is executed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilec.project.launches import Contract
+from tilec.tuning.bench import Arguments
+
+
+class NoBaseline(Exception):
+    """Why there is nothing to time beside."""
+
+
+def torch_here() -> Any:
+    """PyTorch with a GPU; NoBaseline."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        raise NoBaseline("torch is not installed: pip install torch") from None
+    if not torch.cuda.is_available():
+        raise NoBaseline("this torch has no CUDA")
+    return torch
+
+
+def load_baseline(path: Path, name: str) -> Any:
+    """The function; NoBaseline."""
+    spec = importlib.util.spec_from_file_location("baseline", path)
+    if spec is None or spec.loader is None:
+        raise NoBaseline(f"`{path.name}` is not Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return getattr(module, name)
+    except (Exception, SystemExit) as error:
+        raise NoBaseline(f"`{path.name}:{name}` cannot be loaded: {type(error).__name__}: {error}") from None
+
+
+class Baseline:
+    """One launch of it: what `clock.timed` takes beside plans."""
+
+    def __init__(
+        self, torch: Any, function: Any, contract: Contract, arguments: Arguments, values: Mapping[str, float]
+    ) -> None:
+        given: dict[str, Any] = {name.lower(): value for name, value in contract.constants.items()}
+        given |= {**contract.constants, **values, **arguments.scalars}
+        for spec in contract.tensors:
+            if spec.access in ("in", "inout", "atomic"):
+                given[spec.name] = torch.from_dlpack(arguments.tensors[spec.name])
+        wanted = inspect.signature(function).parameters
+        missing = [name for name in wanted if name not in given]
+        if missing:
+            raise NoBaseline(f"it asks for `{missing[0]}`; there are {', '.join(f'`{name}`' for name in given)}")
+        self._torch, self._function = torch, function
+        self._given = {name: given[name] for name in wanted}
+
+    def launch(self, stream: int = 0) -> None:
+        """Enqueue it on a stream's handle."""
+        self.results(stream)
+
+    def results(self, stream: int = 0) -> Sequence[Any]:
+        """Enqueue it; the tensors that it returns."""
+        on = self._torch.cuda.stream(self._torch.cuda.ExternalStream(stream)) if stream else contextlib.nullcontext()
+        with on, self._torch.no_grad():
+            found: Any = self._function(**self._given)
+        return list(found) if isinstance(found, tuple | list) else [found]  # pyright: ignore[reportUnknownArgumentType]

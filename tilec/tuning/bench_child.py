@@ -1,0 +1,154 @@
+"""The process of `tilec bench` that runs a kernel: beside a copy and a baseline, at each of some launches.
+
+It greets as `tilec.tuning.child` does, with what the chip's data say of its rates, reads one line, and answers in lines:
+
+    {"artifact": "PATH", "copy": "PATH" or null, "reference": [...], "baseline": [...], "launches": [{"N": 1000}]}
+    {"at": "kernel"}, {"checked": "kernel", "wrong": ""}, {"note": "why there is no baseline"}
+    {"copy": [us, low, high], "bytes": 536870912}
+    {"launch": {"N": 1000}, "us": {"kernel": [...], "baseline": [...]}, "wrong": ""}   or "refused": "why"
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tilec.project.launches import Contract
+from tilec.project.trial import compared
+from tilec.runtime import Device, DriverError, LaunchError
+from tilec.tuning.baseline import Baseline, NoBaseline, load_baseline, torch_here
+from tilec.tuning.bench import Bench
+from tilec.tuning.child import LOST, Say, greet
+from tilec.tuning.clock import timed
+
+COPY_ELEMENTS: Final = 1 << 26
+"""Of the copy, i32: 256 MiB read and as many written, beyond every L2 cache there is."""
+ATTRIBUTES: Final = {
+    "memory_khz": "CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE",
+    "bus_bits": "CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH",
+    "clock_khz": "CU_DEVICE_ATTRIBUTE_CLOCK_RATE",
+}
+
+
+def chip(device: Device) -> dict[str, int]:
+    """The chip's data, where the driver tells them."""
+    found: dict[str, int] = {}
+    for name, attribute in ATTRIBUTES.items():
+        try:
+            found[name] = device.driver.device_attribute(device.ordinal, attribute)
+        except (DriverError, KeyError):  # a driver that knows none
+            found[name] = 0
+    return found
+
+
+class Run:
+    """One job on a device."""
+
+    def __init__(self, job: Mapping[str, Any], device: Device, say: Say) -> None:
+        paths = {name: Path(job[key]) for name, key in (("kernel", "artifact"), ("copy", "copy")) if job[key]}
+        reference = job["reference"]
+        self.job, self.device, self.say = job, device, say
+        self.bench = Bench(device, paths, (Path(reference[0]), reference[1]) if reference else None)
+        self.contract = Contract.of_manifest(self.bench.kernel("kernel").manifest)
+        self.torch: Any = None
+        self.function: Any = None
+
+    def work(self) -> None:
+        """Check, then time. DriverError after which the device is lost."""
+        self.say({"at": "kernel"})
+        wrong = self.bench.problem("kernel")
+        self.say({"checked": "kernel", "wrong": wrong})
+        if wrong:
+            return
+        if self.job["baseline"]:
+            try:
+                self.torch = torch_here()
+                self.function = load_baseline(Path(self.job["baseline"][0]), self.job["baseline"][1])
+            except NoBaseline as error:
+                self.say({"note": str(error)})
+        if "copy" in self.bench.artifacts:
+            times, _ = self.bench.times(["copy"], (("N", COPY_ELEMENTS),), lambda _: None)
+            self.say({"copy": times["copy"], "bytes": 8 * COPY_ELEMENTS})
+        for values in self.job["launches"]:
+            try:
+                self.say({"launch": values, **self._launch(values)})
+            except DriverError:
+                raise
+            except LaunchError as error:
+                self.say({"launch": values, "us": {}, "wrong": "", "refused": str(error)})
+
+    def _launch(self, values: Mapping[str, float]) -> dict[str, Any]:
+        sets = self.bench.sets(self.contract, dict(values))
+        alternatives: dict[str, list[Any]] = {"kernel": [one.plan(self.bench.kernel("kernel")) for one in sets]}
+        wrong = ""
+        if self.function is not None:
+            try:
+                beside = [Baseline(self.torch, self.function, self.contract, one, values) for one in sets]
+                wrong = self._differs(alternatives["kernel"][0], beside[0], sets[0].tensors)
+                alternatives["baseline"] = beside
+            except NoBaseline as error:
+                self.say({"note": str(error)})
+            except DriverError:
+                raise
+            except Exception as error:  # it is the author's, and may raise anything
+                self.say({"note": f"the baseline fails: {type(error).__name__}: {error}"})
+        times = timed(self.device.driver, alternatives, lambda _: None)
+        return {"us": times, "wrong": wrong}
+
+    def _differs(self, plan: Any, baseline: Baseline, tensors: Mapping[str, Any]) -> str:
+        """How the results of the baseline are others than the kernel's, at places across each; in place ones are not looked at,
+        as both have changed them."""
+        outputs = [spec for spec in self.contract.tensors if spec.access not in ("in", "scratch")]
+        plan.launch()
+        self.device.driver.synchronize(0)
+        results = baseline.results()
+        self.torch.cuda.synchronize()
+        if len(results) != len(outputs):
+            raise NoBaseline(f"the baseline returns {len(results)} tensors; the kernel writes {len(outputs)}")
+        for spec, result in zip(outputs, results, strict=True):
+            if spec.access != "out":
+                continue
+            mine = self.bench.sampled(spec, tensors[spec.name])
+            flat = result.contiguous().reshape(-1)
+            if tuple(result.shape) != tensors[spec.name].shape:
+                raise NoBaseline(f"`{spec.name}` has shape {tensors[spec.name].shape}, the baseline's {tuple(result.shape)}")
+            places = self.bench.places(spec, tensors[spec.name].nbytes)
+            theirs = np.concatenate([flat[first : first + count].double().cpu().numpy() for first, count in places])
+            found = compared(spec, mine, theirs, (None, None))
+            if isinstance(found, str):
+                return found
+            if found.error is not None and found.error > 1:
+                return f"`{spec.name}` has {found.found:g} where the baseline has {found.expected:g}"
+        return ""
+
+
+def main() -> int:
+    """Greet, read, work; the exit status."""
+
+    def say(line: dict[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
+
+    greeted: list[dict[str, Any]] = []
+    device = greet(greeted.append)
+    if device is None:
+        say(greeted[0])
+        return 1
+    say(greeted[0] | chip(device))
+    text = sys.stdin.readline()
+    if not text:
+        return 0
+    try:
+        Run(json.loads(text), device, say).work()
+    except DriverError as error:
+        say({"lost": str(error)})
+        return LOST
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

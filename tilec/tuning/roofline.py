@@ -1,0 +1,131 @@
+"""What a launch costs at least: the bytes that it has to move and the products that it makes, over what a GPU can do.
+
+In: a launch contract, the tile IR where it is at hand, and launch values. Out: `Work`, and its floor in microseconds for rates
+that were measured, that the chip's data name, or that were published. Bytes count every tensor once (twice where it is read and
+written), whole: of a tensor of which a launch reads a part, they are more than it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tilec.ir.types import DTYPES
+from tilec.project.launches import Contract, span_of
+
+if TYPE_CHECKING:
+    from tilec.ir.core import Function, Op, Value
+
+PRODUCTS: Final = {"sm_90a": 4096, "sm_100a": 8192, "sm_120a": 512}
+"""Operations of bf16 products with sums in f32 that a multiprocessor makes in a clock, a multiplication and an addition being
+two: 989 TFLOP/s over 132 multiprocessors at 1.83 GHz (H100 and H200 datasheets, dense), 2.25 PFLOP/s over 148 at 1.85 GHz (B200
+datasheet), 209.5 TFLOP/s over 170 at 2.41 GHz (RTX 5090, NVIDIA RTX Blackwell architecture whitepaper)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes and operations of products in a second, and where the numbers are from."""
+
+    name: str
+    arch: str
+    bytes_per_second: float
+    products_per_second: float
+    source: str
+
+
+PUBLISHED: Final[Mapping[str, Rates]] = {
+    "h200": Rates("H200 SXM", "sm_90a", 4.8e12, 989e12, "NVIDIA H200 datasheet, dense bf16"),
+    "h100": Rates("H100 SXM", "sm_90a", 3.35e12, 989e12, "NVIDIA H100 datasheet, dense bf16"),
+    "b200": Rates("B200", "sm_100a", 8.0e12, 2250e12, "NVIDIA DGX B200 datasheet, dense bf16"),
+    "rtx5090": Rates("RTX 5090", "sm_120a", 1.792e12, 209.5e12, "NVIDIA RTX Blackwell whitepaper, dense bf16"),
+}  # fmt: skip
+"""GPUs whose floor can be told without one, by the names that `--gpu` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Bytes to move, and operations of products; None where their number depends on more than the launch values."""
+
+    bytes: int
+    products: int | None
+
+    def floor(self, bytes_per_second: float, products_per_second: float) -> float:
+        """The microseconds below which no launch stays."""
+        return 1e6 * max(self.bytes / bytes_per_second, (self.products or 0) / products_per_second)
+
+
+def work(contract: Contract, values: Mapping[str, float], function: Function | None) -> Work:
+    """Of one launch."""
+    env = {name: int(value) for name, value in values.items() if not isinstance(value, float)}
+    moved = 0
+    for spec in contract.tensors:
+        if spec.access != "scratch":
+            size = math.prod(dim.evaluate(env) for dim in spec.dims) if spec.strides else span_of(spec, env)
+            moved += size * DTYPES[spec.dtype].bytes * (2 if spec.access in ("inout", "atomic") else 1)
+    if function is None:
+        return Work(moved, None)
+    blocks = math.prod(axis.evaluate(env) for axis in contract.grid)
+    each = _products(function.body.ops, env)
+    return Work(moved, None if each is None else each * blocks)
+
+
+def _products(ops: Sequence[Op], env: Mapping[str, int]) -> int | None:
+    """Operations of products in one run of a block; None where loops run as often as a block or memory says."""
+    from tilec.ir.ops import For, Mma
+
+    total = 0
+    for op in ops:
+        if isinstance(op, Mma):
+            (rows, depth), columns = op.operands[0].tile.shape, op.operands[1].tile.shape[1]
+            total += 2 * rows * depth * columns
+        inner = [_products(region.ops, env) for region in op.regions]
+        if not any(part != 0 for part in inner):
+            continue
+        if isinstance(op, For):
+            lower, upper, step = (_scalar(value, env) for value in (op.lower, op.upper, op.step))
+            if lower is None or upper is None or step is None or inner[0] is None:
+                return None
+            total += inner[0] * max(0, -(-(upper - lower) // step))
+        else:
+            return None  # a branch: which arm runs is not known
+    return total
+
+
+def _scalar(value: Value, env: Mapping[str, int]) -> int | None:
+    """A scalar that only launch values decide; else None."""
+    from tilec.ir.core import Parameter
+    from tilec.ir.ops import Binary, Constant, DimValue
+
+    op: Any = value.owner
+    if isinstance(op, Parameter):
+        return env.get(op.name)
+    if isinstance(op, Constant):
+        return int(op.value)
+    if isinstance(op, DimValue):
+        return env.get(op.symbol)
+    if isinstance(op, Binary):
+        left, right = (_scalar(one, env) for one in op.operands)
+        if left is None or right is None or (op.kind in ("floordiv", "mod") and right <= 0):
+            return None
+        return _computed(op.kind, left, right)
+    return None
+
+
+def _computed(kind: str, left: int, right: int) -> int | None:
+    match kind:
+        case "add":
+            return left + right
+        case "sub":
+            return left - right
+        case "mul":
+            return left * right
+        case "floordiv":
+            return left // right
+        case "mod":
+            return left % right
+        case "min" | "max":
+            return min(left, right) if kind == "min" else max(left, right)
+        case _:
+            return None
