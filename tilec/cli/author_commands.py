@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from tilec.cli.lsp_command import lsp
 from tilec.cli.options import ARCH, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, WATCH, cores
 
 RTOL = click.option(
@@ -141,4 +142,4 @@ def tune(
     )
 
 
-COMMANDS: Final = (new, run, test, tune)
+COMMANDS: Final = (new, run, test, tune, lsp)

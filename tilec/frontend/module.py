@@ -151,7 +151,7 @@ class _Reader:
         elif isinstance(node, ast.ImportFrom):
             self._import_from(module, node)
         elif isinstance(node, ast.ClassDef):
-            names[node.name] = _class(module, node)
+            names[node.name] = class_entry(module, node)
         elif isinstance(node, ast.FunctionDef):
             self._function(module, node)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -245,7 +245,8 @@ def meant_word(name: str) -> str:
     return did_you_mean(name, WORDS, "`help(tilec)` lists the vocabulary")
 
 
-def _class(module: Module, node: ast.ClassDef) -> Entry:
+def class_entry(module: Module, node: ast.ClassDef) -> Entry:
+    """What a class stands for."""
     for base in node.bases:
         word = word_of(module, base)
         if word == "Dim":

@@ -121,6 +121,14 @@ def plan(
     return planned, refused
 
 
+def by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
+    """Artifacts of one kernel and constants together, each for another target, in order."""
+    groups: dict[str, list[Planned]] = {}
+    for item in planned:
+        groups.setdefault(item.name, []).append(item)
+    return list(groups.values())
+
+
 def _texts_of(sources: Mapping[str, str], root: Path, files: FileDigests) -> dict[str, str]:
     """Of the texts that count in place of the disk's, those of a kernel's files."""
     if not files.texts:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tilec.diagnostics import Span
 from tilec.ir.core import Function, Op, Value
+from tilec.ir.ops import MemoryOp
 from tilec.ir.range_facts import Range, between
 from tilec.ir.types import DType, TensorType, TileType
 from tilec.passes.analysis.declared_ranges import declared_ranges, required
@@ -38,10 +39,12 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts by place, in source order, each once, and of launch values and parameters by name."""
+    """Facts by place, in source order, each once, and of launch values and parameters by name. `accesses` are the places where
+    memory is touched, as obligations name them: a store has no value, and so no fact."""
 
     places: tuple[Fact, ...]
     names: dict[str, Fact]
+    accesses: tuple[Span, ...] = ()
 
 
 def facts(function: Function, uses: Iterable[tuple[Span, Any]], *, proven: bool) -> Facts:
@@ -54,7 +57,8 @@ def facts(function: Function, uses: Iterable[tuple[Span, Any]], *, proven: bool)
         if fact is not None:
             found[fact] = None
     places = sorted(found, key=_source_order)
-    return Facts(tuple(places), _names(function, ranges))
+    accesses = {op.loc for op in function.body.walk() if isinstance(op, MemoryOp) and op.loc is not None}
+    return Facts(tuple(places), _names(function, ranges), tuple(sorted(accesses, key=str)))
 
 
 def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
@@ -129,4 +133,3 @@ def _names(function: Function, ranges: dict[Value, Range]) -> dict[str, Fact]:
 def _source_order(fact: Fact) -> tuple[str, int, int]:
     assert fact.span is not None
     return fact.span.file, fact.span.line, fact.span.column
-
