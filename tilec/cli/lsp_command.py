@@ -7,9 +7,7 @@ import click
 from tilec.cli.options import ENDED, JOBS, cores
 from tilec.cli.project import UsageError
 
-LSP_EPILOG = (
-    f"Exit status: 0 the editor ended it, 1 the editor went away without asking, 2 wrong usage or environment, {ENDED}."
-)
+LSP_EPILOG = f"Exit status: 0 the editor ended it, 1 it went away without asking, 2 wrong usage or environment, {ENDED}."
 
 
 @click.command("lsp", epilog=LSP_EPILOG)

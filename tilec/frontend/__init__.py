@@ -14,6 +14,6 @@ from tilec.frontend.interface import Declared, Interface, kernel_file, read_inte
 from tilec.frontend.outline import Outline, Symbol, definition, meant_for_compiler, outline, word_doc
 
 __all__ = [
-    "Declared", "Interface", "KernelSource", "Outline", "Symbol", "definition", "kernel_file", "load_kernel", "meant_for_compiler", "outline",
-    "read_interface", "read_kernel", "word_doc",
+    "Declared", "Interface", "KernelSource", "Outline", "Symbol", "definition", "kernel_file", "load_kernel",
+    "meant_for_compiler", "outline", "read_interface", "read_kernel", "word_doc",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """The server: messages of an editor come in, answers and diagnostics go out, on one event loop that never waits for a proof.
 
-What holds. A result is of the texts that the editor has now, or it is dropped. Unsaved texts count, not the files on the disk. A
-file without a kernel or a tile function is no concern of ours, and nothing is said of it. Positions are in the encoding that
+What holds. A result is of the texts that the editor has now, or it is dropped. Unsaved texts count, not the files on the disk.
+A file without a kernel or a tile function is no concern of ours, and nothing is said of it. Positions are in the encoding that
 client and server agreed on. Texts come whole with every change: pygls applies parts of texts by lines that end where Python's
 `splitlines` has them end, at a form feed too, and editors count lines otherwise.
 """
@@ -48,6 +48,7 @@ class _File:
     text: Text
     parsed: Text | None = None
     outline: Outline | None = None
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     answer: Answer | None = None
     """The last one on it; it may be of an older text."""
     published: dict[str, list[types.Diagnostic]] = field(default_factory=dict[str, list[types.Diagnostic]])
@@ -58,11 +59,13 @@ class Server(LanguageServer):
     """The language server of tilec; `run` serves one client. `workers` judge at once."""
 
     def __init__(self, workers: int) -> None:
-        super().__init__("tilec", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
+        full = types.TextDocumentSyncKind.Full
+        super().__init__("tilec", __version__, text_document_sync_kind=full)  # pyright: ignore[reportUnknownMemberType]
         self._workers = workers
         self._files: dict[str, _File] = {}
         self._checker: Checker | None = None
         self._news = asyncio.Event()
+        self._background: asyncio.Task[Outline | None] | None = None
         self.ended_well = False
         """Whether the client asked for the end before it ended."""
 
@@ -130,6 +133,7 @@ class Server(LanguageServer):
         if not answer.verdict.complete and known is not None and known.verdict.complete and self._is_current(known):
             return  # the same text once more: what it says is known, and a part of it is less
         file.answer = answer
+        self._background = asyncio.create_task(self._outline(answer.path))  # for when the text does not parse any more
         if answer.verdict.complete or answer.verdict.told:
             self._publish(file, answer.path, diagnostics(answer.verdict, answer.path, self.text_of))
         self._tell_news()
@@ -239,11 +243,12 @@ class Server(LanguageServer):
         file = self._files.get(path)
         if file is None:
             return None
-        if file.parsed is not file.text:
-            text = file.text
-            found = await asyncio.to_thread(outline, Path(path), text.text)
-            file.outline = found or file.outline
-            file.parsed = text
+        text = file.text
+        async with file.reading:
+            if file.parsed is not text:
+                found = await asyncio.to_thread(outline, Path(path), text.text)
+                file.outline = found or file.outline
+                file.parsed = text
         return file.outline
 
     def _answers(self, path: str) -> list[Answer]:
