@@ -2,8 +2,9 @@
 
     python ci/editor_view.py [OUT.svg]
 
-Needs `nvim` and `tmux`. In: the refused kernel of the README. Out: `artifacts/gallery/editor.svg`, three screens of a real editor,
-each as its terminal had it: errors with their counterexamples, what is known of an access that is proven, and of a value.
+Needs `nvim` and `tmux`. In: the refused kernel of the README. Out: `artifacts/gallery/editor.svg`, three screens of a real
+editor, each as its terminal had it: errors with their counterexamples, what is known of an access that is proven, and of a
+value.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ INIT: Final = """
 vim.o.termguicolors, vim.o.swapfile, vim.o.laststatus, vim.o.ruler, vim.o.showmode = true, false, 0, false, false
 vim.o.number, vim.o.signcolumn, vim.o.background = true, "yes", "dark"
 vim.cmd("syntax on")
-for name, colour in pairs({ Normal = "guifg=#d4d4d4", NormalFloat = "guibg=#252526 guifg=#d4d4d4", FloatBorder = "guifg=#808080",
+for name, colour in pairs({
+    Normal = "guifg=#d4d4d4", NormalFloat = "guibg=#252526 guifg=#d4d4d4", FloatBorder = "guifg=#808080",
     LineNr = "guifg=#6e7681", SignColumn = "guibg=NONE", NonText = "guifg=#3a3a3a", Comment = "guifg=#6a9955",
     String = "guifg=#ce9178", Constant = "guifg=#b5cea8", Statement = "guifg=#c586c0 gui=none", PreProc = "guifg=#c586c0",
     Identifier = "guifg=#dcdcaa gui=none", Function = "guifg=#dcdcaa gui=none", Special = "guifg=#4ec9b0",
@@ -39,9 +41,8 @@ for name, colour in pairs({ Normal = "guifg=#d4d4d4", NormalFloat = "guibg=#2525
 vim.api.nvim_create_autocmd("FileType", { pattern = "python", callback = function(args)
   vim.lsp.buf_attach_client(args.buf, vim.lsp.start_client({ name = "tilec", cmd = COMMAND, root_dir = vim.fn.getcwd() }))
 end })
-local short = function(item) return item.code .. ": " .. item.message:match("[^\\n]*") end
-vim.diagnostic.config({ virtual_text = false, severity_sort = true, float = { border = "rounded", header = "", format = function(item)
-  return item.code .. " " .. item.message end } })
+local with_code = function(item) return item.code .. " " .. item.message end
+vim.diagnostic.config({ virtual_text = false, float = { border = "rounded", header = "", format = with_code } })
 vim.lsp.handlers["textDocument/hover"] = vim.lsp.with(vim.lsp.handlers.hover, { border = "rounded", max_width = 100 })
 """
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from lsprotocol import types
 
-from tests.lsp.client import Editor, at, editor
+from tests.lsp.client import at, editor
 
 HEAD = '''"""Swap the first two axes: rows of heads become heads of rows."""
 from typing import Literal
@@ -107,12 +105,13 @@ def test_hover_tells_ranges_proofs_words_and_codes(project: Path) -> None:
         async with editor(project) as vi:
             uri = vi.open(project / "head_permute.py", text)
             early = await vi.hover(uri, *at(text, "m, h = bid"))
-            assert "`i32`" in early and "`0 <= v <= 4095`" in early
+            assert "`i32`" in early and "`0 <= m <= 4095`" in early
             assert await vi.told(uri, 1) == []
-            assert "`0 <= v <= 4095`" in await vi.hover(uri, *at(text, "m, h = bid"))
+            assert "`0 <= m <= 4095`" in await vi.hover(uri, *at(text, "m, h = bid"))
             both = await vi.hover(uri, *at(text, "h * M"))
-            assert "With `HEADS=8`" in both and "`0 <= v <= 7`" in both
-            assert "With `HEADS=32`" in both and "`0 <= v <= 31`" in both
+            assert "With `HEADS=8`" in both and "`0 <= h <= 7`" in both
+            assert "With `HEADS=32`" in both and "`0 <= h <= 31`" in both
+            assert "`0 <= v <= 28672`" in await vi.hover(uri, *at(text, "* M + m"))
             value = await vi.hover(uri, *at(text, "v.reshape"))
             assert "`bf16[1, 1, 128]`" in value
             store = await vi.hover(uri, *at(text, "store(out"))
@@ -154,11 +153,10 @@ def test_columns_count_utf16_or_what_the_client_prefers(project: Path) -> None:
 
 
 def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(tmp_path: Path) -> None:
-    helpers = (
-        "import tilec\nfrom tilec import exp\n\nSCALE = 2\n\n\n@tilec.function\ndef twice(v):\n    return exp(v) * SCALE\n"
-    )
+    helpers = "import tilec\nfrom tilec import exp\n\nTWO = 2\n\n\n@tilec.function\ndef twice(v):\n    return exp(v) * TWO\n"
     kernel = (
-        "import tilec\nfrom helpers import twice as double\nfrom tilec import Dim, In, Out, bid, cdiv, f32, grid, load, store\n\n\n"
+        "import tilec\nfrom helpers import twice as double\n"
+        "from tilec import Dim, In, Out, bid, cdiv, f32, grid, load, store\n\n\n"
         'class N(Dim):\n    """elements"""\n\n\n@tilec.kernel\ndef scaled(x: In[f32, N], out: Out[f32, N]):\n'
         "    grid(cdiv(N, 256))\n    v = load(x, bid(0), shape=256, pad=0)\n    store(out, bid(0), double(v), mask=True)\n"
     )
@@ -216,7 +214,7 @@ def test_half_typed_text_and_files_that_are_no_kernels(project: Path) -> None:
             vi.change(uri, half, 2)
             assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0101"]
             line, column = at(half, "store(out")
-            assert await vi.defined(uri, line, column + 18) is not None  # M, by the last text that could be parsed
+            assert await vi.defined(uri, line, column + 16) is not None  # M, by the last text that could be parsed
             assert await vi.hover(uri, 10_000, 10_000) == ""
             vi.change(uri, "", 3)
             assert await vi.told(uri, 3, lambda found: not found) == []
@@ -296,6 +294,45 @@ def test_a_very_large_file_is_refused_in_a_line(project: Path) -> None:
             assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0513"]
             vi.change(uri, RIGHT, 3)
             assert await vi.told(uri, 3, lambda found: not found) == []
+
+    run(test)
+
+
+def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path) -> None:
+    misspelt = RIGHT.replace("    v = load", "    # not on the disk\n    v = laod")
+
+    def applied(text: str, edits: list[Any]) -> str:
+        lines = text.split("\n")
+        for edit in sorted(edits, key=lambda edit: (edit.range.start.line, edit.range.start.character), reverse=True):
+            start, end = edit.range.start, edit.range.end
+            assert start.line == end.line
+            line = lines[start.line]
+            lines[start.line] = line[: start.character] + edit.new_text + line[end.character :]
+        return "\n".join(lines)
+
+    async def test() -> None:
+        async with editor(project) as vi:
+            uri = vi.open(project / "head_permute.py", misspelt)
+            (found,) = await vi.told(uri, 1, lambda found: bool(found))
+            assert found.code == "E0108"
+
+            async def actions(line: int) -> list[types.CodeAction]:
+                here = types.Range(types.Position(line, 0), types.Position(line, 80))
+                params = types.CodeActionParams(types.TextDocumentIdentifier(uri), here, types.CodeActionContext([]))
+                given = await vi.text_document_code_action_async(params)
+                return [one for one in given or () if isinstance(one, types.CodeAction)]
+
+            (action,) = await actions(found.range.start.line)
+            assert action.title == "write `load`" and action.kind is types.CodeActionKind.QuickFix
+            assert action.diagnostics == [found]
+            assert action.edit is not None and action.edit.changes is not None
+            assert applied(misspelt, list(action.edit.changes[uri])) == misspelt.replace("laod", "load")
+            assert await actions(0) == []
+            vi.change(uri, WRONG, 2)
+            wrong = (await vi.told(uri, 2, lambda found: len(found) >= 3))[0]
+            mask = next(one for one in await actions(wrong.range.start.line) if "mask=True" in one.title)
+            assert mask.edit is not None and mask.edit.changes is not None
+            assert "v.reshape((1, D)), mask=True)" in applied(WRONG, list(mask.edit.changes[uri]))
 
     run(test)
 

@@ -29,12 +29,12 @@ RUNGS: Final = {
 """How each rung of the prover's ladder reads."""
 
 
-def of_place(verdict: Verdict, file: str, line: int, column: int) -> str:
+def of_place(verdict: Verdict, file: str, line: int, column: int, word: Word | None) -> str:
     """What is known of the smallest expression around a place; empty where nothing is."""
     answers: dict[str, list[Specialisation]] = {}
     known = [one for one in verdict.specialisations if one.facts is not None]
     for one in known:
-        text = _of_specialisation(verdict, one, file, line, column)
+        text = _of_specialisation(verdict, one, file, line, column, word)
         if text:
             answers.setdefault(text, []).append(one)
     parts: list[str] = []
@@ -84,12 +84,14 @@ def of_diagnostics(found: Iterable[Diagnostic]) -> str:
     return "\n\n".join(parts)
 
 
-def _of_specialisation(verdict: Verdict, one: Specialisation, file: str, line: int, column: int) -> str:
+def _of_specialisation(
+    verdict: Verdict, one: Specialisation, file: str, line: int, column: int, word: Word | None
+) -> str:  # fmt: skip
     assert one.facts is not None
     around = [fact for fact in one.facts.places if _is_at(fact.span, verdict, file, line, column)]
     smallest = min((size(fact.span) for fact in around if fact.span), default=None)
     facts = [fact for fact in around if fact.span and size(fact.span) == smallest]
-    lines = [text for fact in facts[:SHOWN] for text in ("  \n".join([f"`{fact.type}`", *_range_lines(fact)]),)]
+    lines = ["  \n".join([f"`{fact.type}`", *_range_lines(fact, _named(fact, word))]) for fact in facts[:SHOWN]]
     if len(facts) > SHOWN:
         lines.append(f"and {len(facts) - SHOWN} more, of other calls")
     access = _access_at(verdict, one, file, line, column)
@@ -126,7 +128,14 @@ def _obligation(obligation: dict[str, Any]) -> str:
     return f"{obligation['property']} of {obligation['subject']}: **{rung}** ({RUNGS.get(rung, rung)}){by}"
 
 
-def _range_lines(fact: Fact, name: str = "v") -> list[str]:
+def _named(fact: Fact, word: Word | None) -> str:
+    """What to call a value: by its name where it has one."""
+    span = fact.span
+    is_name = span is not None and word is not None and (span.column, span.end_column) == (word.column, word.end)
+    return word.text if is_name and word is not None and not word.text[0].isdigit() else "v"
+
+
+def _range_lines(fact: Fact, name: str) -> list[str]:
     """Range and divisibility, in words."""
     if fact.low is None or fact.high is None:
         return []

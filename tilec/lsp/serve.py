@@ -119,7 +119,11 @@ def _questions(server: Server) -> None:
     async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
         return await server.symbols(params.text_document.uri)
 
-    del hover, definition, symbols
+    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions([types.CodeActionKind.QuickFix]))
+    def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        return server.actions(params.text_document.uri, params.range)
+
+    del hover, definition, symbols, actions
 
 
 def _constants(options: object) -> dict[str, tuple[Constant, ...]]:

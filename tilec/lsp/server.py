@@ -28,7 +28,7 @@ from tilec.frontend.module import read_text
 from tilec.lsp import hover
 from tilec.lsp.checker import Answer, Checker, Document
 from tilec.lsp.positions import Text, Word, holds
-from tilec.lsp.told import diagnostics, file_of, uri_of
+from tilec.lsp.told import actions, diagnostics, file_of
 from tilec.project.live import BUILD_FILE
 from tilec.project.models import Constant
 
@@ -135,7 +135,7 @@ class Server(LanguageServer):
         file.answer = answer
         self._background = asyncio.create_task(self._outline(answer.path))  # for when the text does not parse any more
         if answer.verdict.complete or answer.verdict.told:
-            self._publish(file, answer.path, diagnostics(answer.verdict, answer.path, self.text_of))
+            self._publish(file, answer.path, diagnostics(answer.verdict, answer.path, self))
         self._tell_news()
 
     def _is_current(self, answer: Answer) -> bool:
@@ -158,9 +158,8 @@ class Server(LanguageServer):
         told: list[types.Diagnostic] = []
         for file in self._files.values():
             told += [one for one in file.published.get(path, ()) if one not in told]
-        file = self._files.get(path)
-        uri, version = (file.uri, file.version) if file is not None else (uri_of(path), None)
-        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, told, version))
+        version = self._files[path].version if path in self._files else None
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(self.uri_of(path), told, version))
 
     # What the client asks
 
@@ -173,6 +172,11 @@ class Server(LanguageServer):
             return Text(read_text(Path(path)), self.workspace.position_encoding or types.PositionEncodingKind.Utf16)
         except CompileError:
             return Text("")
+
+    def uri_of(self, path: str) -> str:
+        """The URI of a file, as the editor spells it where it is open."""
+        file = self._files.get(path)
+        return file.uri if file is not None else Path(path).as_uri()
 
     async def hover(self, uri: str, position: types.Position) -> types.Hover | None:
         """What is known of a place, once the text there has been looked at."""
@@ -189,7 +193,7 @@ class Server(LanguageServer):
         if path not in self._files:
             return None
         answers = self._answers(path)
-        parts = [hover.of_place(answer.verdict, path, line, column) for answer in answers]
+        parts = [hover.of_place(answer.verdict, path, line, column, word) for answer in answers]
         if word is not None:
             parts += await self._of_name(path, word, answers)
             parts.append(hover.of_word(await self._outline(path), word))
@@ -219,8 +223,7 @@ class Server(LanguageServer):
         if symbol is None:
             return None
         where = os.path.realpath(symbol.name_span.file)
-        known = self._files.get(where)
-        return types.Location(known.uri if known is not None else uri_of(where), self.text_of(where).range(symbol.name_span))
+        return types.Location(self.uri_of(where), self.text_of(where).range(symbol.name_span))
 
     async def _definition(self, path: str, word: Word) -> Symbol | None:
         found = await self._outline(path)
@@ -228,6 +231,17 @@ class Server(LanguageServer):
             return None
         texts = {name: file.text.text for name, file in self._files.items()}
         return await asyncio.to_thread(definition, found, word.text, word.line, _project_root(path), texts)
+
+    def actions(self, uri: str, range_: types.Range) -> list[types.CodeAction]:
+        """Fixes of the diagnostics that a range touches, those that are certain first."""
+        path = _path_of(uri) or ""
+        found: list[types.CodeAction] = []
+        for answer in self._answers(path):
+            for told, action in actions(answer.verdict, answer.path, self):
+                here = action.edit is not None and uri in (action.edit.changes or {})
+                if here and told.range.start <= range_.end and range_.start <= told.range.end and action not in found:
+                    found.append(action)
+        return sorted(found, key=lambda action: not action.is_preferred)
 
     async def symbols(self, uri: str) -> list[types.DocumentSymbol]:
         """What a file defines: kernels and tile functions with their parameters, dims, dtypes, constants."""

@@ -10,62 +10,100 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import os
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lsprotocol import types
 
 from tilec.diagnostics import Diagnostic, Label, Span
 from tilec.lsp.positions import Text
+from tilec.project.fixes import resolved
 from tilec.project.live import NO_VALUE, Told, Verdict
 from tilec.project.report import diagnostic_json
 
 SOURCE: Final = "tilec"
 NAMED: Final = 3
 """Specialisations that a diagnostic names where it is not of all."""
-TextOf = Callable[[str], Text]
-"""The text of a file by its real path, empty where there is none."""
 
 
-def diagnostics(verdict: Verdict, path: str, text_of: TextOf) -> dict[str, list[types.Diagnostic]]:
+class Files(Protocol):
+    """Files by their real paths."""
+
+    def text_of(self, path: str) -> Text:
+        """The text of a file, empty where there is none."""
+        ...
+
+    def uri_of(self, path: str) -> str:
+        """The URI of a file as the editor spells it."""
+        ...
+
+
+def diagnostics(verdict: Verdict, path: str, files: Files) -> dict[str, list[types.Diagnostic]]:
     """Diagnostics of a verdict on the file at `path`, by the real path of the file that each stands in."""
     found: dict[str, list[types.Diagnostic]] = {path: []}
     for told in verdict.told:
-        item = told.diagnostic
-        file = file_of(verdict.root, item.primary.span) if item.primary is not None else path
-        span = item.primary.span if item.primary is not None else Span("", 1, 0, 1, len(text_of(file).lines[0]))
-        found.setdefault(file, []).append(
-            types.Diagnostic(
-                range=text_of(file).range(span), message=_message(told, len(verdict.specialisations)), severity=_severity(item),
-                code=item.code, code_description=_page(item.code), source=SOURCE,
-                related_information=[_related(verdict.root, label, text_of) for label in item.secondary] or None,
-                data=_data(told, verdict.root),
-            )
-        )  # fmt: skip
+        file, made = _diagnostic(told, verdict, path, files)
+        found.setdefault(file, []).append(made)
     if verdict.complete and not verdict.specialisations and not found[path] and len(found) > 1:
-        found[path].append(_elsewhere(found, text_of(path)))
+        found[path].append(_elsewhere(found, files.text_of(path), files))
     return found
 
 
-def _elsewhere(found: dict[str, list[types.Diagnostic]], text: Text) -> types.Diagnostic:
+def _diagnostic(told: Told, verdict: Verdict, path: str, files: Files) -> tuple[str, types.Diagnostic]:
+    """A diagnostic, and the real path of the file that it stands in: that of the verdict where it has no place of its own."""
+    item = told.diagnostic
+    file = file_of(verdict.root, item.primary.span) if item.primary is not None else path
+    span = item.primary.span if item.primary is not None else Span("", 1, 0, 1, len(files.text_of(file).lines[0]))
+    return file, types.Diagnostic(
+        range=files.text_of(file).range(span), message=_message(told, len(verdict.specialisations)), severity=_severity(item),
+        code=item.code, code_description=_page(item.code), source=SOURCE,
+        related_information=[_related(verdict.root, label, files) for label in item.secondary] or None,
+        data=_data(told, verdict.root),
+    )  # fmt: skip
+
+
+def _elsewhere(found: dict[str, list[types.Diagnostic]], text: Text, files: Files) -> types.Diagnostic:
     """In a kernel that cannot be judged for what is wrong with another file, such as the build file: where, and what."""
     path, first = next((path, one) for path, several in found.items() for one in several[:1])
-    where = types.DiagnosticRelatedInformation(types.Location(uri_of(path), first.range), first.message)
+    where = types.DiagnosticRelatedInformation(types.Location(files.uri_of(path), first.range), first.message)
     return types.Diagnostic(
         text.range(Span("", 1, 0, 1, len(text.lines[0]))), f"nothing is proven: `{os.path.basename(path)}` is refused",
         types.DiagnosticSeverity.Warning, first.code, first.code_description, SOURCE, related_information=[where],
     )  # fmt: skip
 
 
+def actions(verdict: Verdict, path: str, files: Files) -> list[tuple[types.Diagnostic, types.CodeAction]]:
+    """The fixes of a verdict on the file at `path`, each an edit of the files that it is of, and the diagnostic it answers;
+    what is certain is preferred."""
+    found: list[tuple[types.Diagnostic, types.CodeAction]] = []
+    for told in verdict.told:
+        names = (
+            {fix.span.file for fix in told.diagnostic.fixes} | {told.diagnostic.primary.span.file}
+            if told.diagnostic.primary
+            else set[str]()
+        )
+        sources = {name: files.text_of(os.path.realpath(verdict.root / name)).text for name in names}
+        for fix in resolved(told.diagnostic, sources):
+            changes: dict[str, list[types.TextEdit]] = {}
+            for edit in fix.edits:
+                file = file_of(verdict.root, edit.span)
+                at = files.text_of(file)
+                where = types.Range(
+                    at.position(edit.span.line, edit.span.column), at.position(edit.span.end_line, edit.span.end_column)
+                )
+                changes.setdefault(files.uri_of(file), []).append(types.TextEdit(where, edit.text))
+            answered = _diagnostic(told, verdict, path, files)[1]
+            action = types.CodeAction(
+                fix.title, types.CodeActionKind.QuickFix, [answered], fix.certain, edit=types.WorkspaceEdit(changes)
+            )
+            found.append((answered, action))
+    return found
+
+
 def file_of(root: Path, span: Span) -> str:
     """The real path of the file that a span names."""
     return os.path.realpath(root / span.file)
-
-
-def uri_of(path: str) -> str:
-    """The URI of a file."""
-    return Path(path).as_uri()
 
 
 @functools.cache
@@ -103,14 +141,14 @@ def _page(code: str) -> types.CodeDescription | None:
     return types.CodeDescription(page.absolute().as_uri()) if isinstance(page, Path) and page.is_file() else None
 
 
-def _related(root: Path, label: Label, text_of: TextOf) -> types.DiagnosticRelatedInformation:
+def _related(root: Path, label: Label, files: Files) -> types.DiagnosticRelatedInformation:
     path = file_of(root, label.span)
-    where = types.Location(uri_of(path), text_of(path).range(label.span))
+    where = types.Location(files.uri_of(path), files.text_of(path).range(label.span))
     return types.DiagnosticRelatedInformation(where, label.text or "here")
 
 
 def _data(told: Told, root: Path) -> dict[str, Any]:
-    """The diagnostic as `tilec check --json` has it, without what the terminal shows."""
-    record = diagnostic_json(told.diagnostic, root)
-    del record["rendered"]
+    """The diagnostic as `tilec check --json` has it, without what the terminal shows, and the fixes, which are actions."""
+    record = diagnostic_json(replace(told.diagnostic, fixes=()), root)
+    del record["rendered"], record["fixes"]
     return record | {"specialisations": list(told.names)}
