@@ -176,7 +176,7 @@ def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(tmp_pa
             assert parameter is not None and parameter.range.start == types.Position(*at(kernel, "x: In"))
             assert await vi.defined(uri, *at(kernel, "store(out")) is None
             other = vi.open(tmp_path / "helpers.py", helpers)
-            assert "`f32[256]`" in await vi.hover(other, *at(helpers, "v) * SCALE"))
+            assert "`f32[256]`" in await vi.hover(other, *at(helpers, "v) * TWO"))
             # what is typed in the file of the function is told there, because of the kernel that calls it
             vi.change(other, helpers.replace("exp(v)", "epx(v)"), 2)
             assert codes(await vi.told(other, 2, lambda found: bool(found))) == ["E0108"]
@@ -323,7 +323,7 @@ def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path) -> N
                 return [one for one in given or () if isinstance(one, types.CodeAction)]
 
             (action,) = await actions(found.range.start.line)
-            assert action.title == "write `load`" and action.kind is types.CodeActionKind.QuickFix
+            assert action.title == "write `load`" and action.kind == types.CodeActionKind.QuickFix
             assert action.diagnostics == [found]
             assert action.edit is not None and action.edit.changes is not None
             assert applied(misspelt, list(action.edit.changes[uri])) == misspelt.replace("laod", "load")

@@ -12,6 +12,7 @@ LSP_EPILOG = f"Exit status: 0 the editor ended it, 1 it went away without asking
 
 @click.command("lsp", epilog=LSP_EPILOG)
 @JOBS
+@click.option("--stdio", is_flag=True, expose_value=False, help="The only way there is; some editors ask for it.")
 def lsp(jobs: int | None) -> int:
     """Language server for editors, on stdin and stdout: what `tilec check` would say of kernels, as they are typed.
 
