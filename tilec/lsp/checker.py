@@ -164,8 +164,9 @@ class Checker:
         try:
             for verdict in judge(Path(path), texts, self._constants, self._workers_of, self._workers, self._stop):
                 with self._changed:
-                    if self._closed or self._documents.get(path) is not documents[path]:
-                        return False
+                    read = {path, *verdict.files}
+                    if self._closed or any(self._documents.get(name) is not documents.get(name) for name in read):
+                        return False  # what it is of has changed, and nobody knew that it is of that
                     self._files[path] = verdict.files
                 self._report(Answer(path, verdict, versions))
             return verdict is not None and verdict.complete
