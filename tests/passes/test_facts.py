@@ -94,7 +94,7 @@ def test_what_is_told_is_sharp(tmp_path: Path) -> None:
     assert (found.names["shift"].low, found.names["shift"].high) == (3, 5)
     assert found.names["B"].type == "constant 8"
     assert found.names["x"].type == "tensor i32[N]"
-    assert [str(span).rpartition("k.py:")[2] for span in found.accesses] == ["25:9", "26:5"]
+    assert [str(span).rpartition("k.py:")[2] for span in found.accesses] == ["26:9", "27:5"]
 
 
 def test_data_that_may_wrap_is_not_held_to_stay_within_its_type(tmp_path: Path) -> None:

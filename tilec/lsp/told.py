@@ -55,8 +55,9 @@ def _diagnostic(told: Told, verdict: Verdict, path: str, files: Files) -> tuple[
     item = told.diagnostic
     file = file_of(verdict.root, item.primary.span) if item.primary is not None else path
     span = item.primary.span if item.primary is not None else Span("", 1, 0, 1, len(files.text_of(file).lines[0]))
+    decided = len(verdict.specialisations) if verdict.complete else 0  # before, nobody knows which it is not of
     return file, types.Diagnostic(
-        range=files.text_of(file).range(span), message=_message(told, len(verdict.specialisations)), severity=_severity(item),
+        range=files.text_of(file).range(span), message=_message(told, decided), severity=_severity(item),
         code=item.code, code_description=_page(item.code), source=SOURCE,
         related_information=[_related(verdict.root, label, files) for label in item.secondary] or None,
         data=_data(told, verdict.root),
