@@ -46,7 +46,9 @@ FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
 OPS: Final = ("ops",)
 """Kernels as functions: they see what reads kernels, launches them and finds prebuilt ones, and the compiler by name alone."""
 OPS_MAY_USE: Final = ("frontend", "runtime", "finder")
-DRIVERS: Final = ("defects", "terminal", "pipeline", "link", "project", "tuning", "bundle", "cli", "__main__", "__init__")
+DRIVERS: Final = (
+    "defects", "terminal", "pipeline", "link", "project", "tuning", "bundle", "lsp", "cli", "__main__", "__init__",
+)  # fmt: skip
 ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")

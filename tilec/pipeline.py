@@ -44,7 +44,8 @@ JIT_LINK_TOOLS = ("cuda-bindings", "cuda-pathfinder", "nvidia-nvjitlink", "nvidi
 class Request:
     """One kernel at one specialisation. `path` is relative to `root`; `sources` maps every file the kernel depends on to its
     digest, `toolchain` is the fingerprint, `compiler` maps a stage to the digest of tilec's source for it. `schedule` is what
-    the build file fixes of it. `limits` decide whether a stage ends, not what it makes: they are in no key."""
+    the build file fixes of it. `limits` decide whether a stage ends, not what it makes: they are in no key. `texts` are
+    those of files that count in place of what the disk has, by real path: the digests in `sources` are of them."""
 
     kernel: str
     path: str
@@ -55,6 +56,7 @@ class Request:
     compiler: dict[str, str]
     schedule: tuple[Overrides, ...] = ()
     limits: Limits = DEFAULT_LIMITS
+    texts: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
 
 
 @dataclass(slots=True)
@@ -91,7 +93,7 @@ def _check_sources(request: Request) -> None:
     of the older text."""
     from tilec.cache import FileDigests
 
-    files = FileDigests()
+    files = FileDigests(texts=request.texts)
     for name, digest in request.sources.items():
         try:
             same = files.digest(Path(request.root) / name) == digest
@@ -115,7 +117,7 @@ def _tir(work: Work) -> dict[str, bytes]:
     from tilec.ir.verifier import verify
 
     root = Path(work.request.root)
-    function = load_kernel(root / work.request.path, work.request.constants, root=root)
+    function = load_kernel(root / work.request.path, work.request.constants, root=root, texts=work.request.texts)
     _check_sources(work.request)
     verify(function)
     tensors, scalars = parameter_specs(function)

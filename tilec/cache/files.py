@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,11 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 class FileDigests:
-    """sha256 of files. `save` keeps them in a note of `notes` for the next process; a note that is none only costs time."""
+    """sha256 of files. `save` keeps them in a note of `notes` for the next process; a note that is none only costs time.
+    `texts` maps real paths to texts that count in place of what the disk has; they are not kept."""
 
-    def __init__(self, notes: Notes | None = None, name: str = "digests") -> None:
+    def __init__(self, notes: Notes | None = None, name: str = "digests", texts: Mapping[str, str] | None = None) -> None:
+        self.texts: Mapping[str, str] = texts or {}
         self._notes = notes
         self._name = name
         self._used: dict[str, list[Any]] = {}
@@ -59,6 +61,9 @@ class FileDigests:
     def digest(self, path: Path | str) -> str:
         """Hex sha256 of the bytes of `path`; OSError where it cannot be read, is no plain file or larger than any source."""
         name = os.path.abspath(path)
+        text = self.texts.get(os.path.realpath(name)) if self.texts else None
+        if text is not None:
+            return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         status = os.stat(name)
         stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
         known = self._used.get(name) or self._known.get(name)

@@ -1,4 +1,4 @@
-"""The commands with which a kernel is written: `new`, `run`, `test`, `bench`, `tune`, and their options."""
+"""The commands with which a kernel is written: `new`, `run`, `test`, `bench`, `tune`, `lsp`, and their options."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from tilec.cli.lsp_command import lsp
 from tilec.cli.options import ARCH, BENCH_EPILOG, CONSTANTS, EPILOG, JOBS, JSON, PROJECT, TUNE_EPILOG, WATCH, cores
 
 RTOL = click.option(
@@ -177,4 +178,4 @@ def bench(
     )  # fmt: skip
 
 
-COMMANDS: Final = (new, run, test, bench, tune)
+COMMANDS: Final = (new, run, test, bench, tune, lsp)

@@ -22,7 +22,7 @@ from tilec.cli.project import (
 from tilec.link import note_records
 from tilec.pipeline import CHECK_PRODUCTS, CHECK_STAGES, look_up
 from tilec.project.buildfile import BuildFile
-from tilec.project.plan import Planned, digests_note, plan
+from tilec.project.plan import Planned, by_specialisation, digests_note, plan
 from tilec.project.report import RUNGS, diagnostic_json, notes
 from tilec.project.worker import CHECK_PRELOAD, Outcome, Task, raise_if_fatal
 from tilec.project.worker import run as run_task
@@ -42,7 +42,7 @@ def check_command(
     files = FileDigests(store, digests_note(build.root))
     planned, refusals = plan(build, entries, chosen_targets(arch), store, files, toolchain(store, PROVERS))
     files.save()
-    groups = _by_specialisation(planned)
+    groups = by_specialisation(planned)
     found: dict[tuple[int, int], Outcome] = {}
     todo: list[int] = []
     for number, group in enumerate(groups):
@@ -127,14 +127,6 @@ def record_of(group: list[Planned], outcomes: list[Outcome], *, proofs: bool, sc
         made = [one for one in outcomes if not one.diagnostics]
         record["schedule"] = {group[one.position].target.name: json.loads(one.products["schedule"]) for one in made}
     return record
-
-
-def _by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
-    """Artifacts of one kernel and constants together, each for another target, in order."""
-    groups: dict[str, list[Planned]] = {}
-    for item in planned:
-        groups.setdefault(item.name, []).append(item)
-    return list(groups.values())
 
 
 def _task(group: list[Planned], store: str) -> Task:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.frontend.calls import call
 from tilec.frontend.emitter import Emitter, Term
 from tilec.frontend.liveness import analyse, assigned
-from tilec.frontend.module import ElementName, Module, Routine, read_module
+from tilec.frontend.module import NO_TEXTS, ElementName, Module, Routine, read_module
 from tilec.frontend.report import Refused, compile_error
 from tilec.frontend.scope import Builders, Scope
 from tilec.frontend.signature import Constant, constant_names, read_signature
@@ -38,9 +38,9 @@ class KernelSource:
     absent: tuple[Path, ...]
 
 
-def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
-    """Read what a kernel file declares; CompileError E0101..E0104, E0107, E0112."""
-    module = read_module(Path(path), root)
+def read_kernel(path: Path | str, *, root: Path | None = None, texts: Mapping[str, str] = NO_TEXTS) -> KernelSource:
+    """Read what a kernel file declares; `texts` as `read_module` has them. CompileError E0101..E0104, E0107, E0112."""
+    module = read_module(Path(path), root, texts)
     routine = only_kernel(module)
     arguments = routine.node.args
     try:
@@ -55,15 +55,20 @@ def read_kernel(path: Path | str, *, root: Path | None = None) -> KernelSource:
     return KernelSource(routine.name, parameters, constants, elements, tuple(module.files), tuple(module.absent))
 
 
-def load_kernel(path: Path | str, constants: Mapping[str, Constant], *, root: Path | None = None) -> Function:
+def load_kernel(
+    path: Path | str, constants: Mapping[str, Constant], *, root: Path | None = None, texts: Mapping[str, str] = NO_TEXTS,
+    uses: list[tuple[Span, Term]] | None = None,
+) -> Function:  # fmt: skip
     """Compile the only kernel of a file to tile IR with `constants` folded in.
 
-    With `root`, spans name files relative to it. CompileError carries every problem found, in source order.
+    With `root`, spans name files relative to it; `texts` as `read_module` has them. To `uses` is added what every expression
+    and every name that is set stands for, in the order in which they are read: one span has several terms where a function is
+    called several times. CompileError carries every problem found, in source order.
     """
-    module = read_module(Path(path), root)
+    module = read_module(Path(path), root, texts)
     routine = only_kernel(module)
     try:
-        return _build(module, routine, constants)
+        return _build(module, routine, constants, uses)
     except (RecursionError, MemoryError):
         raise _too_deep(module, routine) from None
 
@@ -87,9 +92,12 @@ def only_kernel(module: Module) -> Routine:
     return module.kernels[0]
 
 
-def _build(module: Module, routine: Routine, constants: Mapping[str, Constant]) -> Function:
+def _build(
+    module: Module, routine: Routine, constants: Mapping[str, Constant], uses: list[tuple[Span, Term]] | None
+) -> Function:  # fmt: skip
     signature = read_signature(routine, constants)
     emitter = Emitter(signature.parameters, signature.strides)
+    emitter.uses = uses
     env: dict[str, Term] = {}
     for parameter in signature.parameters:
         parameter.value.owner = emitter.body

@@ -66,6 +66,8 @@ class Emitter:
         self.strides = strides
         self.block = self.body
         self.unsafe: int | None = None
+        self.uses: list[tuple[Span, Term]] | None = None
+        """What each expression stands for, where somebody asks for it."""
         self._host: dict[Value, Expr] = {}
         self._dims: dict[str, Value] = {}
         self._count = 0
@@ -80,6 +82,11 @@ class Emitter:
         op.define(*types)
         self.block.ops.append(op)
         return op.results
+
+    def stands_for(self, at: At, term: Term) -> None:
+        """Tell who asks what the source at a place stands for."""
+        if self.uses is not None:
+            self.uses.append((at.span, term))
 
     def inline(self, at: At) -> None:
         """Count a call of a tile function; E0511 for one too many."""

@@ -43,7 +43,9 @@ def expression(scope: Scope, node: ast.expr) -> Term:
         raise scope.at(node).error(
             "E0106", f"{words} cannot be used in a kernel", hint=_HINTS.get(type(node), "use tile operations")
         )
-    return build(scope, node)
+    term = build(scope, node)
+    scope.emitter.stands_for(scope.at(node), term)
+    return term
 
 
 def _constant(scope: Scope, node: ast.Constant) -> Term:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ast
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from tilec import language
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
@@ -92,14 +95,21 @@ class Module:
     """Where imports of this and the modules read with it looked for a file and found none: one that appears there is read."""
 
 
-def read_module(path: Path, root: Path | None) -> Module:
-    """Parse a kernel file and, through its imports, the tile functions it can call; CompileError E0101, E0102, E0112."""
-    return _Reader(root).read(path)
+NO_TEXTS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def read_module(path: Path, root: Path | None, texts: Mapping[str, str] = NO_TEXTS) -> Module:
+    """Parse a kernel file and, through its imports, the tile functions it can call; CompileError E0101, E0102, E0112.
+
+    `texts` maps real paths to texts that count in place of what the disk has, such as those that an editor has not saved.
+    """
+    return _Reader(root, texts).read(path)
 
 
 class _Reader:
-    def __init__(self, root: Path | None) -> None:
+    def __init__(self, root: Path | None, texts: Mapping[str, str]) -> None:
         self.root = root
+        self.texts = texts
         self.modules: dict[str, Module] = {}
         self.files: list[Path] = []
         self.depth = 0
@@ -109,7 +119,8 @@ class _Reader:
         key = os.path.realpath(path)
         if key in self.modules:
             return self.modules[key]
-        module = Module(path, Source(self._shown(path), read_text(path)), files=self.files, absent=self.absent)
+        text = read_text(path, self.texts.get(key))
+        module = Module(path, Source(self._shown(path), text), files=self.files, absent=self.absent)
         self.modules[key] = module
         self.files.append(path)
         problems: list[Diagnostic] = []
@@ -140,7 +151,7 @@ class _Reader:
         elif isinstance(node, ast.ImportFrom):
             self._import_from(module, node)
         elif isinstance(node, ast.ClassDef):
-            names[node.name] = _class(module, node)
+            names[node.name] = class_entry(module, node)
         elif isinstance(node, ast.FunctionDef):
             self._function(module, node)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -186,18 +197,12 @@ class _Reader:
             raise CompileError(Diagnostic("E0513", what, Label(module.source.span(node)), hint=hint))
 
     def _resolve(self, module: Module, node: ast.ImportFrom) -> Path | None:
-        parts = (node.module or "").split(".") if node.module else []
         here = module.path.parent
-        if node.level:
-            starts = [here.joinpath(*[".."] * (node.level - 1))]
-        else:
-            starts = [here, here.parent] if self.root is None else [here, self.root, here.parent]
-        for start in starts:
-            candidate = start.joinpath(*parts).with_suffix(".py") if parts else None
-            if candidate is not None and candidate.is_file():
+        for candidate in import_candidates(here, node, self.root):
+            if candidate.is_file():
                 return candidate
-            if candidate is not None:
-                self.absent.append(candidate)
+            self.absent.append(candidate)
+        parts = (node.module or "").split(".") if node.module else []
         if node.level or (parts and parts[0] == here.resolve().name):
             raise module.source.error("E0112", f"no file for the import of `{node.module or '.'}`", node,
                                hint="name a kernel file beside this one")  # fmt: skip
@@ -219,6 +224,17 @@ class _Reader:
             module.names[node.name] = routine
 
 
+def import_candidates(here: Path, node: ast.ImportFrom, root: Path | None) -> list[Path]:
+    """Where the file of an import in a file of the folder `here` is looked for, in order."""
+    if not node.module:
+        return []
+    if node.level:
+        starts = [here.joinpath(*[".."] * (node.level - 1))]
+    else:
+        starts = [here, here.parent] if root is None else [here, root, here.parent]
+    return [start.joinpath(*node.module.split(".")).with_suffix(".py") for start in starts]
+
+
 def is_word(name: str) -> bool:
     """True for a word of the kernel language."""
     return name in WORDS
@@ -229,7 +245,8 @@ def meant_word(name: str) -> str:
     return did_you_mean(name, WORDS, "`help(tilec)` lists the vocabulary")
 
 
-def _class(module: Module, node: ast.ClassDef) -> Entry:
+def class_entry(module: Module, node: ast.ClassDef) -> Entry:
+    """What a class stands for."""
     for base in node.bases:
         word = word_of(module, base)
         if word == "Dim":
@@ -263,10 +280,12 @@ def dtype_word(word: str | None) -> bool:
     return word in DTYPES or word == "boolean"
 
 
-def read_text(path: Path) -> str:
-    """Text of a kernel file; CompileError E0102 if it cannot be read as UTF-8, E0513 if it is too long."""
+def read_text(path: Path, text: str | None = None) -> str:
+    """Text of a kernel file, `text` where that is given; CompileError E0102 if it cannot be read as UTF-8, E0513 if it is too
+    long."""
     try:
-        return _limited(path, read_file(path, MAX_SOURCE_BYTES))
+        data = read_file(path, MAX_SOURCE_BYTES) if text is None else text.encode("utf-8", "surrogatepass")
+        return _limited(path, data)
     except OSError as error:
         reason, hint = error.strerror or str(error), "check the path and its permissions"
     except UnicodeDecodeError as error:

@@ -39,6 +39,22 @@ class Source:
             end_line, end_byte = line, len(self._lines[line - 1].encode("utf-8", "replace"))
         return Span(self.file, line, self._column(line, byte), end_line, self._column(end_line, end_byte))
 
+    def whole(self, node: ast.AST) -> Span:
+        """All of the text of a node; a definition's too."""
+        line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or getattr(node, "lineno", 1)
+        column = self._column(line, getattr(node, "col_offset", 0))
+        return Span(self.file, line, column, end_line, self._column(end_line, getattr(node, "end_col_offset", None) or 0))
+
+    def line(self, node: ast.AST) -> str:
+        """The first line of a node, whole."""
+        line = getattr(node, "lineno", 1)
+        return self._lines[line - 1] if line <= len(self._lines) else ""
+
+    def text_of(self, span: Span) -> str:
+        """The text of a span, of its first line where it has several."""
+        text = self._lines[span.line - 1] if span.line <= len(self._lines) else ""
+        return text[span.column : span.end_column] if span.end_line == span.line else text[span.column :]
+
     def error(
         self, code: str, message: str, node: ast.AST, *, label: str = "", hint: str = "", fixes: tuple[Fix, ...] = ()
     ) -> Refused:

@@ -137,6 +137,7 @@ def bind(scope: Scope, target: ast.expr, term: Term) -> None:
         if term is None:
             raise at.error("E0217", "the right side has no value", hint="call it on a line of its own")
         scope.env[target.id] = term
+        scope.emitter.stands_for(at, term)
         if isinstance(term, Value) and not term.name and not isinstance(term.owner, Block):
             term.name = target.id
         return
@@ -233,6 +234,7 @@ def _for(scope: Scope, node: ast.For) -> None:
     outer = scope.env
     scope.env = dict(outer)
     scope.env[variable] = block.add_argument(TileType(i32), variable)
+    scope.emitter.stands_for(scope.at(node.target), scope.env[variable])
     for name, value in zip(carried, initial, strict=True):
         scope.env[name] = block.add_argument(value.type, name)
     with scope.emitter.into(block):

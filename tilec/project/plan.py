@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -111,13 +112,29 @@ def plan(
         for values in entry.specialisations():
             request = Request(
                 entry.name, path, str(build.root), values, sources, toolchain, compiler, entry.overrides(values),
-                entry.limits,
+                entry.limits, _texts_of(sources, build.root, files),
             )  # fmt: skip
             for target in entry.among(targets):
                 fields = pipeline.artifact_fields(request, target)
                 name = artifact_name(entry.name, values)
                 planned.append(Planned(name, request, target, entry, fields, key_of("artifact", dict(fields))))
     return planned, refused
+
+
+def by_specialisation(planned: list[Planned]) -> list[list[Planned]]:
+    """Artifacts of one kernel and constants together, each for another target, in order."""
+    groups: dict[str, list[Planned]] = {}
+    for item in planned:
+        groups.setdefault(item.name, []).append(item)
+    return list(groups.values())
+
+
+def _texts_of(sources: Mapping[str, str], root: Path, files: FileDigests) -> dict[str, str]:
+    """Of the texts that count in place of the disk's, those of a kernel's files."""
+    if not files.texts:
+        return {}
+    paths = (os.path.realpath(root / name) for name in sources)
+    return {path: files.texts[path] for path in paths if path in files.texts}
 
 
 def _check_constants(entry: KernelEntry, constants: list[str]) -> None:
@@ -152,7 +169,7 @@ def kernel_files(
         return known
     from tilec.frontend import read_kernel
 
-    source = read_kernel(path, root=build.root)
+    source = read_kernel(path, root=build.root, texts=files.texts)
     if source.name != entry.name:
         message = f"`{path.name}` holds the kernel `{source.name}`"
         raise CompileError(Diagnostic("E0803", message, Label(entry.span), hint=f"name the function `{entry.name}`"))

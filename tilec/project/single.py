@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tilec.diagnostics import CompileError, Diagnostic, Span
 from tilec.frontend import read_kernel
@@ -17,12 +18,15 @@ from tilec.spelling import ask_first
 from tilec.target import TARGETS, Target
 
 
-def single(path: Path, given: Iterable[str], targets: tuple[Target, ...] | None) -> BuildFile:
-    """The project of a kernel file. `given` are texts `NAME=VALUE`; a name that comes again has several values.
+def single(
+    path: Path, given: Iterable[str], targets: tuple[Target, ...] | None, texts: Mapping[str, str] = MappingProxyType({})
+) -> BuildFile:  # fmt: skip
+    """The project of a kernel file. `given` are texts `NAME=VALUE`; a name that comes again has several values. `texts` are
+    those that count in place of the disk's, by real path.
 
     CompileError E01 where the file holds no kernel of its own name, E0804 where a constant is unknown or has no value.
     """
-    source = read_kernel(path, root=path.resolve().parent)
+    source = read_kernel(path, root=path.resolve().parent, texts=texts)
     if source.name != path.stem:
         message = f"`{path.name}` holds the kernel `{source.name}`"
         raise CompileError(Diagnostic("E0803", message, hint=f"name the file `{source.name}.py`"))

@@ -89,13 +89,17 @@ class Standing:
         self._server = Server(preload)
         self._started = 0
 
-    def run(self, tasks: Sequence[Any], runner: Runner) -> Generator[Report | Finished | Crashed]:
-        """`run` on one worker. After a CompileError E0814 the server has to be stopped."""
+    def run(
+        self, tasks: Sequence[Any], runner: Runner, workers: int = 1, stop: int | None = None
+    ) -> Generator[Report | Finished | Crashed]:  # fmt: skip
+        """`run` on up to `workers`. It ends early once the descriptor `stop` can be read, or it is closed, and then kills its
+        workers at what they do. After a CompileError E0814 the server has to be stopped."""
         pool = _Pool(self._server, tasks, runner, lambda line: None, self._started)
         try:
-            yield from pool.run(1, math.inf)
+            yield from pool.run(min(workers, len(tasks)), math.inf, stop)
         finally:
             self._started = pool.started
+            pool.kill()
 
     def stop(self) -> None:
         """End the server and its workers."""
@@ -112,14 +116,17 @@ class _Pool:
         self.started = started
         """Number of the last worker: the server tells of the end of former ones, too."""
 
-    def run(self, workers: int, deadline: float) -> Generator[Report | Finished | Crashed]:
+    def run(self, workers: int, deadline: float, stop: int | None = None) -> Generator[Report | Finished | Crashed]:
         for _ in range(workers):
             self.start()
+        stops = [] if stop is None else [stop]
         while busy := {worker.pipe: worker for worker in self.workers.values() if worker.task is not None}:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            for ready in wait([self.server.control, *busy], None if math.isinf(left) else left):
+            for ready in wait([*stops, self.server.control, *busy], None if math.isinf(left) else left):
+                if ready == stop:
+                    return
                 worker = busy.get(ready)  # pyright: ignore[reportArgumentType, reportCallIssue]
                 if worker is None:
                     yield from self.hear()
@@ -129,6 +136,13 @@ class _Pool:
                     continue
                 while worker.number in self.workers:  # its pipe has ended: the server knows why
                     yield from self.hear()
+
+    def kill(self) -> None:
+        """Kill the workers that are still at a task."""
+        for worker in self.workers.values():
+            self.server.kill(worker.number)
+            worker.pipe.close()
+        self.workers.clear()
 
     def start(self) -> None:
         """Start a worker for the next task."""

@@ -1,10 +1,9 @@
 """The server: forks workers on request, keeps their budgets, tells how each ended, and takes all of them along when it goes.
 
-In, on a socket of messages: `{"start": ID}` with the worker's pipe. Out: `{"ready"}` when everything is loaded,
-`{"started": ID, "pid"}` or `{"refused": ID, "why"}`, and for each worker that ended `{"ended": ID, "status", "what", "note",
-"over", "used", "limit"}`. The end of the socket ends the server:
-workers are killed, and the files that they had half written are removed. Should the server itself be killed, the kernel kills
-its workers (`death`).
+In, on a socket of messages: `{"start": ID}` with the worker's pipe, and `{"kill": ID}`. Out: `{"ready"}` when everything is
+loaded, `{"started": ID, "pid"}` or `{"refused": ID, "why"}`, and for each worker that ended `{"ended": ID, "status", "what",
+"note", "over", "used", "limit"}`. The end of the socket ends the server: workers are killed, and the files that they had half
+written are removed. Should the server itself be killed, the kernel kills its workers (`death`).
 """
 
 from __future__ import annotations
@@ -101,7 +100,11 @@ class _Server:
         data, handles, _, _ = socket.recv_fds(self.control, 4096, 1)
         if not data:
             return False
-        number = json.loads(data)["start"]
+        asked = json.loads(data)
+        if "kill" in asked:
+            self.kill(asked["kill"])
+            return True
+        number = asked["start"]
         try:
             self.fork(number, handles[0])
         except (OSError, IndexError) as error:
@@ -137,6 +140,12 @@ class _Server:
             sys.stderr.flush()
         finally:
             os._exit(status)
+
+    def kill(self, number: int) -> None:
+        """End a worker; nothing where it has ended by itself. That it has is told like any other end."""
+        for pid, child in self.children.items():
+            if child.number == number:
+                os.kill(pid, signal.SIGKILL)
 
     def reap(self) -> None:
         """Tell of every worker that has ended."""

@@ -1,0 +1,146 @@
+"""A client of the language server: the real process, spoken to over its pipes by pygls's own client.
+
+Nothing here sleeps or has a time limit of its own: `told` waits until the server has said what a test asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types
+from pygls.lsp.client import LanguageClient
+
+
+class Editor(LanguageClient):
+    """An editor that remembers the diagnostics of each file as they were published last."""
+
+    def __init__(self) -> None:
+        super().__init__("editor", "1")
+        self.published: dict[str, types.PublishDiagnosticsParams] = {}
+        self.count = 0
+        self.messages: list[str] = []
+        self.news = asyncio.Event()
+        self.ended = asyncio.Event()
+
+        @self.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def published(params: types.PublishDiagnosticsParams) -> None:
+            self.published[params.uri] = params
+            self.count += 1
+            self.tell()
+
+        @self.feature(types.WINDOW_SHOW_MESSAGE)
+        def shown(params: types.ShowMessageParams) -> None:
+            self.messages.append(params.message)
+
+        @self.feature(types.CLIENT_REGISTER_CAPABILITY)
+        def registered(params: types.RegistrationParams) -> None:
+            self.registered = params.registrations
+
+    def tell(self) -> None:
+        """Wake whoever waits."""
+        self.news.set()
+        self.news = asyncio.Event()
+
+    async def server_exit(self, server: asyncio.subprocess.Process) -> None:
+        self.ended.set()
+        self.tell()
+
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        """The server's process."""
+        assert self._server is not None
+        return self._server
+
+    def open(self, path: Path, text: str, version: int = 1) -> str:
+        """Open a file with a text, which need not be that on the disk; its URI."""
+        uri = path.as_uri()
+        self.text_document_did_open(
+            types.DidOpenTextDocumentParams(types.TextDocumentItem(uri, types.LanguageKind.Python, version, text))
+        )
+        return uri
+
+    def change(self, uri: str, text: str, version: int) -> None:
+        """Replace the text of an open file."""
+        self.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(version, uri), [types.TextDocumentContentChangeWholeDocument(text)]
+            )
+        )
+
+    def close(self, uri: str) -> None:
+        self.text_document_did_close(types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri)))
+
+    async def told(
+        self, uri: str, version: int | None, enough: Callable[[list[types.Diagnostic]], bool] = lambda found: True
+    ) -> list[types.Diagnostic]:  # fmt: skip
+        """The diagnostics of a version of a file, once they are `enough`."""
+        while True:
+            params = self.published.get(uri)
+            if params is not None and params.version == version and enough(list(params.diagnostics)):
+                return list(params.diagnostics)
+            assert not self.ended.is_set(), f"the server ended with {self.process.returncode}"
+            await self.news.wait()
+
+    async def hover(self, uri: str, line: int, character: int) -> str:
+        """What the server shows at a position, as Markdown."""
+        found = await self.text_document_hover_async(
+            types.HoverParams(types.TextDocumentIdentifier(uri), types.Position(line, character))
+        )
+        if found is None:
+            return ""
+        assert isinstance(found.contents, types.MarkupContent)
+        return found.contents.value
+
+    async def defined(self, uri: str, line: int, character: int) -> types.Location | None:
+        """Where the name at a position is defined."""
+        found = await self.text_document_definition_async(
+            types.DefinitionParams(types.TextDocumentIdentifier(uri), types.Position(line, character))
+        )
+        assert found is None or isinstance(found, types.Location)
+        return found
+
+
+@asynccontextmanager
+async def editor(
+    folder: Path, *, options: dict[str, Any] | None = None, capabilities: types.ClientCapabilities | None = None,
+    arguments: tuple[str, ...] = (),
+) -> AsyncGenerator[Editor]:  # fmt: skip
+    """An editor in a folder, with a server that is there until the end of the block, and then ends as it should."""
+    found = Editor()
+    command = [sys.executable, "-P", "-m", "tilec", "lsp", *arguments]
+    await found.start_io(*command, cwd=folder, env=os.environ | {"TILEC_CACHE_DIR": str(folder / "store")})
+    try:
+        await found.initialize_async(
+            types.InitializeParams(
+                capabilities=capabilities or types.ClientCapabilities(),
+                root_uri=folder.as_uri(),
+                initialization_options=options,
+            )
+        )
+        found.initialized(types.InitializedParams())
+        yield found
+        if not found.ended.is_set():
+            await found.shutdown_async(None)
+            found.exit(None)
+            await found.ended.wait()
+            assert found.process.returncode == 0
+    finally:
+        if found.process.returncode is None:
+            found.process.kill()
+        await found.stop()
+
+
+def at(text: str, piece: str, offset: int = 0, nth: int = 0) -> tuple[int, int]:
+    """Line from 0 and UTF-16 column of an occurrence of a piece of a text."""
+    place = -1
+    for _ in range(nth + 1):
+        place = text.index(piece, place + 1)
+    before = text[: place + offset]
+    line = before.rpartition("\n")[2]
+    return before.count("\n"), len(line.encode("utf-16-le")) // 2

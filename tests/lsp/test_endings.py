@@ -1,0 +1,162 @@
+"""How the language server ends and goes on: in the midst of a proof, without its editor, without its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lsp.client import Editor, at, editor
+from tests.lsp.test_server import BUILD, RIGHT, WRONG, codes
+
+LONG = "".join(
+    f"        for j{i} in range(n // {i + 3}):\n            s = s + (i * {i + 5} + j{i}) % (n + {i})\n" for i in range(400)
+)
+ENDLESS = RIGHT.replace(
+    "    v = load", f"    n = M * M\n    s = 0\n    for i in range(n):\n{LONG}    requires(M * M <= 100000)\n    v = load"
+).replace("store(out, (h * M + m, 0)", "store(out, ((h * M + m) * (s * s + n) // (s * s + n), 0)")
+"""A kernel whose proof takes minutes, or whatever its budget is."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "build.toml").write_text(BUILD.replace('arch = ["sm_90"]', 'arch = ["sm_90"]\nstage_seconds = 100000'))
+    (tmp_path / "head_permute.py").write_text(RIGHT)
+    return tmp_path
+
+
+def family(pid: int) -> list[int]:
+    """Processes below a process, those that are further below later."""
+    parents: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat") as file:
+            parents.setdefault(int(file.read().rpartition(")")[2].split()[1]), []).append(int(name))
+    found = [pid]
+    for each in found:
+        found += parents.get(each, [])
+    return found[1:]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and is not reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+async def gone(pids: list[int]) -> None:
+    """Wait until processes are gone."""
+    while any(map(alive, pids)):
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def proving(project: Path) -> AsyncGenerator[tuple[Editor, str, list[int]]]:
+    """An editor whose server is in the midst of a proof, and stays there: its file, and the processes below the server, that
+    of the workers first."""
+    async with editor(project) as vi:
+        uri = vi.open(project / "head_permute.py", ENDLESS)
+        assert await vi.hover(uri, *at(ENDLESS, "Literal[")) == ""  # answered once the front end is through, before the proof
+        below = family(vi.process.pid)
+        assert len(below) >= 2, "a server of workers, and a worker"
+        for worker in below[1:]:
+            os.kill(worker, signal.SIGSTOP)
+        yield vi, uri, below
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_the_editor_ends_it_in_the_midst_of_a_proof(project: Path) -> None:
+    async def test() -> None:
+        async with proving(project) as (_, _, below):
+            pass  # shutdown and exit, and status 0
+        await gone(below)
+
+    run(test)
+
+
+@pytest.mark.parametrize("how", ["the editor goes", "it is killed", "it is told to end"])
+def test_no_process_is_left_behind(project: Path, how: str) -> None:
+    async def test() -> None:
+        async with proving(project) as (vi, _, below):
+            match how:
+                case "the editor goes":
+                    assert vi.process.stdin is not None
+                    vi.process.stdin.close()
+                    status = 1
+                case "it is killed":
+                    vi.process.kill()
+                    status = -signal.SIGKILL
+                case _:
+                    vi.process.terminate()
+                    status = 128 + signal.SIGTERM
+            await vi.ended.wait()
+            assert vi.process.returncode == status
+            await gone(below)
+
+    run(test)
+
+
+def test_a_change_ends_the_proof_of_the_text_before(project: Path) -> None:
+    async def test() -> None:
+        async with proving(project) as (vi, uri, below):
+            vi.change(uri, WRONG, 2)
+            assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+            await gone(below[1:])
+            assert alive(below[0])  # and what it has loaded serves the next
+
+    run(test)
+
+
+def test_another_file_does_not_wait_for_a_proof_that_is_taken_up_again(project: Path) -> None:
+    (project / "build.toml").write_text(
+        (project / "build.toml").read_text() + '\n[[kernel]]\nname = "second"\nconstants = { HEADS = 8, D = 128 }\n'
+    )
+    text = WRONG.replace("def head_permute", "def second")
+    (project / "second.py").write_text(text)
+
+    async def test() -> None:
+        async with proving(project) as (vi, uri, below):
+            other = vi.open(project / "second.py", text)
+            assert len(await vi.told(other, 1, lambda found: len(found) >= 3)) == 3
+            await gone(below[1:])
+            vi.change(uri, RIGHT, 2)
+            assert await vi.told(uri, 2) == []
+
+    run(test)
+
+
+def test_a_worker_that_dies_is_told_and_does_not_end_the_server(project: Path) -> None:
+    async def test() -> None:
+        async with proving(project) as (vi, uri, below):
+            for worker in below[1:]:
+                os.kill(worker, signal.SIGKILL)
+            found = await vi.told(uri, 1, lambda found: bool(found))
+            assert codes(found)[0] == "E0813" and "was killed (SIGKILL)" in found[0].message
+            vi.change(uri, WRONG, 2)
+            assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+
+    run(test)
+
+
+def test_the_server_of_workers_that_dies_is_started_again(project: Path) -> None:
+    async def test() -> None:
+        async with editor(project) as vi:
+            uri = vi.open(project / "head_permute.py", RIGHT)
+            assert await vi.told(uri, 1) == []
+            (workers,) = family(vi.process.pid)
+            os.kill(workers, signal.SIGKILL)
+            vi.change(uri, WRONG, 2)
+            assert codes(await vi.told(uri, 2, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+
+    run(test)

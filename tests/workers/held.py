@@ -1,0 +1,14 @@
+"""Tasks of tests, run in workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+
+def hold(task: str, emit: Callable[[object], None]) -> None:
+    """Tell the process, and for `wait` never end."""
+    emit(os.getpid())
+    if task == "wait":
+        signal.pause()

@@ -1,0 +1,52 @@
+"""A server of workers that is kept: a run that is stopped leaves no worker at its task, and the next run is as the first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+from collections.abc import Generator
+
+import pytest
+
+from tests.workers.held import hold
+from tilec.workers.scheduler import Finished, Report, Standing
+
+
+@pytest.fixture
+def standing() -> Generator[Standing]:
+    found = Standing(())
+    yield found
+    found.stop()
+
+
+def wait_for_end(pid: int) -> None:
+    """Return once a process that is no child of ours has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        watched = os.pidfd_open(pid)
+        select.select([watched], [], [])
+        os.close(watched)
+
+
+def test_a_run_that_is_stopped(standing: Standing) -> None:
+    stop = os.eventfd(0)
+    held: list[int] = []
+    for event in standing.run(["wait", "wait", "wait"], hold, 2, stop):
+        assert isinstance(event, Report)
+        held.append(event.message)
+        if len(held) == 2:
+            os.eventfd_write(stop, 1)
+    for pid in held:
+        wait_for_end(pid)
+    os.eventfd_read(stop)
+    again = list(standing.run(["go", "go", "go"], hold, 2, stop))
+    assert sum(isinstance(event, Finished) for event in again) == 3
+    os.close(stop)
+
+
+def test_a_run_that_is_closed(standing: Standing) -> None:
+    with contextlib.closing(standing.run(["wait"], hold)) as events:
+        event = next(events)
+        assert isinstance(event, Report)
+    wait_for_end(event.message)
+    assert [type(event) for event in standing.run(["go"], hold)] == [Report, Finished]

@@ -1,0 +1,155 @@
+"""What is known of a place in a kernel, as Markdown: value, proofs, words of the language, codes.
+
+In: a place, and the verdicts on the text that it is in. Out: type, range and divisibility of the value there, what discharged
+the obligations of the access there, what the word or name there means. Specialisations that say the same are told once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from tilec.diagnostics import Diagnostic, Span
+from tilec.frontend import Outline, Symbol, word_doc
+from tilec.lsp.positions import Word, holds, size
+from tilec.lsp.told import explanation, file_of
+from tilec.passes.analysis.facts import Fact
+from tilec.project.live import Specialisation, Verdict
+
+SHOWN: Final = 4
+"""Different answers of specialisations that are shown."""
+RUNGS: Final = {
+    "static": "by constants alone",
+    "interval": "by ranges of values",
+    "set": "by integer sets",
+    "launch": "by a check of the launch",
+    "value": "by a check of the values in a tensor",
+    "unsafe": "not proven, in an `unsafe` block",
+}
+"""How each rung of the prover's ladder reads."""
+
+
+def of_place(verdict: Verdict, file: str, line: int, column: int, word: Word | None) -> str:
+    """What is known of the smallest expression around a place; empty where nothing is."""
+    answers: dict[str, list[Specialisation]] = {}
+    known = [one for one in verdict.specialisations if one.facts is not None]
+    for one in known:
+        text = _of_specialisation(verdict, one, file, line, column, word)
+        if text:
+            answers.setdefault(text, []).append(one)
+    parts: list[str] = []
+    for text, told in list(answers.items())[:SHOWN]:
+        parts.append(text if len(answers) == 1 else f"With {_constants(told, verdict.specialisations)}:\n\n{text}")
+    if len(answers) > SHOWN:
+        parts.append(f"And {len(answers) - SHOWN} more answers of other specialisations.")
+    return "\n\n".join(parts)
+
+
+def of_name(verdict: Verdict, name: str) -> str:
+    """What is known of a parameter or dim of the kernel by its name; empty where nothing is."""
+    found: dict[str, None] = {}
+    for one in verdict.specialisations:
+        fact = one.facts.names.get(name) if one.facts is not None else None
+        if fact is not None:
+            found["  \n".join([f"`{fact.type}`", *_range_lines(fact, name)])] = None
+    shown = list(found)[:SHOWN]
+    return "\n\n".join([*shown, *(["and others"] if len(found) > SHOWN else [])])
+
+
+def of_symbol(symbol: Symbol) -> str:
+    """How something that a file defines is written, and its docstring."""
+    return f"```python\n{symbol.text.strip()}\n```" + (f"\n\n{symbol.doc}" if symbol.doc else "")
+
+
+def of_word(found: Outline | None, word: Word) -> str:
+    """The documentation of a word of the language; empty where a name stands for none."""
+    if found is None:
+        return ""
+    named = found.words.get(word.text, "") if not word.package else word.text if word.package in found.packages else ""
+    told = word_doc(named) if named else None
+    return f"```python\n{told[0]}\n```\n\n{told[1]}" if told is not None else ""
+
+
+def of_code(code: str) -> str:
+    """The page of an error's or note's code; empty for what is none."""
+    return explanation(code)
+
+
+def of_diagnostics(found: Iterable[Diagnostic]) -> str:
+    """The title of the page of each code, and its first paragraph."""
+    parts: list[str] = []
+    for code in dict.fromkeys(item.code for item in found):
+        title, _, rest = explanation(code).partition("\n\n")
+        parts.append(f"**{title.removeprefix('# ')}**\n\n{rest.partition(chr(10) * 2)[0]}")
+    return "\n\n".join(parts)
+
+
+def _of_specialisation(
+    verdict: Verdict, one: Specialisation, file: str, line: int, column: int, word: Word | None
+) -> str:  # fmt: skip
+    assert one.facts is not None
+    around = [fact for fact in one.facts.places if _is_at(fact.span, verdict, file, line, column)]
+    smallest = min((size(fact.span) for fact in around if fact.span), default=None)
+    facts = [fact for fact in around if fact.span and size(fact.span) == smallest]
+    lines = ["  \n".join([f"`{fact.type}`", *_range_lines(fact, _named(fact, word))]) for fact in facts[:SHOWN]]
+    if len(facts) > SHOWN:
+        lines.append(f"and {len(facts) - SHOWN} more, of other calls")
+    access = _access_at(verdict, one, file, line, column)
+    if access is not None and (smallest is None or size(access) <= smallest):
+        lines += _proofs(one, access)
+    return "\n\n".join(lines)
+
+
+def _is_at(span: Span | None, verdict: Verdict, file: str, line: int, column: int) -> bool:
+    return span is not None and holds(span, line, column) and file_of(verdict.root, span) == file
+
+
+def _access_at(verdict: Verdict, one: Specialisation, file: str, line: int, column: int) -> Span | None:
+    """The smallest call around a place that has obligations."""
+    assert one.facts is not None
+    located = {obligation["location"] for obligation in one.obligations}
+    calls = [span for span in one.facts.accesses if str(span) in located and _is_at(span, verdict, file, line, column)]
+    return min(calls, key=size, default=None)
+
+
+def _proofs(one: Specialisation, access: Span) -> list[str]:
+    """What discharged each obligation of an access, alike ones once."""
+    lines: dict[str, None] = {}
+    for obligation in one.obligations:
+        if obligation["location"] == str(access):
+            lines[f"- {_obligation(obligation)}"] = None
+    return ["Proven:\n\n" + "\n".join(lines)]
+
+
+def _obligation(obligation: dict[str, Any]) -> str:
+    rung: str = obligation["rung"]
+    facts: Sequence[str] = obligation["facts"]
+    by = f", from {'; '.join(f'`{fact}`' for fact in facts)}" if facts else ""
+    return f"{obligation['property']} of {obligation['subject']}: **{rung}** ({RUNGS.get(rung, rung)}){by}"
+
+
+def _named(fact: Fact, word: Word | None) -> str:
+    """What to call a value: by its name where it has one."""
+    span = fact.span
+    is_name = span is not None and word is not None and (span.column, span.end_column) == (word.column, word.end)
+    return word.text if is_name and word is not None and not word.text[0].isdigit() else "v"
+
+
+def _range_lines(fact: Fact, name: str) -> list[str]:
+    """Range and divisibility, in words."""
+    if fact.low is None or fact.high is None:
+        return []
+    if fact.low == fact.high:
+        return [f"always {fact.low}"]
+    lines = ["any value of its dtype" if fact.whole else f"`{fact.low} <= {name} <= {fact.high}`"]
+    if fact.modulus > 1:
+        rest = fact.rest % fact.modulus
+        lines.append(f"a multiple of {fact.modulus}" if rest == 0 else f"`{name} % {fact.modulus} == {rest}`")
+    return lines
+
+
+def _constants(told: Sequence[Specialisation], every: Sequence[Specialisation]) -> str:
+    """What tells these specialisations from the others: the constants that differ."""
+    differ = [name for name in told[0].constants if len({repr(one.constants[name]) for one in every}) > 1]
+    texts = [", ".join(f"`{name}={one.constants[name]}`" for name in differ) for one in told[:2]]
+    return " or ".join(texts) + (f" or {len(told) - 2} more" if len(told) > 2 else "")

@@ -1,0 +1,88 @@
+"""Positions: spans count lines from 1 and columns in characters, the protocol counts lines from 0 and columns in code units.
+
+In: a text, and the encoding that client and server agreed on (UTF-16 unless the client prefers another). Lines end as Python
+and the protocol end them, at `\\n`, `\\r\\n` and `\\r`, and at nothing else that Unicode calls an end of line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from lsprotocol import types
+
+from tilec.diagnostics import Span
+
+_END: Final = re.compile(r"\r\n|\r|\n")
+_WORD: Final = re.compile(r"\w+")
+_BEFORE: Final = re.compile(r"(\w+)\s*\.\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A name in a text with its columns, and the name in front of a dot before it (may be empty)."""
+
+    text: str
+    line: int
+    column: int
+    end: int
+    package: str = ""
+
+
+class Text:
+    """One version of a file's text."""
+
+    def __init__(self, text: str, encoding: str = types.PositionEncodingKind.Utf16) -> None:
+        self.text = text
+        self.encoding = encoding
+        self.lines = _END.split(text)
+
+    def position(self, line: int, column: int) -> types.Position:
+        """The protocol's position of a line from 1 and a column in characters; one behind the text is its end."""
+        line = min(max(line, 1), len(self.lines))
+        return types.Position(line - 1, self._units(self.lines[line - 1][: max(column, 0)]))
+
+    def range(self, span: Span) -> types.Range:
+        """The protocol's range of a span; an empty one takes the character behind it, so that something can be shown."""
+        end = span.end_column
+        if (span.end_line, end) <= (span.line, span.column):
+            end = span.column + 1
+        return types.Range(self.position(span.line, span.column), self.position(max(span.end_line, span.line), end))
+
+    def place(self, position: types.Position) -> tuple[int, int]:
+        """Line from 1 and column in characters of a position; one behind the text is its end."""
+        if position.line >= len(self.lines):
+            return len(self.lines), len(self.lines[-1])
+        left, line = position.character, self.lines[position.line]
+        for column, character in enumerate(line):
+            if left <= 0:
+                return position.line + 1, column
+            left -= self._units(character)
+        return position.line + 1, len(line)
+
+    def word(self, line: int, column: int) -> Word | None:
+        """The name at a place, or right before it."""
+        text = self.lines[line - 1]
+        for found in _WORD.finditer(text):
+            if found.start() <= column <= found.end():
+                before = _BEFORE.search(text[: found.start()])
+                return Word(found[0], line, found.start(), found.end(), before[1] if before else "")
+        return None
+
+    def _units(self, text: str) -> int:
+        if self.encoding == types.PositionEncodingKind.Utf8:
+            return len(text.encode("utf-8", "surrogatepass"))
+        if self.encoding == types.PositionEncodingKind.Utf32:
+            return len(text)
+        return sum(2 if ord(character) > 0xFFFF else 1 for character in text)
+
+
+def holds(span: Span, line: int, column: int) -> bool:
+    """Whether a place lies in a span, its end among it."""
+    return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
+
+
+def size(span: Span) -> tuple[int, int]:
+    """For the smallest of several spans around one place."""
+    return span.end_line - span.line, span.end_column - span.column

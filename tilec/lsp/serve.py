@@ -1,0 +1,149 @@
+"""One client on two streams: which message of the protocol means what to the `Server`, and how the process ends.
+
+In: stdin and stdout, which the protocol has for itself: what anything else prints to stdout goes to stderr. Out: exit status 0
+where the client asked for the end and then ended, 1 where it went without asking. In both cases no worker is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from threading import Event
+from typing import Any, Final, cast
+
+from lsprotocol import types
+from pygls.io_ import StdoutWriter, run_async
+
+from tilec.lsp.server import Server
+from tilec.project.live import BUILD_FILE
+from tilec.project.models import Constant
+
+_WATCHED: Final = (f"**/{BUILD_FILE}", "**/*.py")
+
+
+class NoClient(Exception):
+    """There is no client at the other end of stdin."""
+
+
+def serve(workers: int) -> int:
+    """Serve the client at stdin and stdout until it ends; the exit status. NoClient where stdin is no pipe or socket."""
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # a terminal, a file: nobody there speaks the protocol
+        raise NoClient
+    server = make_server(workers)
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stdout:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        with contextlib.suppress(SystemExit, BrokenPipeError):  # pygls ends with the former at `exit`
+            asyncio.run(_serve(server, StdoutWriter(stdout)))
+    return 0 if server.ended_well else 1
+
+
+async def _serve(server: Server, writer: StdoutWriter) -> None:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    server.protocol.set_writer(writer)
+    try:
+        await run_async(stop_event=Event(), reader=reader, protocol=server.protocol, error_handler=server.report_server_error)
+    except asyncio.IncompleteReadError:
+        pass  # the client ended in the midst of a message
+    finally:
+        server.stop()
+
+
+def make_server(workers: int) -> Server:
+    """A server with all that it can do."""
+    server = Server(workers)
+    _documents(server)
+    _questions(server)
+
+    @server.feature(types.INITIALIZE)
+    def initialize(params: types.InitializeParams) -> None:
+        server.start(_constants(params.initialization_options))
+
+    @server.feature(types.INITIALIZED)
+    def initialized(params: types.InitializedParams) -> None:
+        del params
+        _watch(server)
+
+    @server.feature(types.SHUTDOWN)
+    def shutdown(params: None) -> None:
+        del params
+        server.ended_well = True
+        server.stop()
+
+    del initialize, initialized, shutdown
+    return server
+
+
+def _documents(server: Server) -> None:
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenTextDocumentParams) -> None:
+        item = params.text_document
+        server.text(item.uri, item.version, item.text, now=True)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        item = params.text_document
+        server.text(item.uri, item.version, server.workspace.get_text_document(item.uri).source, now=False)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(params: types.DidSaveTextDocumentParams) -> None:
+        server.saved(params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: types.DidCloseTextDocumentParams) -> None:
+        server.closed(params.text_document.uri)
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def watched(params: types.DidChangeWatchedFilesParams) -> None:
+        del params
+        server.disk_changed()
+
+    del opened, changed, saved, closed, watched
+
+
+def _questions(server: Server) -> None:
+    @server.feature(types.TEXT_DOCUMENT_HOVER)
+    async def hover(params: types.HoverParams) -> types.Hover | None:
+        return await server.hover(params.text_document.uri, params.position)
+
+    @server.feature(types.TEXT_DOCUMENT_DEFINITION)
+    async def definition(params: types.DefinitionParams) -> types.Location | None:
+        return await server.definition(params.text_document.uri, params.position)
+
+    @server.feature(types.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
+    async def symbols(params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+        return await server.symbols(params.text_document.uri)
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, types.CodeActionOptions([types.CodeActionKind.QuickFix]))
+    def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        return server.actions(params.text_document.uri, params.range)
+
+    del hover, definition, symbols, actions
+
+
+def _constants(options: object) -> dict[str, tuple[Constant, ...]]:
+    """`constants` of the client's options: a value or a list of values for each name; what is none is left out."""
+    given: Any = cast("Mapping[str, Any]", options).get("constants") if isinstance(options, Mapping) else None
+    found: dict[str, tuple[Constant, ...]] = {}
+    for name, value in cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else ():
+        values = cast("list[Any]", value) if isinstance(value, list) else [value]
+        kept = tuple(one for one in values if isinstance(one, (int, float, str)))
+        if kept:
+            found[name] = kept
+    return found
+
+
+def _watch(server: Server) -> None:
+    """Ask to be told of files that change outside of the editor, where the client can do that."""
+    workspace = server.client_capabilities.workspace
+    watched = workspace.did_change_watched_files if workspace is not None else None
+    if watched is None or not watched.dynamic_registration:
+        return
+    options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher(pattern) for pattern in _WATCHED])
+    item = types.Registration("watch", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
+    server.client_register_capability(types.RegistrationParams([item]))

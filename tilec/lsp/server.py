@@ -1,0 +1,309 @@
+"""The server: messages of an editor come in, answers and diagnostics go out, on one event loop that never waits for a proof.
+
+What holds. A result is of the texts that the editor has now, or it is dropped. Unsaved texts count, not the files on the disk.
+A file without a kernel or a tile function is no concern of ours, and nothing is said of it. Positions are in the encoding that
+client and server agreed on. Texts come whole with every change: pygls applies parts of texts by lines that end where Python's
+`splitlines` has them end, at a form feed too, and editors count lines otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import to_fs_path
+
+from tilec import __version__
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.frontend import Outline, Symbol, definition, outline
+from tilec.frontend.module import read_text
+from tilec.lsp import hover
+from tilec.lsp.checker import Answer, Checker, Document
+from tilec.lsp.positions import Text, Word, holds
+from tilec.lsp.told import actions, diagnostics, file_of
+from tilec.project.live import BUILD_FILE
+from tilec.project.models import Constant
+
+_CODE: Final = re.compile(r"[EN]\d{4}")
+_KINDS: Final = {
+    "kernel": types.SymbolKind.Function, "function": types.SymbolKind.Function, "dim": types.SymbolKind.TypeParameter,
+    "element": types.SymbolKind.TypeParameter, "constant": types.SymbolKind.Constant, "parameter": types.SymbolKind.Variable,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class _File:
+    """An open file. `outline` is that of the last text that Python could parse, of those up to `parsed`."""
+
+    uri: str
+    version: int | None
+    text: Text
+    parsed: Text | None = None
+    outline: Outline | None = None
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    answer: Answer | None = None
+    """The last one on it; it may be of an older text."""
+    published: dict[str, list[types.Diagnostic]] = field(default_factory=dict[str, list[types.Diagnostic]])
+    """What the last answer says, by the real path of the file it is in."""
+
+
+class Server(LanguageServer):
+    """The language server of tilec; `run` serves one client. `workers` judge at once."""
+
+    def __init__(self, workers: int) -> None:
+        full = types.TextDocumentSyncKind.Full
+        super().__init__("tilec", __version__, text_document_sync_kind=full)  # pyright: ignore[reportUnknownMemberType]
+        self._workers = workers
+        self._files: dict[str, _File] = {}
+        self._checker: Checker | None = None
+        self._news = asyncio.Event()
+        self._background: asyncio.Task[Outline | None] | None = None
+        self.ended_well = False
+        """Whether the client asked for the end before it ended."""
+
+    # What the client tells
+
+    def start(self, constants: Mapping[str, tuple[Constant, ...]]) -> None:
+        """The client is there; `constants` are values for files that no project has."""
+        loop = asyncio.get_running_loop()
+
+        def report(answer: Answer) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.take, answer)
+
+        self._checker = Checker(report, constants, self._workers)
+
+    def stop(self) -> None:
+        """End the checker and its workers."""
+        if self._checker is not None:
+            self._checker.close()
+            self._checker = None
+
+    def text(self, uri: str, version: int | None, text: str, *, now: bool) -> None:
+        """A file was opened, or its text has changed."""
+        path = _path_of(uri)
+        if path is None or self._checker is None:
+            return
+        encoding = self.workspace.position_encoding or types.PositionEncodingKind.Utf16
+        file = self._files.setdefault(path, _File(uri, version, Text("")))
+        file.uri, file.version, file.text = uri, version, Text(text, encoding)
+        judged = "tilec" in text
+        self._checker.set(path, Document(text, version, judged), now=now)
+        if not judged and file.published:
+            self._publish(file, path, {})
+
+    def saved(self, uri: str) -> None:
+        """A file was saved: it is judged without a wait."""
+        file = self._files.get(_path_of(uri) or "")
+        if file is not None:
+            self.text(file.uri, file.version, file.text.text, now=True)
+
+    def closed(self, uri: str) -> None:
+        """A file was closed: its diagnostics go, and what the disk has counts."""
+        path = _path_of(uri)
+        file = self._files.get(path or "")
+        if path is None or file is None or self._checker is None:
+            return
+        self._checker.forget(path)
+        self._publish(file, path, {})
+        del self._files[path]
+        self._tell_news()
+
+    def disk_changed(self) -> None:
+        """Files on the disk have changed, a build file perhaps."""
+        if self._checker is not None:
+            self._checker.again()
+
+    # What the checker tells
+
+    def take(self, answer: Answer) -> None:
+        """An answer of the checker: it counts if every text that it rests on is still the one that it is of."""
+        file = self._files.get(answer.path)
+        if file is None or not self._is_current(answer):
+            return
+        known = file.answer
+        if not answer.verdict.complete and known is not None and known.verdict.complete and self._is_current(known):
+            return  # the same text once more: what it says is known, and a part of it is less
+        file.answer = answer
+        self._background = asyncio.create_task(self._outline(answer.path))  # for when the text does not parse any more
+        if answer.verdict.complete or answer.verdict.told:
+            self._publish(file, answer.path, diagnostics(answer.verdict, answer.path, self))
+        self._tell_news()
+
+    def _is_current(self, answer: Answer) -> bool:
+        files = {answer.path, *answer.verdict.files}
+        return all(answer.versions.get(path, -1) == file.version for path, file in self._files.items() if path in files)
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _publish(self, file: _File, path: str, found: dict[str, list[types.Diagnostic]]) -> None:
+        """Replace what is told because of one file, here and in files that it imports."""
+        touched = {*file.published, *found, path}
+        file.published = found
+        for each in touched:
+            self._send(each)
+
+    def _send(self, path: str) -> None:
+        """Send all diagnostics that stand in a file, whatever file they were found for, alike ones once."""
+        told: list[types.Diagnostic] = []
+        for file in self._files.values():
+            told += [one for one in file.published.get(path, ()) if one not in told]
+        version = self._files[path].version if path in self._files else None
+        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(self.uri_of(path), told, version))
+
+    # What the client asks
+
+    def text_of(self, path: str) -> Text:
+        """The text of a file, open or not; empty where it cannot be read."""
+        file = self._files.get(path)
+        if file is not None:
+            return file.text
+        try:
+            return Text(read_text(Path(path)), self.workspace.position_encoding or types.PositionEncodingKind.Utf16)
+        except CompileError:
+            return Text("")
+
+    def uri_of(self, path: str) -> str:
+        """The URI of a file, as the editor spells it where it is open."""
+        file = self._files.get(path)
+        return file.uri if file is not None else Path(path).as_uri()
+
+    async def hover(self, uri: str, position: types.Position) -> types.Hover | None:
+        """What is known of a place, once the text there has been looked at."""
+        path = _path_of(uri) or ""
+        file = self._files.get(path)
+        if file is None:
+            return None
+        line, column = file.text.place(position)
+        word = file.text.word(line, column)
+        if word is not None and _CODE.fullmatch(word.text) and hover.of_code(word.text):
+            return _markdown([hover.of_code(word.text)], file.text, word)
+        while self._checker is not None and path in self._files and not self._answers(path) and self._checker.pending(path):
+            await self._news.wait()
+        if path not in self._files:
+            return None
+        answers = self._answers(path)
+        parts = [hover.of_place(answer.verdict, path, line, column, word) for answer in answers]
+        if word is not None:
+            parts += await self._of_name(path, word, answers)
+            parts.append(hover.of_word(await self._outline(path), word))
+        parts.append(hover.of_diagnostics(_at(answers, path, line, column)))
+        return _markdown(parts, file.text, word)
+
+    async def _of_name(self, path: str, word: Word, answers: list[Answer]) -> list[str]:
+        symbol = await self._definition(path, word)
+        if symbol is None:
+            return []
+        own = [answer for answer in answers if answer.path == path or symbol.kind == "dim"]
+        known = [hover.of_name(answer.verdict, word.text) for answer in own] if symbol.kind in ("parameter", "dim") else []
+        found = await self._outline(path)
+        inside = found.around(word.line) if found is not None else None
+        if symbol.kind == "parameter" and (inside is None or inside.kind != "kernel"):
+            known = []  # a parameter of a tile function, whatever the kernel has of that name
+        return [hover.of_symbol(symbol), *known]
+
+    async def definition(self, uri: str, position: types.Position) -> types.Location | None:
+        """Where the name at a place is defined: tile functions, dims, dtypes, constants, parameters; through imports too."""
+        path = _path_of(uri) or ""
+        file = self._files.get(path)
+        if file is None:
+            return None
+        word = file.text.word(*file.text.place(position))
+        symbol = await self._definition(path, word) if word is not None and not word.package else None
+        if symbol is None:
+            return None
+        where = os.path.realpath(symbol.name_span.file)
+        return types.Location(self.uri_of(where), self.text_of(where).range(symbol.name_span))
+
+    async def _definition(self, path: str, word: Word) -> Symbol | None:
+        found = await self._outline(path)
+        if found is None:
+            return None
+        texts = {name: file.text.text for name, file in self._files.items()}
+        return await asyncio.to_thread(definition, found, word.text, word.line, _project_root(path), texts)
+
+    def actions(self, uri: str, range_: types.Range) -> list[types.CodeAction]:
+        """Fixes of the diagnostics that a range touches, those that are certain first."""
+        path = _path_of(uri) or ""
+        found: list[types.CodeAction] = []
+        for answer in self._answers(path):
+            for told, action in actions(answer.verdict, answer.path, self):
+                here = action.edit is not None and uri in (action.edit.changes or {})
+                if here and told.range.start <= range_.end and range_.start <= told.range.end and action not in found:
+                    found.append(action)
+        return sorted(found, key=lambda action: not action.is_preferred)
+
+    async def symbols(self, uri: str) -> list[types.DocumentSymbol]:
+        """What a file defines: kernels and tile functions with their parameters, dims, dtypes, constants."""
+        path = _path_of(uri) or ""
+        found = await self._outline(path)
+        if found is None or not found.holds_kernels or path not in self._files:
+            return []
+        text = self._files[path].text
+        return [_symbol(symbol, text) for symbol in found.symbols]
+
+    async def _outline(self, path: str) -> Outline | None:
+        """What an open file defines, by the last text that Python could parse; read beside the loop, as a text may be long."""
+        file = self._files.get(path)
+        if file is None:
+            return None
+        text = file.text
+        async with file.reading:
+            if file.parsed is not text:
+                found = await asyncio.to_thread(outline, Path(path), text.text)
+                file.outline = found or file.outline
+                file.parsed = text
+        return file.outline
+
+    def _answers(self, path: str) -> list[Answer]:
+        """Answers that speak of a file as it is now, that on the file itself first."""
+        found = [
+            (owner != path, file.answer)
+            for owner, file in self._files.items()
+            if file.answer is not None and (owner == path or path in file.answer.verdict.files)
+        ]
+        return [answer for _, answer in sorted(found, key=lambda one: one[0]) if self._is_current(answer)]
+
+
+def _path_of(uri: str) -> str | None:
+    """The real path of a file; None for what is in no file, such as a text without a name."""
+    path = to_fs_path(uri) if uri.startswith("file:") else None
+    return os.path.realpath(path) if path else None
+
+
+def _project_root(path: str) -> Path | None:
+    return next((folder for folder in Path(path).parents if (folder / BUILD_FILE).is_file()), None)
+
+
+def _at(answers: Iterable[Answer], path: str, line: int, column: int) -> Iterator[Diagnostic]:
+    """Diagnostics whose underlined text holds a place."""
+    for answer in answers:
+        for told in answer.verdict.told:
+            primary = told.diagnostic.primary
+            if primary is not None and holds(primary.span, line, column) and file_of(answer.verdict.root, primary.span) == path:
+                yield told.diagnostic
+
+
+def _markdown(parts: Iterable[str], text: Text, word: Word | None) -> types.Hover | None:
+    told = list(dict.fromkeys(part for part in parts if part))
+    if not told:
+        return None
+    range_ = types.Range(text.position(word.line, word.column), text.position(word.line, word.end)) if word else None
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, "\n\n---\n\n".join(told)), range_)
+
+
+def _symbol(symbol: Symbol, text: Text) -> types.DocumentSymbol:
+    return types.DocumentSymbol(
+        symbol.name, _KINDS[symbol.kind], text.range(symbol.span), text.range(symbol.name_span), detail=symbol.kind,
+        children=[_symbol(child, text) for child in symbol.children],
+    )  # fmt: skip

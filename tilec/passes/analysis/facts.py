@@ -1,0 +1,135 @@
+"""What is known of the values of a kernel, by the place in its source: for editors and other readers of kernels.
+
+In: a function as the front end made it, and what each expression of its source stands for. Out: for each place a `Fact`, type
+and range, which holds in every launch that keeps to the kernel's contract. Facts that rest on index arithmetic not wrapping are
+given of a proven kernel alone, and there of what has that proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tilec.diagnostics import Span
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.ops import MemoryOp
+from tilec.ir.range_facts import Range, between
+from tilec.ir.types import DType, TensorType, TileType
+from tilec.passes.analysis.declared_ranges import declared_ranges, required
+from tilec.passes.analysis.divisibility import aligned_ranges, promised_symbols
+from tilec.passes.analysis.ranges import value_ranges
+from tilec.passes.analysis.relevance import deciding_ops, trusted_ops
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What an expression is: its `type` as kernels write it, and of integers `low <= v <= high` and `v % modulus == rest` for
+    every element (`modulus` 0: it is `rest`; 1: nothing known). `low` is None where that is nothing, as for a float; `whole`:
+    the range is all of its dtype. `span` is None of what a launch gives by name: a dim or a scalar."""
+
+    span: Span | None
+    type: str
+    low: int | None = None
+    high: int | None = None
+    modulus: int = 1
+    rest: int = 0
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts by place, in source order, each once, and of launch values and parameters by name. `accesses` are the places where
+    memory is touched, as obligations name them: a store has no value, and so no fact."""
+
+    places: tuple[Fact, ...]
+    names: dict[str, Fact]
+    accesses: tuple[Span, ...] = ()
+
+
+def facts(function: Function, uses: Iterable[tuple[Span, Any]], *, proven: bool) -> Facts:
+    """Facts of `uses`, which are what `tilec.frontend.load_kernel` adds to its list: terms that are no values, and values that
+    are not in the kernel, are passed over. `proven`: the prover has accepted the kernel."""
+    ranges = _ranges(function, proven=proven)
+    found: dict[Fact, None] = {}
+    for span, term in uses:
+        fact = _fact(span, term, ranges)
+        if fact is not None:
+            found[fact] = None
+    places = sorted(found, key=_source_order)
+    accesses = {op.loc for op in function.body.walk() if isinstance(op, MemoryOp) and op.loc is not None}
+    return Facts(tuple(places), _names(function, ranges), tuple(sorted(accesses, key=str)))
+
+
+def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
+    """The strongest range of each value that all analyses together give."""
+    found = value_ranges(function)
+    for value, other in declared_ranges(function).items():
+        found[value] = _both(found[value], other)
+    if proven:
+        sure = {*deciding_ops(function)} - trusted_ops(function)
+        for value, other in aligned_ranges(function).items():
+            if isinstance(value.owner, Op) and value.owner in sure:
+                found[value] = _both(found[value], other)
+    return found
+
+
+def _both(left: Range, right: Range) -> Range:
+    """What holds where both do; of two congruences the one that says more is kept."""
+    low, high = max(left.low, right.low), min(left.high, right.high)
+    if low > high:  # the place is never reached
+        return left
+    sharper = right if left.modulus and (not right.modulus or right.modulus > left.modulus) else left
+    return between(low, high, sharper.modulus, sharper.rest)
+
+
+def _fact(span: Span | None, term: Any, ranges: dict[Value, Range]) -> Fact | None:
+    if isinstance(term, DType):
+        return Fact(span, f"dtype {term}")
+    if not isinstance(term, Value) or term not in ranges:
+        return None
+    if isinstance(term.type, TensorType):
+        return Fact(span, _tensor_text(term.type))
+    if not isinstance(term.type, TileType):
+        return None
+    return _of_range(span, str(term.type), term.type.dtype, ranges[term])
+
+
+def _of_range(span: Span | None, text: str, dtype: DType, known: Range) -> Fact:
+    if dtype.is_float:
+        return Fact(span, text)
+    least, greatest = dtype.integer_range()
+    low, high = max(known.low, least), min(known.high, greatest)
+    return Fact(span, text, low, high, known.modulus, known.rest, (low, high) == (least, greatest))
+
+
+def _tensor_text(type_: TensorType) -> str:
+    """Such as `tensor bf16[T, 2560]`."""
+    return f"tensor {type_.dtype}[{', '.join(map(str, type_.dims))}]"
+
+
+def _names(function: Function, ranges: dict[Value, Range]) -> dict[str, Fact]:
+    """Facts of parameters, symbolic dims and constants."""
+    symbols = promised_symbols(function)
+    for bound in required(function):
+        known = symbols[bound.symbol]
+        symbols[bound.symbol] = _both(known, Range(bound.low, bound.high))
+    found: dict[str, Fact] = {}
+    for name in function.dims:
+        known = symbols[name]
+        found[name] = Fact(None, "dim", known.low, known.high, known.modulus, known.rest)
+    for parameter in function.parameters:
+        known = symbols.get(parameter.name)
+        if known is not None:
+            ranges = ranges | {parameter.value: _both(ranges[parameter.value], known)}
+        fact = _fact(None, parameter.value, ranges)
+        if fact is not None:
+            found[parameter.name] = fact
+    for name, value in function.constants.items():
+        found[name] = Fact(None, f"constant {value}")
+    return found
+
+
+def _source_order(fact: Fact) -> tuple[str, int, int]:
+    assert fact.span is not None
+    return fact.span.file, fact.span.line, fact.span.column
