@@ -1,0 +1,83 @@
+"""Every snippet of the pages runs, and prints what the page shows; `pytest tests/docs --bless` writes what they print now."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, Runner, blocks, is_same, problems
+from tests.ops.fake_torch import FakeTorch
+from tests.runtime.fake_driver import FakeDriver
+from tilec.runtime import Device
+
+NAMES = sorted(str(path.relative_to(PAGES)) for path in PAGES.rglob("*.md"))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A driver that records, behind every device that is opened, and a PyTorch as `tilec.ops` sees it."""
+    driver = FakeDriver()
+    device = Device(driver)
+    monkeypatch.setattr(importlib.import_module("tilec.runtime.device"), "CudaDriver", lambda: driver)
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(device))
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
+    for name in ("torch_op", "tensor_op"):
+        monkeypatch.setattr(importlib.import_module(f"tilec.ops.{name}"), "current_device", lambda: device)
+    yield driver
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page(name: str, tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, bless: bool,
+              cache_home: Path) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(cache_home / "pages"))
+    before = set(sys.modules)
+    runner = Runner(PAGES / name, tmp_path)
+    runner.names["driver"] = driver
+    try:
+        runner.run()
+    finally:
+        for module in set(sys.modules) - before:
+            if (getattr(sys.modules[module], "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[module]
+    if bless and runner.text != runner.page.read_text(encoding="utf-8"):
+        runner.page.write_text(runner.text, encoding="utf-8")
+        runner.wrong = [problem for problem in runner.wrong if "where the page has" not in problem]
+    assert not runner.wrong, "\n\n".join(runner.wrong)
+
+
+def test_blocks_are_found_with_their_indent() -> None:
+    text = 'a\n```python title="k.py"\nx = 1\n```\n\n    ```console\n    $ tilec check\n    done\n    ```\n'
+    first, second = blocks(text)
+    assert (first.kind, first.title, first.body, first.line) == ("python", "k.py", "x = 1\n", 2)
+    assert (second.kind, second.body) == ("console", "$ tilec check\ndone\n")
+
+
+def test_what_is_left_out_is_anything_and_nothing_else_is() -> None:
+    assert is_same("4 built in ... s\n", "4 built in 2.60 s\n")
+    assert not is_same("4 built in ... s\n", "5 built in 2.60 s\n")
+    assert not is_same("", "error: no kernel\n")
+
+
+@pytest.mark.parametrize("wrong", ["tilec chekc", "tilec check --proof-s", "pip install 'tilec[compilr]'", "wget x",
+                                   "python -m engine --modl x", "tilec check && tilec biuld"])  # fmt: skip
+def test_a_command_that_does_not_exist_is_found(wrong: str) -> None:
+    assert problems(__import__("shlex").split(wrong))
+
+
+def test_a_page_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output that differs, a kernel that nobody looks at, and a block of a kind that nobody knows."""
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    kernel = '```python title="k.py"\n@tilec.kernel\ndef k():\n    pass\n```\n'
+    page.write_text(f"{kernel}\n```console\n$ tilec --version\ntilec 9\n```\n\n```haskell\nmain\n```\n")
+    runner = Runner(page, tmp_path)
+    runner.run()
+    assert len(runner.wrong) == 3
+    assert "tilec 9" not in runner.text
