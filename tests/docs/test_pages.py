@@ -35,7 +35,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 def test_page(name: str, tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, bless: bool,
               cache_home: Path) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend("")  # as Python has it where a person types
+    for module in [one for one in sys.modules if one.partition(".")[0] == "kernels_src"]:
+        monkeypatch.delitem(sys.modules, module)  # a project of the page has such a folder too
     monkeypatch.setenv("TILEC_CACHE_DIR", str(cache_home / "pages"))
     before = set(sys.modules)
     runner = Runner(PAGES / name, tmp_path)
