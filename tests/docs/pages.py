@@ -4,6 +4,7 @@
 |---|---|
 | `python` or `toml` with `title="FILE"` | written to that file; a kernel must be named by a command behind it |
 | `python` | executed, with a driver that records launches and a PyTorch as `tilec.ops` sees it |
+| `text` | what the `python` block above it printed |
 | `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything |
 | `sh` | read, not run, as it needs a GPU, a network or minutes: commands, options and extras must exist |
 | `c`, `json` | needs a test of its own |
@@ -80,10 +81,11 @@ class Runner:
         self.wrong: list[str] = []
         self.kernels: dict[str, int] = {}
         self._new: list[tuple[Block, str]] = []
+        self._printed = ""
 
     def run(self) -> None:
         """All blocks."""
-        steps = {"console": self._console, "python": self._python, "toml": self._write, "sh": self._sh}
+        steps = {"text": self._printed_text, "console": self._console, "python": self._python, "toml": self._write, "sh": self._sh}
         for block in blocks(self.text):
             if block.kind not in steps:
                 self.wrong.append(f"{self._at(block)}: no test knows what to do with a block of `{block.kind}`")
@@ -112,7 +114,15 @@ class Runner:
         self.kernels = {name: line for name, line in self.kernels.items() if not re.search(rf"\b{name}\b", block.body)}
         # Line numbers of a traceback are those of the page.
         code = compile("\n" * block.line + block.body, str(self.page), "exec")
-        exec(code, self.names)
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            exec(code, self.names)
+        self._printed = output.getvalue()
+
+    def _printed_text(self, block: Block) -> None:
+        if not is_same(block.body, self._printed):
+            self.wrong.append(f"{self._at(block)}: printed\n{self._printed}\nwhere the page has\n{block.body}")
+            self._new.append((block, self._printed))
 
     def _console(self, block: Block) -> None:
         parts = re.split(r"^\$ (.*)\n", block.body, flags=re.MULTILINE)

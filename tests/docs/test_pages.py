@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.docs.pages import PAGES, Runner, blocks, is_same, problems
 from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
+from tilec.project.worker import BUILD_PRELOAD
 from tilec.runtime import Device
+from tilec.workers.scheduler import Standing
 
 NAMES = sorted(str(path.relative_to(PAGES)) for path in PAGES.rglob("*.md"))
 
@@ -31,7 +35,25 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
 
 
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Standing]:
+    """One server for the commands of all pages: each of them would start Python, and import the compiler, for its own."""
+    standing = Standing(("tilec.interpreter", "tilec.lowering", "tilec.passes.prover", "tilec.project.trial", *BUILD_PRELOAD))
+    yield standing
+    standing.stop()
+
+
+@pytest.fixture
+def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(tasks: Sequence[Any], runner: Any, *_: Any, **__: Any) -> Any:
+        return standing.run(tasks, runner) if tasks else iter(())
+
+    for place in ("workers.call.run", "cli.check_command.run", "project.just_in_time.run_tasks", "project.driver.run_tasks"):
+        monkeypatch.setattr(f"tilec.{place}", run)
+
+
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("one_server")
 def test_page(name: str, tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, bless: bool,
               cache_home: Path) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
@@ -70,7 +92,7 @@ def test_what_is_left_out_is_anything_and_nothing_else_is() -> None:
 @pytest.mark.parametrize("wrong", ["tilec chekc", "tilec check --proof-s", "pip install 'tilec[compilr]'", "wget x",
                                    "python -m engine --modl x", "tilec check && tilec biuld"])  # fmt: skip
 def test_a_command_that_does_not_exist_is_found(wrong: str) -> None:
-    assert problems(__import__("shlex").split(wrong))
+    assert problems(shlex.split(wrong))
 
 
 def test_a_page_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
