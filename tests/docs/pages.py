@@ -5,7 +5,7 @@
 | `python` or `toml` with `title="FILE"` | written to that file; a kernel must be named by a command behind it |
 | `python` | executed, with a driver that records launches and a PyTorch as `tilec.ops` sees it |
 | `text` | what the `python` block above it printed |
-| `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything |
+| `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything. A kernel that `tilec run` runs is compared with its reference too: the page's, or that of `references.py` |
 | `sh` | read, not run, as it needs a GPU, a network or minutes: commands, options and extras must exist |
 | `c`, `json` | needs a test of its own |
 
@@ -36,7 +36,7 @@ FENCE: Final = re.compile(
 )
 TITLE: Final = re.compile(r'title="([^"]+)"')
 KERNEL: Final = re.compile(r"^@tilec\.kernel\ndef (\w+)", re.MULTILINE)
-
+REFERENCES: Final = ROOT / "tests/docs/references.py"
 _SAME: Final = doctest.OutputChecker()
 
 
@@ -153,7 +153,20 @@ class Runner:
         output = io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             run(words[1:])
+        if words[1] == "run":
+            self._compare(words[2:], block)
         return output.getvalue().replace(f"{self.folder}/", "")
+
+    def _compare(self, words: list[str], block: Block) -> None:
+        """The same run beside the reference, which the page need not show."""
+        if not words[0].endswith(".py") or list((self.here / words[0]).parent.glob("reference*.py")):
+            return
+        reference = f"{REFERENCES}:{Path(words[0]).stem}"
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            status = run(["run", *words, "--reference", reference])
+        if status:
+            self.wrong.append(f"{self._at(block)}: `{words[0]}` is not what its reference is: {output.getvalue()}")
 
     def _sh(self, block: Block) -> None:
         for line in block.body.replace("\\\n", " ").splitlines():
