@@ -13,15 +13,12 @@ def architecture(root: Path) -> str:
     """The page; the table of folders is the README's."""
     readme = (root / "README.md").read_text(encoding="utf-8")
     folders = readme.partition("\n## Folders\n")[2].partition("\n## ")[0].strip()
-    tilec = ast.get_docstring(ast.parse((root / "tilec/__init__.py").read_text(encoding="utf-8"))) or ""
-    picture = tilec.partition("How a kernel travels:\n\n")[2].partition("\n\n`tilec.pipeline`")[0]
     parts = [
         "# Architecture\n",
         "Data flows one way. Stages do not import each other; `tilec/pipeline.py` joins them. `ci/check_layers.py` holds both, "
         "and that no imports go in a circle. Where a new operation, word, error or kernel goes is told in "
         "[Contributing](contributing.md#where-things-go).\n",
         "![The pipeline: Python kernel, tile IR, proofs, MLIR, PTX, CUBIN, cache, launcher](../artifacts/gallery/pipeline.svg)\n",
-        f"```text\n{picture}\n```\n",
         f"The products of a build, in order, as `tilec dump --stage` and `tilec build --dump-stage` name them: "
         f"{', '.join(f'`{name}`' for name in stages())}.\n",
         f"## Folders\n\n{folders}\n",

@@ -47,7 +47,7 @@ def _command(context: click.Context) -> str:
     level = "##" if path.count(" ") == 1 else "###"
     usage = " ".join([path, *command.collect_usage_pieces(context)])
     epilog = command.epilog if command.epilog and command.epilog != EPILOG else ""
-    parts = [f"{level} {path} {{: #{path.replace(' ', '-')} }}\n", f"    :::text\n    {usage}\n", _help(command.help or "")]
+    parts = [f"{level} {path} {{: #{path.replace(' ', '-')} }}\n", f"```text\n{usage}\n```\n", _help(command.help or "")]
     return "\n".join([*parts, _options(context), f"{epilog}\n" if epilog else ""])
 
 
@@ -65,7 +65,7 @@ def _help(text: str) -> str:
 
 def _options(context: click.Context) -> str:
     rows = [record for one in context.command.get_params(context) if (record := one.get_help_record(context)) is not None]
-    rows = [(names, told) for names, told in rows if not names.startswith(("-h,", "--color"))]
+    rows = [(names, told) for names, told in rows if told and not names.startswith(("-h,", "--help", "--color"))]
     if not rows:
         return ""
     cells = [f"| `{_cell(names)}` | {_cell(told)} |" for names, told in rows]

@@ -71,7 +71,7 @@ def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
     parts = [heading, f"```python\n{signature}\n```\n", f"{doc}\n"]
     if told:
         rows = [f"| [{code}]({_page(code)}) | {_cell(message)} |" for code, message in told]
-        parts.append("\n".join(['??? note "What is refused"\n', *(f"    {row}" for row in ("| code | message |", "|---|---|", *rows))]) + "\n")
+        parts.append("\n".join(['??? quote "What is refused"\n', *(f"    {row}" for row in ("| code | message |", "|---|---|", *rows))]) + "\n")
     return "\n".join(parts)
 
 
