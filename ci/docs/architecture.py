@@ -18,7 +18,7 @@ def architecture(root: Path) -> str:
         "Data flows one way. Stages do not import each other; `tilec/pipeline.py` joins them. `ci/check_layers.py` holds both, "
         "and that no imports go in a circle. Where a new operation, word, error or kernel goes is told in "
         "[Contributing](contributing.md#where-things-go).\n",
-        "![The pipeline: Python kernel, tile IR, proofs, MLIR, PTX, CUBIN, cache, launcher](../artifacts/gallery/pipeline.svg)\n",
+        "![The pipeline, from the Python kernel to the launcher](../artifacts/gallery/pipeline.svg)\n",
         f"The products of a build, in order, as `tilec dump --stage` and `tilec build --dump-stage` name them: "
         f"{', '.join(f'`{name}`' for name in stages())}.\n",
         f"## Folders\n\n{folders}\n",

@@ -27,8 +27,8 @@ def commands() -> str:
 
 _ABOUT = (
     "Every command answers `--help`. Data goes to stdout, diagnostics to stderr; `--json`, where a command has it, writes the "
-    "result as JSON on stdout. A command that works on a project finds the `build.toml` of the folder that it runs in, or of one "
-    "above."
+    "result as JSON on stdout. A command that works on a project finds the `build.toml` of the folder that it runs in, or of "
+    "one above."
 )
 
 

@@ -23,7 +23,8 @@ GROUPS: Final = {
 def errors() -> dict[str, str]:
     """The pages, by place."""
     folder = importlib.resources.files("tilec") / "explain"
-    pages = {one.name.removesuffix(".md"): one.read_text(encoding="utf-8") for one in folder.iterdir() if one.name.endswith(".md")}
+    files = {one.name.removesuffix(".md"): one for one in folder.iterdir() if one.name.endswith(".md")}
+    pages = {code: file.read_text(encoding="utf-8") for code, file in files.items()}
     made: dict[str, str] = {}
     index = ["# Error codes\n", _ABOUT]
     for start, (name, title, about) in GROUPS.items():

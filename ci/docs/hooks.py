@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -38,7 +38,8 @@ def generated() -> dict[str, str]:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Drop what is awaited and not there from the navigation."""
     folder = Path(config.docs_dir)
-    config.nav = _present(config.nav or [], {name for name in AWAITED if not (folder / name).is_file()})
+    nav = cast("list[Any]", config.nav or [])  # pyright: ignore[reportUnknownMemberType]
+    config.nav = _present(nav, {name for name in AWAITED if not (folder / name).is_file()})
     return config
 
 

@@ -1,9 +1,11 @@
-"""The reference of the kernel language, made of the stubs that authors import: signature, docstring and refusals of each word."""
+"""The reference of the kernel language, made of the stubs that authors import: signature, docstring, refusals of each word."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import itertools
+import textwrap
 from pathlib import Path
 from typing import Final
 
@@ -45,12 +47,12 @@ def words() -> str:
 
 
 _ABOUT: Final = (
-    "Made from the stubs that a kernel file imports (`tilec/language/words.py`), and, for what is refused, from the compiler's "
-    "source and its tests. `...` in a message stands for what the call decides. A *scalar* is an integer: a literal, a constant, a "
-    "dim, or a tile of shape `()`; an *operand* is a tile or a number; an *index* is one scalar per axis of the tensor, a lone one "
-    "where there is one axis; a *shape* is made of constants. A call with arguments that its word does not have, or without one that "
-    "it needs, is [E0113](../errors/text.md#e0113); operands that no operator would take together are refused as the operator "
-    "does: [Tiles](tiles.md#operators).\n"
+    "Made from the stubs that a kernel file imports (`tilec/language/words.py`), and, for what is refused, from the "
+    "compiler's source and its tests. `...` in a message stands for what the call decides. A *scalar* is an integer: a "
+    "literal, a constant, a dim, or a tile of shape `()`; an *operand* is a tile or a number; an *index* is one scalar per "
+    "axis of the tensor, a lone one where there is one axis; a *shape* is made of constants. A call with arguments that its"
+    " word does not have, or without one that it needs, is [E0113](../errors/text.md#e0113); operands that no operator "
+    "would take together are refused as the operator does: [Tiles](tiles.md#operators).\n"
 )
 
 
@@ -71,14 +73,15 @@ def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
     parts = [heading, f"```python\n{signature}\n```\n", f"{doc}\n"]
     if told:
         rows = [f"| [{code}]({_page(code)}) | {_cell(message)} |" for code, message in told]
-        parts.append("\n".join(['??? quote "What is refused"\n', *(f"    {row}" for row in ("| code | message |", "|---|---|", *rows))]) + "\n")
+        table = "\n".join(["| code | message |", "|---|---|", *rows])
+        parts.append(f'??? quote "What is refused"\n\n{textwrap.indent(table, "    ")}\n')
     return "\n".join(parts)
 
 
 def _documented(name: str) -> str:
     """The text under an assignment of a stub."""
     body = _tree("words").body
-    for node, after in zip(body, body[1:], strict=False):
+    for node, after in itertools.pairwise(body):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(after, ast.Expr):
             return inspect.cleandoc(str(ast.literal_eval(after.value)))
     return ""
@@ -100,11 +103,10 @@ def types() -> str:
     """The page of parameter types, dtypes, and what tiles have."""
     parameters = {node.name: node for node in _tree("parameters").body if isinstance(node, ast.ClassDef)}
     tiles = {node.name: node for node in _tree("tiles").body if isinstance(node, ast.ClassDef)}
-    tile = [node for node in tiles["Tile"].body if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")]
-    tensor = [node for node in ast.walk(parameters["Tensor"]) if isinstance(node, ast.FunctionDef) and not node.name.startswith("__")]
     parts = ["# Types\n", "Made from the stubs `tilec/language/parameters.py` and `tiles.py`.\n", "## In a signature\n"]
     parts += [f"### {name} {{: #{name.lower()} }}\n\n{_doc(parameters[name])}\n" for name in PARAMETERS]
-    parts += ["## What a tensor parameter has\n", _members(tensor), "## What a tile has\n", f"{_doc(tiles['Tile'])}\n", _members(tile)]
+    parts += ["## What a tensor parameter has\n", _members(parameters["Tensor"])]
+    parts += ["## What a tile has\n", f"{_doc(tiles['Tile'])}\n", _members(tiles["Tile"])]
     parts += ["## Dtypes\n", "| name | bytes | what |\n|---|--:|---|"]
     parts += [
         f"| `{name}` | {DTYPES['bool' if name == 'boolean' else name].bytes} | {_cell(_doc(node))} |"
@@ -118,10 +120,14 @@ def _doc(node: ast.ClassDef | ast.FunctionDef) -> str:
     return inspect.cleandoc(ast.get_docstring(node) or "")
 
 
-def _members(nodes: list[ast.FunctionDef]) -> str:
+def _members(owner: ast.ClassDef) -> str:
+    """What has a name and no underscores before it."""
     rows: list[str] = []
-    for node in nodes:
+    for node in ast.walk(owner):
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("__"):
+            continue
         is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
-        shown = node.name if is_property else f"{node.name}({ast.unparse(node.args).removeprefix('self, ').removesuffix(', /')})"
+        given = "" if is_property else f"({ast.unparse(node.args).removeprefix('self, ').removesuffix(', /')})"
+        shown = node.name + given
         rows.append(f"| `{_cell(shown)}` | {_cell(_doc(node))} |")
     return "\n".join(["| | |", "|---|---|", *rows]) + "\n"

@@ -1,8 +1,8 @@
 """What each word of the language is refused for, read from the frontend's own source and from the refused kernels of the tests.
 
 In: `tilec/frontend/*.py`, of which the function under `@word("load")`, and what it calls, holds every `error("E0206", message)`
-that a call of `load` can meet; `tests/ui`, where a refusal of the prover points at the call that it is about. Out: by word, codes
-with their messages, in which what depends on the call is `...`.
+that a call of `load` can meet; `tests/ui`, where a refusal of the prover points at the call that it is about. Out: by word,
+codes with their messages, in which what depends on the call is `...`.
 """
 
 from __future__ import annotations
@@ -101,10 +101,8 @@ def _is_false(test: ast.expr, word: str) -> bool:
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(_is_false(part, word) for part in test.values)
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    if not names or not names <= {"call", "kind"}:
-        return False
-    if any(isinstance(node, ast.Attribute) and ast.unparse(node).startswith("call.") and not ast.unparse(node).startswith("call.word")
-           for node in ast.walk(test)):  # fmt: skip
+    of_call = {node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "call"}
+    if not names or not names <= {"call", "kind"} or not of_call <= {"word"}:
         return False
     return not eval(compile(ast.Expression(test), "condition", "eval"), {"call": SimpleNamespace(word=word), "kind": word})
 

@@ -1,8 +1,9 @@
 """Files of the repository on the site: those that are pages of their own, and those that pages link to.
 
-A page of `docs/` links to a file as it stands in the repository, `[manifest.json](../ci/x.json)`, which works where the
-repository is browsed. On the site the file has a page `repository/...`: Markdown as text, pictures as they are, sources as code.
-What such a page links to in turn is named and not linked, unless the site has it anyway. LinkError where there is no such file.
+A page of `docs/` links to a file as it stands in the repository, `[matmul.py](../kernels_src/matmul.py)`, which works where the
+repository is browsed. On the site the file has a page `repository/...`: Markdown as text, pictures as they are, sources as
+code. What such a page links to in turn is named and not linked, unless the site has it anyway. LinkError where there is no such
+file.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ COPIES: Final = {
     "changes.md": "CHANGELOG.md",
 }
 """Pages of the site that are files of the repository."""
+PAGES: Final = "docs/"
 PICTURES: Final = (".svg", ".png", ".jpg")
 _LINK: Final = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s]+)\)")
 _FENCE: Final = re.compile(r"^( *)```.*?^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -51,7 +53,7 @@ class Repository:
         for uri, text in texts.items():
             for match in _LINK.finditer(_FENCE.sub("", text)):
                 name = self._target(match[3].partition("#")[0], uri)
-                if name is None or name in self.page_of:
+                if name is None or name in self.page_of or name.startswith(PAGES):
                     continue
                 path = self.root / name
                 if not path.is_file():
@@ -72,7 +74,7 @@ class Repository:
             name = self._target(address, uri)
             if name is None:
                 return match[0]
-            place = self.page_of.get(name)
+            place = name.removeprefix(PAGES) if name.startswith(PAGES) else self.page_of.get(name)
             if place is None:
                 return match[2]
             return f"{match[1]}[{match[2]}]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}{mark}{anchor})"
@@ -85,7 +87,7 @@ class Repository:
             return None
         source = self.name_of.get(uri, f"docs/{uri}")
         name = posixpath.normpath(posixpath.join(posixpath.dirname(source), address))
-        return None if name.startswith(("docs/", "../")) and source.startswith("docs/") else name
+        return None if name.startswith((PAGES, "../")) and source.startswith(PAGES) else name
 
     def _shown(self, path: Path, name: str) -> str | bytes:
         if path.suffix in PICTURES:

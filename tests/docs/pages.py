@@ -5,11 +5,11 @@
 | `python` or `toml` with `title="FILE"` | written to that file; a kernel must be named by a command behind it |
 | `python` | executed, with a driver that records launches and a PyTorch as `tilec.ops` sees it |
 | `text` | what the `python` block above it printed |
-| `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything. A kernel that `tilec run` runs is compared with its reference too: the page's, or that of `references.py` |
+| `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything |
 | `sh` | read, not run, as it needs a GPU, a network or minutes: commands, options and extras must exist |
-| `c`, `json` | needs a test of its own |
 
-Any other block is an error, so that none is passed over.
+Any other block is an error, so that none is passed over. A kernel that `tilec run` runs is compared with a reference too: the
+page's, or that of `references.py`.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def blocks(text: str) -> list[Block]:
     for match in FENCE.finditer(text):
         title = TITLE.search(match["rest"])
         line = text.count("\n", 0, match.start()) + 1
-        body = textwrap.dedent(match["body"]) if match["indent"] else match["body"]
-        kind = match["kind"]
-        found.append(Block(kind, title[1] if title else "", body, line, match.start("body"), match.end("body"), match["indent"]))
+        indent, (start, end) = match["indent"], match.span("body")
+        body = textwrap.dedent(match["body"]) if indent else match["body"]
+        found.append(Block(match["kind"], title[1] if title else "", body, line, start, end, indent))
     return found
 
 
@@ -85,7 +85,7 @@ class Runner:
 
     def run(self) -> None:
         """All blocks."""
-        steps = {"text": self._printed_text, "console": self._console, "python": self._python, "toml": self._write, "sh": self._sh}
+        steps = {"console": self._console, "python": self._python, "text": self._text, "toml": self._write, "sh": self._sh}
         for block in blocks(self.text):
             if block.kind not in steps:
                 self.wrong.append(f"{self._at(block)}: no test knows what to do with a block of `{block.kind}`")
@@ -108,10 +108,10 @@ class Runner:
         path = self.here / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(block.body, encoding="utf-8")
-        self.kernels |= {name: block.line for name in KERNEL.findall(block.body)}
+        self.kernels |= dict.fromkeys(KERNEL.findall(block.body), block.line)
 
     def _python(self, block: Block) -> None:
-        self.kernels = {name: line for name, line in self.kernels.items() if not re.search(rf"\b{name}\b", block.body)}
+        self._looked_at(block.body)
         # Line numbers of a traceback are those of the page.
         code = compile("\n" * block.line + block.body, str(self.page), "exec")
         output = io.StringIO()
@@ -119,7 +119,7 @@ class Runner:
             exec(code, self.names)
         self._printed = output.getvalue()
 
-    def _printed_text(self, block: Block) -> None:
+    def _text(self, block: Block) -> None:
         if not is_same(block.body, self._printed):
             self.wrong.append(f"{self._at(block)}: printed\n{self._printed}\nwhere the page has\n{block.body}")
             self._new.append((block, self._printed))
@@ -138,10 +138,7 @@ class Runner:
 
     def _command(self, command: str, block: Block) -> str:
         words = shlex.split(command, comments=True)
-        self.kernels = {
-            name: line for name, line in self.kernels.items() if words[:2] not in (["tilec", "check"], ["tilec", "test"])
-            and not any(name in re.split(r"\W", word) for word in words)
-        }  # fmt: skip
+        self._looked_at(command)
         if words[0] == "cd":
             self.here = (self.here / words[1]).resolve()
             assert self.here.is_relative_to(self.folder)
@@ -156,6 +153,12 @@ class Runner:
         if words[1] == "run":
             self._compare(words[2:], block)
         return output.getvalue().replace(f"{self.folder}/", "")
+
+    def _looked_at(self, text: str) -> None:
+        """A command or a program looks at the kernels that it names; commands of a whole project at all."""
+        if text.split()[:2] in (["tilec", "test"], ["tilec", "check"]) and ".py" not in text:
+            self.kernels.clear()
+        self.kernels = {name: line for name, line in self.kernels.items() if not re.search(rf"\b{name}\b", text)}
 
     def _compare(self, words: list[str], block: Block) -> None:
         """The same run beside the reference, which the page need not show."""
@@ -188,12 +191,18 @@ def problems(words: list[str]) -> list[str]:
         project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
         return [f"no extra `{name}`" for name in sorted(extras) if f"\n{name} = [" not in project]
     if words[:2] == ["python", "-m"]:
-        module = ROOT / words[2].replace(".", "/")
-        source = "".join(path.read_text(encoding="utf-8") for path in (*module.glob("*.py"), module.with_suffix(".py")) if path.is_file())
-        options = [word.partition("=")[0] for word in words[3:] if word.startswith("--")]
-        return [f"`{option}` is no option" for option in options if f'"{option}"' not in source] if source else ["no such module"]
+        return _of_module(words[2], words[3:])
     known = (".", "cd", "export", "git", "docker", "python3", "pytest", "mkdocs", "cc")
     return [] if not words or words[0] in known else [f"no test knows `{words[0]}`"]
+
+
+def _of_module(name: str, words: list[str]) -> list[str]:
+    """A module of this project, whose options stand in its source."""
+    place = ROOT / name.replace(".", "/")
+    files = [path for path in (*place.glob("*.py"), place.with_suffix(".py")) if path.is_file()]
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return [f"`{option}` is no option" for option in options if f'"{option}"' not in source] if files else ["no such module"]
 
 
 def _of_tilec(words: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def label_logit(logits: Array, labels: Array) -> Array:
 
 
 def group_sum(x: Array, starts: Array) -> Array:
-    return np.array([wide(x[begin:end]).sum() for begin, end in zip(starts, starts[1:], strict=False)])
+    return np.array([wide(x[begin:end]).sum() for begin, end in itertools.pairwise(starts)])
 
 
 def top_values(x: Array, K: int) -> tuple[Array, Array]:

@@ -41,7 +41,7 @@ def test_every_table_has_a_section() -> None:
 
 
 def test_the_words_of_a_schedule_are_those_that_it_knows() -> None:
-    rows = {key: row for key, row in re.findall(r"^\| `(\w+)` \| (.*)$", section("schedule"), re.MULTILINE)}
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*)$", section("schedule"), re.MULTILINE))
     assert set(re.findall(r'`"(\w+)"`', rows["copy"])) == set(COPIES)
     assert set(re.findall(r'`"(\w+)"`', rows["mma"])) == set(PRODUCTS)
 
