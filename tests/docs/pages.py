@@ -8,6 +8,9 @@
 | `console` | each line behind `$ ` is run, and what it prints must be what stands below it; `...` stands for anything |
 | `sh` | read, not run, as it needs a GPU, a network or minutes: commands, options and extras must exist |
 
+| `json` | must be JSON |
+| any, behind a line `<!-- not run: WHY -->` | nothing |
+
 Any other block is an error, so that none is passed over. A kernel that `tilec run` runs is compared with a reference too: the
 page's, or that of `references.py`.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
+import json
 import os
 import re
 import shlex
@@ -32,7 +36,9 @@ from tilec.cli.commands import run, tilec
 
 PAGES: Final = ROOT / "docs"
 FENCE: Final = re.compile(
-    r"^(?P<indent> *)```(?P<kind>\w*)(?P<rest>[^\n]*)\n(?P<body>.*?)^(?P=indent)```[ \t]*$", re.MULTILINE | re.DOTALL
+    r"(?P<excuse>^ *<!-- not run: [^\n]+ -->\n+)?"
+    r"^(?P<indent> *)```(?P<kind>\w*)(?P<rest>[^\n]*)\n(?P<body>.*?)^(?P=indent)```[ \t]*$",
+    re.MULTILINE | re.DOTALL,
 )
 TITLE: Final = re.compile(r'title="([^"]+)"')
 KERNEL: Final = re.compile(r"^@tilec\.kernel\ndef (\w+)", re.MULTILINE)
@@ -57,8 +63,10 @@ def blocks(text: str) -> list[Block]:
     """The fenced blocks of a page, in order."""
     found: list[Block] = []
     for match in FENCE.finditer(text):
+        if match["excuse"]:
+            continue
         title = TITLE.search(match["rest"])
-        line = text.count("\n", 0, match.start()) + 1
+        line = text.count("\n", 0, match.start("indent")) + 1
         indent, (start, end) = match["indent"], match.span("body")
         body = textwrap.dedent(match["body"]) if indent else match["body"]
         found.append(Block(match["kind"], title[1] if title else "", body, line, start, end, indent))
@@ -87,7 +95,9 @@ class Runner:
         """All blocks."""
         steps = {"console": self._console, "python": self._python, "text": self._text, "toml": self._write, "sh": self._sh}
         for block in blocks(self.text):
-            if block.kind not in steps:
+            if block.kind == "json":
+                json.loads(block.body)
+            elif block.kind not in steps:
                 self.wrong.append(f"{self._at(block)}: no test knows what to do with a block of `{block.kind}`")
             elif block.title:
                 self._write(block)

@@ -83,6 +83,12 @@ def test_blocks_are_found_with_their_indent() -> None:
     assert (second.kind, second.body) == ("console", "$ tilec check\ndone\n")
 
 
+def test_a_block_that_is_not_run_says_why() -> None:
+    excused = "<!-- not run: an editor's own language -->\n```lua\nrun()\n```\n"
+    assert blocks(excused) == []
+    assert len(blocks(excused.replace("an editor's own language", ""))) == 1
+
+
 def test_what_is_left_out_is_anything_and_nothing_else_is() -> None:
     assert is_same("4 built in ... s\n", "4 built in 2.60 s\n")
     assert not is_same("4 built in ... s\n", "5 built in 2.60 s\n")
