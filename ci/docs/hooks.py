@@ -17,6 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # MkDocs is started from anywhere
 
+from ci.docs.api import api  # noqa: E402
 from ci.docs.architecture import architecture  # noqa: E402
 from ci.docs.commands import commands  # noqa: E402
 from ci.docs.errors import errors  # noqa: E402
@@ -31,7 +32,7 @@ _repository = Repository(ROOT)
 
 def generated() -> dict[str, str]:
     """The text of each page that no file has."""
-    made = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands()}
+    made = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
     return made | {"architecture.md": architecture(ROOT)} | errors()
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import tilec.runtime
+from ci.docs.api import api
 from ci.docs.commands import commands
 from ci.docs.errors import errors
 from ci.docs.language import SECTIONS, words
@@ -87,6 +89,12 @@ def test_every_code_and_command_is_on_its_page() -> None:
     assert codes == set(re.findall(r"^## ([EN]\d{4}):", pages, re.MULTILINE))
     assert all(f"\n### tilec bundle {name} " in commands() for name in ("pack", "verify", "launcher"))
     assert "`-c, --constants NAME=VALUE`" in commands()
+
+
+def test_what_programs_call_is_on_its_page() -> None:
+    headings = set(re.findall(r"^### tilec\.runtime\.(\w+) ", api(), re.MULTILINE))
+    assert headings == set(tilec.runtime.__all__)
+    assert "prebuilt: str | Path | None = None" in api() and "- `prebuilt`: a bundle" in api()
 
 
 def test_links_into_the_repository(tmp_path: Path) -> None:
