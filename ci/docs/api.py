@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import tilec.runtime
+from ci.docs.signatures import laid_out
 from tilec.ops import Op, op
 from tilec.project.just_in_time import compile
 
@@ -44,23 +45,8 @@ def _signature(name: str, what: Any) -> str:
     except ValueError:  # exceptions written in C have none
         return ""
     text = re.sub(r"\(self(?:, )?", "(", text.replace("'", "")).replace(" -> None", "")
-    shown = f"{name}{text}"
-    if len(shown) > 92:  # one parameter a line
-        inner, _, returned = text[1:].rpartition(")")
-        shown = f"{name}(\n" + "".join(f"    {part},\n" for part in _split(inner)) + f"){returned}"
-    return f"```python\n{shown}\n```\n"
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that stand in no brackets."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "[(") - (character in "])")
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
+    inner, _, returned = text[1:].rpartition(")")
+    return laid_out(name, inner, returned)
 
 
 def _text(what: Any) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from ci.docs.errors import GROUPS
 from ci.docs.refusals import Refusal, refusals
+from ci.docs.signatures import laid_out, spaced
 from tilec import language
 from tilec.ir.types import DTYPES
 
@@ -64,13 +65,12 @@ def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
     heading = f"### {name} {{: #{name} }}\n"
     if stub is None:
         return f"{heading}\n`{name}` is a number. {_documented(name)}\n"
-    signature = f"{name}({_arguments(stub)})" + (f" -> {ast.unparse(stub.returns)}" if stub.returns else "")
+    returned = ast.unparse(stub.returns) if stub.returns else "None"
+    signature = laid_out(name, spaced(ast.unparse(stub.args)), f" -> {returned}" if returned != "None" else "")
     if name in ("kernel", "function"):
-        signature = f"@tilec.{name}"
-    if name in ("grid", "requires", "values", "resident"):
-        signature = signature.removesuffix(" -> None")
+        signature = f"```python\n@tilec.{name}\n```\n"
     doc = inspect.cleandoc(ast.get_docstring(stub) or "")
-    parts = [heading, f"```python\n{signature}\n```\n", f"{doc}\n"]
+    parts = [heading, signature, f"{doc}\n"]
     if told:
         rows = [f"| [{code}]({_page(code)}) | {_cell(message)} |" for code, message in told]
         table = "\n".join(["| code | message |", "|---|---|", *rows])
@@ -85,10 +85,6 @@ def _documented(name: str) -> str:
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(after, ast.Expr):
             return inspect.cleandoc(str(ast.literal_eval(after.value)))
     return ""
-
-
-def _arguments(stub: ast.FunctionDef) -> str:
-    return ast.unparse(stub.args).replace("Callable[..., Any]", "Callable")
 
 
 def _page(code: str) -> str:

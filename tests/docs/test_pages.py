@@ -101,6 +101,30 @@ def test_a_command_that_does_not_exist_is_found(wrong: str) -> None:
     assert problems(shlex.split(wrong))
 
 
+HALF = """
+import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+class N(Dim): "elements"
+@tilec.kernel
+def copy_rows(x: In[f32, N], out: Out[f32, N]):
+    grid(N)
+    store(out, bid(0), load(x, bid(0)))
+"""
+
+
+@pytest.mark.usefixtures("one_server")
+def test_a_kernel_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its page shows of it: the reference of `copy_rows` is twice what this kernel writes."""
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    command = "```console\n$ tilec run copy_rows.py --dims N=9\n...\n```\n"
+    for kernel, count in ((HALF, 1), (HALF.replace("load(x, bid(0))", "load(x, bid(0)) * 2"), 0)):
+        page.write_text(f'```python title="copy_rows.py"\n{kernel}```\n\n{command}')
+        runner = Runner(page, tmp_path)
+        runner.run()
+        assert len(runner.wrong) == count, runner.wrong
+
+
 def test_a_page_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Output that differs, a kernel that nobody looks at, and a block of a kind that nobody knows."""
     monkeypatch.chdir(tmp_path)
