@@ -1,0 +1,76 @@
+"""Hooks of MkDocs: pages that are made from the sources when the site is built, and links into the repository.
+
+In: `docs/*.md`, and the sources. Out, in memory alone: the generated pages beside them; a link of a page to a file of the
+repository leads to that file's page, which exists because the file does. A file that does not exist fails the build.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final, cast
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # MkDocs is started from anywhere
+
+from ci.docs.api import api  # noqa: E402
+from ci.docs.architecture import architecture  # noqa: E402
+from ci.docs.commands import commands  # noqa: E402
+from ci.docs.errors import errors  # noqa: E402
+from ci.docs.language import types, words  # noqa: E402
+from ci.docs.repository import COPIES, Repository  # noqa: E402
+
+AWAITED: Final = ("programs.md", "editors.md", "examples.md")
+"""Pages of the navigation that are left out of it while there is no such file."""
+
+_repository = Repository(ROOT)
+
+
+def generated() -> dict[str, str]:
+    """The text of each page that no file has."""
+    made = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
+    return made | {"architecture.md": architecture(ROOT)} | errors()
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Drop what is awaited and not there from the navigation."""
+    folder = Path(config.docs_dir)
+    nav = cast("list[Any]", config.nav or [])  # pyright: ignore[reportUnknownMemberType]
+    config.nav = _present(nav, {name for name in AWAITED if not (folder / name).is_file()})
+    return config
+
+
+def _present(items: list[Any], absent: set[str]) -> list[Any]:
+    kept: list[Any] = []
+    for item in items:
+        if isinstance(item, dict):
+            ((title, value),) = item.items()  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(value, list):
+                kept.append({title: _present(value, absent)})  # pyright: ignore[reportUnknownArgumentType]
+            elif value not in absent:
+                kept.append(item)
+        elif item not in absent:
+            kept.append(item)
+    return kept
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages, the files of the repository that are pages of the site, and those that pages link to."""
+    texts = {file.src_uri: file.content_string for file in files.documentation_pages()} | generated()
+    for uri, text in generated().items():
+        files.append(File.generated(config, uri, content=text))
+    for uri, name in COPIES.items():
+        files.append(File.generated(config, uri, content=_repository.copy(name)))
+        texts[uri] = _repository.copy(name)
+    for uri, content in _repository.linked(texts).items():
+        files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn links to files of the repository into links to their pages."""
+    return _repository.relinked(markdown, page.file.src_uri)

@@ -1,0 +1,129 @@
+"""The reference of the kernel language, made of the stubs that authors import: signature, docstring, refusals of each word."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import textwrap
+from pathlib import Path
+from typing import Final
+
+from ci.docs.errors import GROUPS
+from ci.docs.refusals import Refusal, refusals
+from ci.docs.signatures import laid_out, spaced
+from tilec import language
+from tilec.ir.types import DTYPES
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SECTIONS: Final = {
+    "A kernel and its contract": ("kernel", "function", "grid", "requires", "values", "resident", "unsafe"),
+    "Where a block is": ("bid", "num_blocks", "cdiv"),
+    "Memory": ("load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min"),
+    "Making tiles": ("arange", "full", "zeros", "inf"),
+    "Shapes and dtypes": ("astype", "reshape", "permute", "broadcast_to"),
+    "Element by element": (
+        "where", "maximum", "minimum", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "tanh", "sin", "cos",
+        "floor", "ceil",
+    ),
+    "Reductions": ("sum", "max", "min", "argmax", "argmin"),
+    "Matrix products": ("mma",),
+}  # fmt: skip
+"""The order of the page; words that no section has stand at its end."""
+PARAMETERS: Final = ("Dim", "Element", "Const", "In", "Out", "InOut", "Scratch", "Atomic", "Align", "Strides")
+
+
+def words() -> str:
+    """The page of all words."""
+    stubs = {node.name: node for node in _tree("words").body if isinstance(node, ast.FunctionDef)}
+    every = [name for name in language.words.__all__ if name not in {word for some in SECTIONS.values() for word in some}]
+    told = refusals(ROOT)
+    parts = ["# All words\n", _ABOUT]
+    for title, names in {**SECTIONS, "More": tuple(every)}.items():
+        present = [name for name in names if name in language.words.__all__]
+        if present:
+            parts.append(f"## {title}\n")
+            parts += [_word(name, stubs.get(name), told.get(name, [])) for name in present]
+    return "\n".join(parts)
+
+
+_ABOUT: Final = (
+    "Made from the stubs that a kernel file imports (`tilec/language/words.py`), and, for what is refused, from the "
+    "compiler's source and its tests. `...` in a message stands for what the call decides. A *scalar* is an integer: a "
+    "literal, a constant, a dim, or a tile of shape `()`; an *operand* is a tile or a number; an *index* is one scalar per "
+    "axis of the tensor, a lone one where there is one axis; a *shape* is made of constants. A call with arguments that its"
+    " word does not have, or without one that it needs, is [E0113](../errors/text.md#e0113); operands that no operator "
+    "would take together are refused as the operator does: [Tiles](tiles.md#operators).\n"
+)
+
+
+def _tree(module: str) -> ast.Module:
+    return ast.parse((ROOT / f"tilec/language/{module}.py").read_text(encoding="utf-8"))
+
+
+def _word(name: str, stub: ast.FunctionDef | None, told: list[Refusal]) -> str:
+    heading = f"### {name} {{: #{name} }}\n"
+    if stub is None:
+        return f"{heading}\n`{name}` is a number. {_documented(name)}\n"
+    returned = ast.unparse(stub.returns) if stub.returns else "None"
+    signature = laid_out(name, spaced(ast.unparse(stub.args)), f" -> {returned}" if returned != "None" else "")
+    if name in ("kernel", "function"):
+        signature = f"```python\n@tilec.{name}\n```\n"
+    doc = inspect.cleandoc(ast.get_docstring(stub) or "")
+    parts = [heading, signature, f"{doc}\n"]
+    if told:
+        rows = [f"| [{code}]({_page(code)}) | {_cell(message)} |" for code, message in told]
+        table = "\n".join(["| code | message |", "|---|---|", *rows])
+        parts.append(f'??? quote "What is refused"\n\n{textwrap.indent(table, "    ")}\n')
+    return "\n".join(parts)
+
+
+def _documented(name: str) -> str:
+    """The text under an assignment of a stub."""
+    body = _tree("words").body
+    for node, after in itertools.pairwise(body):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and isinstance(after, ast.Expr):
+            return inspect.cleandoc(str(ast.literal_eval(after.value)))
+    return ""
+
+
+def _page(code: str) -> str:
+    return f"../errors/{GROUPS[code[:3]][0]}.md#{code.lower()}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def types() -> str:
+    """The page of parameter types, dtypes, and what tiles have."""
+    parameters = {node.name: node for node in _tree("parameters").body if isinstance(node, ast.ClassDef)}
+    tiles = {node.name: node for node in _tree("tiles").body if isinstance(node, ast.ClassDef)}
+    parts = ["# Types\n", "Made from the stubs `tilec/language/parameters.py` and `tiles.py`.\n", "## In a signature\n"]
+    parts += [f"### {name} {{: #{name.lower()} }}\n\n{_doc(parameters[name])}\n" for name in PARAMETERS]
+    parts += ["## What a tensor parameter has\n", _members(parameters["Tensor"])]
+    parts += ["## What a tile has\n", f"{_doc(tiles['Tile'])}\n", _members(tiles["Tile"])]
+    parts += ["## Dtypes\n", "| name | bytes | what |\n|---|--:|---|"]
+    parts += [
+        f"| `{name}` | {DTYPES['bool' if name == 'boolean' else name].bytes} | {_cell(_doc(node))} |"
+        for name, node in tiles.items() if name in language.__all__ and name not in ("Tile", "DTypeBase", "NotCompiled")
+    ]  # fmt: skip
+    parts += ["", f"{_doc(tiles['DTypeBase'])}\n"]
+    return "\n".join(parts)
+
+
+def _doc(node: ast.ClassDef | ast.FunctionDef) -> str:
+    return inspect.cleandoc(ast.get_docstring(node) or "")
+
+
+def _members(owner: ast.ClassDef) -> str:
+    """What has a name and no underscores before it."""
+    rows: list[str] = []
+    for node in ast.walk(owner):
+        if not isinstance(node, ast.FunctionDef) or node.name.startswith("__"):
+            continue
+        is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)
+        given = "" if is_property else f"({ast.unparse(node.args).removeprefix('self, ').removesuffix(', /')})"
+        shown = node.name + given
+        rows.append(f"| `{_cell(shown)}` | {_cell(_doc(node))} |")
+    return "\n".join(["| | |", "|---|---|", *rows]) + "\n"

@@ -1,0 +1,98 @@
+"""Files of the repository on the site: those that are pages of their own, and those that pages link to.
+
+A page of `docs/` links to a file as it stands in the repository, `[matmul.py](../kernels_src/matmul.py)`, which works where the
+repository is browsed. On the site the file has a page `repository/...`: Markdown as text, pictures as they are, sources as
+code. What such a page links to in turn is named and not linked, unless the site has it anyway. LinkError where there is no such
+file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+COPIES: Final = {
+    "language/meaning.md": "tilec/ir/SEMANTICS.md",
+    "shipping/artifacts.md": "artifacts/README.md",
+    "shipping/signing.md": "artifacts/SIGNING.md",
+    "shipping/teams.md": "ci/team/README.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "changes.md": "CHANGELOG.md",
+}
+"""Pages of the site that are files of the repository."""
+PAGES: Final = "docs/"
+PICTURES: Final = (".svg", ".png", ".jpg")
+_LINK: Final = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s]+)\)")
+_FENCE: Final = re.compile(r"^( *)```.*?^\1```[ \t]*$", re.MULTILINE | re.DOTALL)
+_LEXERS: Final = {".py": "python", ".json": "json", ".jsonl": "json", ".toml": "toml", ".c": "c", ".sh": "sh", ".yaml": "yaml"}
+
+
+class LinkError(Exception):
+    """A page links to a file that the repository does not have."""
+
+
+class Repository:
+    """The repository at `root`, as the site shows it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.page_of = {name: uri for uri, name in COPIES.items()}
+        self.name_of = dict(COPIES)
+
+    def copy(self, name: str) -> str:
+        """The text of a file that is a page."""
+        return (self.root / name).read_text(encoding="utf-8")
+
+    def linked(self, texts: Mapping[str, str]) -> dict[str, str | bytes]:
+        """What the pages of `texts` link to in the repository: page or picture by its place on the site."""
+        found: dict[str, str | bytes] = {}
+        for uri, text in texts.items():
+            for match in _LINK.finditer(_FENCE.sub("", text)):
+                name = self._target(match[3].partition("#")[0], uri)
+                if name is None or name in self.page_of or name.startswith(PAGES):
+                    continue
+                path = self.root / name
+                if not path.is_file():
+                    raise LinkError(f"{uri}: `{match[3]}` is no file of the repository")
+                place = f"repository/{name}" if path.suffix in (*PICTURES, ".md") else f"repository/{name}.md"
+                self.page_of[name], self.name_of[place] = place, name
+                found[place] = self._shown(path, name)
+        return found
+
+    def relinked(self, text: str, uri: str) -> str:
+        """A page whose links to files of the repository lead to their pages; what the site does not have is named."""
+        kept = [(match.start(), match.end()) for match in _FENCE.finditer(text)]
+
+        def change(match: re.Match[str]) -> str:
+            if any(start <= match.start() < end for start, end in kept):
+                return match[0]
+            address, mark, anchor = match[3].partition("#")
+            name = self._target(address, uri)
+            if name is None:
+                return match[0]
+            place = name.removeprefix(PAGES) if name.startswith(PAGES) else self.page_of.get(name)
+            if place is None:
+                return match[2]
+            return f"{match[1]}[{match[2]}]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}{mark}{anchor})"
+
+        return _LINK.sub(change, text)
+
+    def _target(self, address: str, uri: str) -> str | None:
+        """The file of the repository that an address on a page means; None: a page of the site, or another site."""
+        if not address or re.match(r"[a-z]+:", address):
+            return None
+        source = self.name_of.get(uri, f"docs/{uri}")
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(source), address))
+        return None if name.startswith((PAGES, "../")) and source.startswith(PAGES) else name
+
+    def _shown(self, path: Path, name: str) -> str | bytes:
+        if path.suffix in PICTURES:
+            return path.read_bytes()
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            return text
+        return f"# {path.name}\n\n`{name}`\n\n````{_LEXERS.get(path.suffix, 'text')}\n{text.rstrip()}\n````\n"

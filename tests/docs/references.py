@@ -1,0 +1,123 @@
+"""What the kernels of the pages compute, in NumPy, by kernel: the pages show kernels without, so that they stay short."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+def wide(x: Array) -> Array:
+    return x.astype(np.float64)
+
+
+def copy_rows(x: Array) -> Array:
+    return wide(x) * 2
+
+
+def scale(x: Array, factor: float) -> Array:
+    return wide(x) * factor
+
+
+def split_heads(qkv: Array) -> Array:
+    return qkv[:, : qkv.shape[1] // 3]
+
+
+def window_sum(x: Array, count: int, scale: float) -> Array:
+    return wide(x)[:, :count].sum(axis=1) * scale
+
+
+def take_rows(table: Array, ids: Array) -> Array:
+    return table[ids]
+
+
+def column_sums(x: Array) -> Array:
+    return wide(x).sum(axis=0)
+
+
+def shift(x: Array) -> Array:
+    return np.concatenate([[0], x[:-1]])
+
+
+def pick(x: Array, columns: Array) -> Array:
+    return np.take_along_axis(x, columns, axis=1)
+
+
+def put_rows(x: Array, slots: Array, cache: Array) -> Array:
+    made = cache.copy()
+    made[slots] = x
+    return made
+
+
+def add_into(x: Array, total: Array) -> Array:
+    return wide(x) + total
+
+
+def two_passes(x: Array) -> Array:
+    e = np.exp(wide(x))
+    return e - e.mean(axis=1, keepdims=True)
+
+
+def histogram(x: Array, counts: Array) -> Array:
+    return counts + np.bincount(x, minlength=len(counts))
+
+
+def causal_mask(N: int) -> Array:
+    return np.tril(np.ones((N, N)))
+
+
+def transpose(x: Array) -> Array:
+    return x.T
+
+
+def int_product(a: Array, b: Array) -> Array:
+    return a.astype(np.int64) @ b.astype(np.int64).T
+
+
+def online_max(x: Array) -> tuple[Array, Array]:
+    top = wide(x).max(axis=1)
+    return top, np.exp(wide(x) - top[:, None]).sum(axis=1)
+
+
+def persistent_scale(x: Array) -> Array:
+    return wide(x) * 2
+
+
+def ragged_mean(x: Array, lengths: Array) -> Array:
+    return np.array([wide(row[:length]).sum() / max(length, 1) for row, length in zip(x, lengths, strict=True)])
+
+
+def relu_or_copy(x: Array, RELU: bool) -> Array:
+    return np.maximum(x, 0) if RELU else x
+
+
+def gelu_rows(x: Array) -> Array:
+    return 0.5 * wide(x) * (1 + np.tanh(0.7978845608 * (wide(x) + 0.044715 * wide(x) ** 3)))
+
+
+def row_mean(x: Array) -> Array:
+    return wide(x).mean(axis=1)
+
+
+def smooth(x: Array, weight: Array) -> Array:
+    return np.convolve(wide(x), wide(weight)[::-1])[: len(x)]
+
+
+def label_logit(logits: Array, labels: Array) -> Array:
+    return np.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+
+
+def group_sum(x: Array, starts: Array) -> Array:
+    return np.array([wide(x[begin:end]).sum() for begin, end in itertools.pairwise(starts)])
+
+
+def top_values(x: Array, K: int) -> tuple[Array, Array]:
+    at = np.argsort(-x, axis=1, kind="stable")[:, :K]
+    return np.take_along_axis(x, at, axis=1), at
+
+
+def batched_linear(a: Array, w: Array) -> Array:
+    return wide(a) @ wide(w).transpose(0, 2, 1)

@@ -1,0 +1,137 @@
+"""Every snippet of the pages runs, and prints what the page shows; `pytest tests/docs --bless` writes what they print now."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import PAGES, Runner, blocks, is_same, problems
+from tests.ops.fake_torch import FakeTorch
+from tests.runtime.fake_driver import FakeDriver
+from tilec.project.worker import BUILD_PRELOAD
+from tilec.runtime import Device
+from tilec.workers.scheduler import Standing
+
+NAMES = sorted(str(path.relative_to(PAGES)) for path in PAGES.rglob("*.md"))
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """A driver that records, behind every device that is opened, and a PyTorch as `tilec.ops` sees it."""
+    driver = FakeDriver()
+    device = Device(driver)
+    monkeypatch.setattr(importlib.import_module("tilec.runtime.device"), "CudaDriver", lambda: driver)
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(device))
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
+    for name in ("torch_op", "tensor_op"):
+        monkeypatch.setattr(importlib.import_module(f"tilec.ops.{name}"), "current_device", lambda: device)
+    yield driver
+    monkeypatch.delitem(sys.modules, "tilec.ops.torch_op", raising=False)
+
+
+@pytest.fixture(scope="module")
+def standing() -> Iterator[Standing]:
+    """One server for the commands of all pages: each of them would start Python, and import the compiler, for its own."""
+    standing = Standing(("tilec.interpreter", "tilec.lowering", "tilec.passes.prover", "tilec.project.trial", *BUILD_PRELOAD))
+    yield standing
+    standing.stop()
+
+
+@pytest.fixture
+def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(tasks: Sequence[Any], runner: Any, *_: Any, **__: Any) -> Any:
+        return standing.run(tasks, runner) if tasks else iter(())
+
+    for place in ("workers.call.run", "cli.check_command.run", "project.just_in_time.run_tasks", "project.driver.run_tasks"):
+        monkeypatch.setattr(f"tilec.{place}", run)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("one_server")
+def test_page(name: str, tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, bless: bool,
+              cache_home: Path) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")  # as Python has it where a person types
+    for module in [one for one in sys.modules if one.partition(".")[0] == "kernels_src"]:
+        monkeypatch.delitem(sys.modules, module)  # a project of the page has such a folder too
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(cache_home / "pages"))
+    before = set(sys.modules)
+    runner = Runner(PAGES / name, tmp_path)
+    runner.names["driver"] = driver
+    try:
+        runner.run()
+    finally:
+        for module in set(sys.modules) - before:
+            if (getattr(sys.modules[module], "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[module]
+    if bless and runner.text != runner.page.read_text(encoding="utf-8"):
+        runner.page.write_text(runner.text, encoding="utf-8")
+        runner.wrong = [problem for problem in runner.wrong if "where the page has" not in problem]
+    assert not runner.wrong, "\n\n".join(runner.wrong)
+
+
+def test_blocks_are_found_with_their_indent() -> None:
+    text = 'a\n```python title="k.py"\nx = 1\n```\n\n    ```console\n    $ tilec check\n    done\n    ```\n'
+    first, second = blocks(text)
+    assert (first.kind, first.title, first.body, first.line) == ("python", "k.py", "x = 1\n", 2)
+    assert (second.kind, second.body) == ("console", "$ tilec check\ndone\n")
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    excused = "<!-- not run: an editor's own language -->\n```lua\nrun()\n```\n"
+    assert blocks(excused) == []
+    assert len(blocks(excused.replace("an editor's own language", ""))) == 1
+
+
+def test_what_is_left_out_is_anything_and_nothing_else_is() -> None:
+    assert is_same("4 built in ... s\n", "4 built in 2.60 s\n")
+    assert not is_same("4 built in ... s\n", "5 built in 2.60 s\n")
+    assert not is_same("", "error: no kernel\n")
+
+
+@pytest.mark.parametrize("wrong", ["tilec chekc", "tilec check --proof-s", "pip install 'tilec[compilr]'", "wget x",
+                                   "python -m engine --modl x", "tilec check && tilec biuld"])  # fmt: skip
+def test_a_command_that_does_not_exist_is_found(wrong: str) -> None:
+    assert problems(shlex.split(wrong))
+
+
+HALF = """
+import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+class N(Dim): "elements"
+@tilec.kernel
+def copy_rows(x: In[f32, N], out: Out[f32, N]):
+    grid(N)
+    store(out, bid(0), load(x, bid(0)))
+"""
+
+
+@pytest.mark.usefixtures("one_server")
+def test_a_kernel_that_computes_something_else_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its page shows of it: the reference of `copy_rows` is twice what this kernel writes."""
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    command = "```console\n$ tilec run copy_rows.py --dims N=9\n...\n```\n"
+    for kernel, count in ((HALF, 1), (HALF.replace("load(x, bid(0))", "load(x, bid(0)) * 2"), 0)):
+        page.write_text(f'```python title="copy_rows.py"\n{kernel}```\n\n{command}')
+        runner = Runner(page, tmp_path)
+        runner.run()
+        assert len(runner.wrong) == count, runner.wrong
+
+
+def test_a_page_that_is_wrong_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output that differs, a kernel that nobody looks at, and a block of a kind that nobody knows."""
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "page.md"
+    kernel = '```python title="k.py"\n@tilec.kernel\ndef k():\n    pass\n```\n'
+    page.write_text(f"{kernel}\n```console\n$ tilec --version\ntilec 9\n```\n\n```haskell\nmain\n```\n")
+    runner = Runner(page, tmp_path)
+    runner.run()
+    assert len(runner.wrong) == 3
+    assert "tilec 9" not in runner.text

@@ -1,0 +1,124 @@
+"""The site builds without a warning and without a network, has what its pages link to, and asks no other site for anything."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+import tilec.runtime
+from ci.docs.api import api
+from ci.docs.commands import commands
+from ci.docs.errors import errors
+from ci.docs.hooks import AWAITED, on_config
+from ci.docs.language import SECTIONS, words
+from ci.docs.refusals import refusals
+from ci.docs.repository import LinkError, Repository
+from tests.files import ROOT
+from tilec.language import words as stubs
+
+NO_NETWORK = """
+import socket
+def refuse(*_): raise OSError("no network while the site is built")
+socket.socket.connect = socket.getaddrinfo = refuse
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. `strict` of mkdocs.yml makes every warning a failure: a link, an anchor, a page that nothing leads to."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text(NO_NETWORK)
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder / "site")]
+    paths = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": paths, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder / "site"
+
+
+def test_every_page_of_the_navigation_is_there(site: Path) -> None:
+    for name in ("index", "language/words", "language/types", "language/meaning", "commands", "architecture", "errors/bounds"):
+        assert (site / f"{name}.html").stat().st_size > 4000, name
+    assert (site / "repository/ci/bench/results/torch_ops.html").is_file()
+    assert (site / "repository/kernels_src/matmul.py.html").is_file()
+
+
+def test_nothing_comes_from_elsewhere(site: Path) -> None:
+    """A browser that shows a page loads it, and files beside it."""
+    pages = list(site.rglob("*.html"))
+    assert len(pages) > 40
+    loads = re.compile(r'<(?:script|img|iframe|source)[^>]*\bsrc="|<link[^>]*rel="(?:stylesheet|icon|preconnect)"')
+    for page in pages:
+        for match in loads.finditer(page.read_text(encoding="utf-8")):
+            tag = match.string[match.start() : match.string.index(">", match.start())]
+            assert not re.search(r'(?:src|href)="(?:https?:)?//', tag), f"{page.name}: {tag}"
+
+
+def test_what_pages_load_is_there(site: Path) -> None:
+    for page in set(site.rglob("*.html")) - {site / "404.html"}:  # which is shown at any address, and so has absolute ones
+        text = page.read_text(encoding="utf-8")
+        for address in re.findall(r'<img[^>]*\bsrc="([^"]+)"|<a [^>]*href="([^"#:]+)[#"]', text):
+            target = next(filter(None, address))
+            assert (page.parent / target).exists(), f"{page.relative_to(site)}: {target}"
+
+
+def test_every_word_is_on_its_page() -> None:
+    headings = set(re.findall(r"^### (\w+) ", words(), re.MULTILINE))
+    assert headings == set(stubs.__all__)
+    assert {word for section in SECTIONS.values() for word in section} <= headings
+
+
+def test_a_word_says_what_it_is_refused_for() -> None:
+    """From the source of the frontend, and from what the prover says of the kernels of tests/ui."""
+    told = refusals(ROOT)
+    assert ("E0113", "`load` takes either an index or `offset=`") in told["load"]
+    assert ("E0206", "`sum` reduces a tile, found a scalar") in told["sum"]
+    assert {"E0301", "E0402", "E0405"} <= {code for code, _ in told["load"]}
+    assert {"E0302", "E0401", "E0403", "E0404"} <= {code for code, _ in told["store"]}
+    assert not [message for _, message in told["exp"] if "numbers" in message], "what `abs` alone is refused for"
+    assert {word for word in stubs.__all__ if word not in told} <= {"inf", "kernel", "function", "unsafe", "maximum", "minimum"}
+
+
+def test_every_code_and_command_is_on_its_page() -> None:
+    pages = "\n".join(errors().values())
+    codes = {path.stem for path in (ROOT / "tilec/explain").glob("*.md")}
+    assert codes == set(re.findall(r"^## ([EN]\d{4}):", pages, re.MULTILINE))
+    assert all(f"\n### tilec bundle {name} " in commands() for name in ("pack", "verify", "launcher"))
+    assert "`-c, --constants NAME=VALUE`" in commands()
+
+
+def test_what_programs_call_is_on_its_page() -> None:
+    headings = set(re.findall(r"^### tilec\.runtime\.(\w+) ", api(), re.MULTILINE))
+    assert headings == set(tilec.runtime.__all__)
+    assert "prebuilt: str | Path | None = None" in api() and "- `prebuilt`: a bundle" in api()
+
+
+def test_pages_that_are_awaited_are_in_the_navigation_once_they_are_there(tmp_path: Path) -> None:
+    def titles() -> list[Any]:
+        config = SimpleNamespace(docs_dir=str(tmp_path), nav=[{"A": "a.md"}, {"B": [{"C": AWAITED[0]}, "d.md"]}])
+        return on_config(cast("Any", config)).nav or []
+
+    assert titles() == [{"A": "a.md"}, {"B": ["d.md"]}]
+    (tmp_path / AWAITED[0]).touch()
+    assert titles() == [{"A": "a.md"}, {"B": [{"C": AWAITED[0]}, "d.md"]}]
+
+
+def test_links_into_the_repository(tmp_path: Path) -> None:
+    """They lead to a page of the file; what a page of a file links to in turn is named; a file that is gone is an error."""
+    (tmp_path / "a.md").write_text("[b](b.py), [here](../docs/p.md)")
+    (tmp_path / "b.py").write_text("x = 1\n")
+    repository = Repository(tmp_path)
+    text = "[a](../a.md#x) and [page](p.md) and [site](https://example.com)\n\n```text\n[c](../c.py)\n```\n"
+    made = repository.linked({"p.md": text})
+    assert list(made) == ["repository/a.md"]
+    assert repository.relinked(text, "p.md") == text.replace("../a.md", "repository/a.md")
+    assert repository.relinked("[b](b.py)", "repository/a.md") == "b"
+    with pytest.raises(LinkError, match=r"p.md: `../gone.py`"):
+        repository.linked({"p.md": "[gone](../gone.py)"})
