@@ -25,11 +25,13 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 class Coordinates:
     """Substitution for the atoms of one access; `digits` are the coordinates that replace the block id of a grid axis, `loops`
     the grid axis of each persistent loop. Different blocks have different digits; with a persistent loop, so have different
-    iterations of one block."""
+    iterations of one block. `implied` holds for all values of the digits: `q * P + r < A * P` says no more than their extents,
+    and is a product."""
 
     mapping: dict[Atom, Poly] = field(default_factory=dict[Atom, Poly])
     digits: dict[int, tuple[Atom, ...]] = field(default_factory=dict[int, "tuple[Atom, ...]"])
     loops: dict[For, int] = field(default_factory=dict[For, int])
+    implied: set[Formula] = field(default_factory=set[Formula])
 
 
 def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
@@ -90,6 +92,7 @@ def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, par
     step = {digit: value}
     found.mapping = {atom: index.atoms.substitute(poly, step) for atom, poly in found.mapping.items()}
     found.mapping[digit] = value
+    found.implied = {index.atoms.substitute_in(formula, step) for formula in (*found.implied, terms.definition(digit))}
     if digit.kind is Kind.BLOCK:
         found.digits[digit.level] = parts
         return

@@ -118,6 +118,10 @@ def climb(
     facts = ladder.preconditions(everything)
     whole = [*universe, *grid, *(formula for _, formula in facts)]
     found = uncovered(solver, whole, covers, points_of, _is_size, uncertain)
+    if found is not None and (extents := ladder.extents(everything)):
+        with suppress(Undecided):
+            facts = extents
+            found = uncovered(solver, [*whole, *(formula for _, formula in facts)], covers, points_of, _is_size, uncertain)
     if found is None:
         return Discharge("launch", tuple(dict.fromkeys(text for text, _ in facts)), tuple(solver.texts[-1:]))
     return found
@@ -239,10 +243,10 @@ def _complain(
     message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
     hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
     complaint = Complaint("E0403", message, where, "not all elements are written", because, hint)
+    example = findings.ladder.admitted(example) if example is not None else None
     if example is None:
         findings.report(complaint, None)
         return
-    example = findings.ladder.completed(example)
     element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
     shown = counterexample(findings.index, example, (), name, element, "is written by no block")
     findings.report(complaint, shown)
