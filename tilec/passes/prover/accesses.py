@@ -157,7 +157,7 @@ def _rebase(index: IndexTerms, instance: Instance, coordinates: Coordinates) -> 
     if not coordinates.mapping:
         return instance
     moved = _substituted(index, instance, coordinates.mapping)
-    runs = tuple(terms.TRUE if formula in coordinates.implied else formula for formula in moved.runs)
+    runs = tuple(map(coordinates.runs, moved.runs))
     digits = {axis: tuple(map(terms.of, atoms)) for axis, atoms in coordinates.digits.items()}
     return Instance(moved.axes, runs, moved.given, moved.blocks, digits, moved.loops, moved.positions)
 
