@@ -31,8 +31,9 @@ def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
     if expr.op == "sym":
         return symbols[expr.name]
     left, right = (expr_range(arg, symbols) for arg in expr.args)
-    kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
-    return arithmetic(kind, left, right) or Range(0, 1)
+    kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max"}.get(expr.op)
+    found = arithmetic(kind, left, right) if kind is not None else None
+    return found or Range(0, 1)  # comparisons, and `and`, `or` of truth values
 
 
 @dataclass(slots=True)

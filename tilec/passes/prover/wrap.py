@@ -64,7 +64,7 @@ def _fits(findings: Findings, op: Op) -> None:
     positions = tuple(tile_position(findings.index, op, k, e) for k, e in enumerate(op.result.tile.shape))
     operands = [findings.index.element(v, positions) for v in op.operands]
     kind = op.kind if isinstance(op, Binary | Unary) else "cast"
-    result = operands[0] if kind == "cast" else findings.index.unbounded(kind, dtype, operands)
+    result = findings.index.unbounded(op, operands) if isinstance(op, Binary | Unary) else operands[0]
     if result is None:
         result = findings.index.element(op.result, positions)
     _within(findings, op, _located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
