@@ -26,6 +26,8 @@ def bit_term(atoms: Atoms, kind: str, bits: int, operands: list[Poly], ranges: l
     left, right = operands
     if kind in ("shl", "shr"):
         return _by_value(atoms, lambda amount: _shifted(atoms, kind, bits, left, amount), right, ranges[1])
+    if left == right:
+        return terms.ZERO if kind == "xor" else left
     few = min((0, 1), key=lambda place: (operands[place].constant is None, ranges[place].high - ranges[place].low))
     other = operands[1 - few]
     return _by_value(atoms, lambda value: _with_constant(atoms, kind, other, value), operands[few], ranges[few])
