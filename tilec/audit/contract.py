@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.artifact import Manifest, ValueCheck
+from tilec.artifact import Manifest, ValueCheck, value_check
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.smt import Term
@@ -66,7 +66,7 @@ def contract_of_function(function: Function) -> Contract:
     """The contract that the tile IR itself states, for one that has no manifest."""
     values: dict[str, list[ValueCheck]] = {}
     for fact in function.values:
-        values.setdefault(fact.tensor, []).append(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct))
+        values.setdefault(fact.tensor, []).append(value_check(fact))
     extents = [d for p in function.parameters if isinstance(p.value.type, TensorType) for d in p.value.type.dims]
     return Contract(
         symbol_ranges(function), function.grid, tuple(one.condition for one in function.requires), tuple(extents), values

@@ -1,17 +1,21 @@
 """Ranges and lowest bits of `and`, `or` and `xor` of integers of either sign, in two's complement without end.
 
-In go inclusive ranges, or congruences `(modulus, rest)` as in `tilec.ir.range_facts.Range`; what comes out holds for any members
-of the operands. Numbers below zero are treated by their complements, which are not: `~(a & b) == ~a | ~b`, `~(a ^ b) == ~a ^ b`.
+In go inclusive ranges, or congruences `(modulus, rest)` as in `tilec.ir.range_facts.Range`; what comes out holds for any
+members of the operands. Numbers below zero are treated by their complements, which are not below it: `~(a & b) == ~a | ~b`,
+`~(a ^ b) == ~a ^ b`.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Final
 
 Ends = tuple[int, int]
-BITWISE: Final[dict[str, Callable[[int, int], int]]] = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
+BITWISE: Final[dict[str, Callable[[int, int], int]]] = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+}
 """What the kinds do to two integers."""
 _ALL_BITS: Final = 64  # of every dtype; what a constant is known to
 
@@ -57,9 +61,7 @@ def known_bits(kind: str, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, 
     bits, number = 0, 0
     counts = [_known(modulus) for modulus, _ in (a, b)]
     while bits < _ALL_BITS:
-        left, right = (
-            (rest >> bits) & 1 if bits < count else None for (_, rest), count in zip((a, b), counts, strict=True)
-        )
+        left, right = ((rest >> bits) & 1 if bits < count else None for (_, rest), count in zip((a, b), counts, strict=True))
         bit = _bit(kind, left, right)
         if bit is None:
             break

@@ -1,8 +1,8 @@
 """`&`, `|`, `^` and shifts of integers as terms: exact where one operand is a constant, or takes few values.
 
-All rests on one identity. The bits of `x` from place `s` on, `n` of them, are `2**s * (x // 2**s % 2**n)`, for numbers of either
-sign in two's complement without end, since `//` rounds down. A constant mask is a sum of such runs of bits; a negative one is
-all bits but those of its complement. The others follow: `x | c == x + c - (x & c)` and `x ^ c == x + c - 2 * (x & c)`.
+All rests on one identity. The bits of `x` from place `s` on, `n` of them, are `2**s * (x // 2**s % 2**n)`, for numbers of
+either sign in two's complement without end, since `//` rounds down. A constant mask is a sum of such runs of bits; a negative
+one is all bits but those of its complement. The others follow: `x | c == x + c - (x & c)` and `x ^ c == x + c - 2 * (x & c)`.
 
 In go an operation, the terms of its operands and ranges that hold of these in every launch; out comes the result over integers
 without end, whose obligation not to leave its type is stated elsewhere.

@@ -7,8 +7,9 @@ two offsets of a sorted tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from math import prod
 
 from tilec.diagnostics import Label
 from tilec.ir.core import Access, Op, Parameter, Value
@@ -19,10 +20,12 @@ from tilec.passes.prover.bijections import shuffled, straightened
 from tilec.passes.prover.branches import either_arm
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
+from tilec.passes.prover.declared_facts import dims_of
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
+from tilec.passes.prover.segments import segments
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 
@@ -53,6 +56,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     how: list[Discharge] = []
     left_out = False
     unsure: list[Cover] = []
+    waiting: list[Cover] = []
     mixes = any(isinstance(op, Binary) and op.kind == "xor" for op in findings.index.deciding)
     for site in writes:
         instance, proofs = shuffled(findings, site) if mixes else (site.instance, [])
@@ -62,6 +66,7 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
             straight = straightened(findings, site)
             if straight is None:
                 left_out = True
+                waiting.append(cover)
                 if usable(cover, set()):
                     unsure.append(cover)
                 continue
@@ -74,6 +79,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         covers.append(cover)
     subject = f"`{parameter.name}`"
     place = writes[0].op if writes else None
+    if waiting and (segmented := _by_segment(findings, universe, elements, covers, waiting)) is not None:
+        findings.met("coverage", subject, place, strongest([segmented, *how]), parameter.loc)
+        return
     try:
         found = climb(findings, universe, covers, (), _uncertain(findings, unsure))
     except Undecided:
@@ -92,6 +100,20 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a quotient on the host by what may be no divisor: its value in the example need not be its own
     _complain(findings, parameter, writes, elements, example)
+
+
+def _by_segment(
+    findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover], waiting: list[Cover]
+) -> Discharge | None:
+    """A proof that every element is covered by the block that its segment of a sorted tensor names."""
+    for segment in segments(findings, universe, elements, waiting):
+        known = set(terms.closure(segment.holds))
+        named = [cover for cover in waiting if usable(cover, known) and not loaded_or_opaque(cover, known)]
+        with suppress(Undecided):
+            found = climb(findings, [*universe, *segment.holds], [*covers, *named]) if named else None
+            if isinstance(found, Discharge):
+                return strongest((segment.how, found))
+    return None
 
 
 def _is_host_unknown(findings: Findings, atom: Atom) -> bool:
@@ -205,10 +227,25 @@ def _never_written(findings: Findings, writes: list[AccessSite], elements: list[
     fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
         cover = cover_of(findings, site.instance, elements)
+        if _may_not_be_free(findings, cover, example):
+            return False
         result = findings.ladder.discharge([*fixed, *cover])
         if isinstance(result, Refusal) and (not loaded_or_opaque(cover, set()) or _computed(findings, cover)):
             return False
     return True
+
+
+def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> bool:
+    """Whether a cover reads numbers that are declared to be all of a range, so that some of them reach an element: those of a
+    permutation, or of segments without a gap."""
+    index, value = findings.index, evaluator(example)
+    read = {atom.label for atom in terms.closure(cover) if atom.kind is Kind.LOADED}
+    for fact in index.function.values:
+        room = terms.evaluate(index.expression(fact.high) - index.expression(fact.low), value)
+        count = prod(terms.evaluate(dim, value) for dim in dims_of(index, fact.tensor))
+        if fact.tensor in read and (fact.ends or (fact.distinct and room == count)):
+            return True
+    return False
 
 
 def _computed(findings: Findings, cover: Cover) -> bool:

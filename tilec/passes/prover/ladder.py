@@ -23,10 +23,10 @@ from tilec.ir.types import MAX_DIM
 from tilec.passes.analysis.declared_ranges import declared_ranges, required, sources
 from tilec.passes.analysis.ranges import GRID_LIMITS
 from tilec.passes.prover import terms
+from tilec.passes.prover.declared_facts import Fact, consistency, declaration, extent_facts, stored_facts
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.declared_facts import Fact, consistency, declaration, extent_facts, stored_facts
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
