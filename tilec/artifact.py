@@ -85,7 +85,7 @@ class ValueCheck:
     @property
     def words(self) -> str:
         """What is said beside the range, to go behind it; empty where nothing is."""
-        said = {"no two equal": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
+        said = {"all distinct": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
         return "".join(f", {text}" for text, holds in said.items() if holds)
 
 

@@ -120,7 +120,11 @@ def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget
         count: Term = smt.integer(1)
         for dim in next(spec.dims for spec in manifest.tensors if spec.name == check.tensor) if check.distinct else ():
             count = smt.mul(count, host.expression(dim))
-        facts.append(smt.sub(host.expression(check.high), host.expression(check.low)) >= count)
+        room = smt.sub(host.expression(check.high), host.expression(check.low))
+        facts.append(room >= count)
+        if check.ends:
+            (dim,) = next(spec.dims for spec in manifest.tensors if spec.name == check.tensor)
+            facts.append(smt.some([host.expression(dim) >= 2, room == 1]))
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
     for bound in SMALL:

@@ -36,8 +36,8 @@ TRUSTED = Trust.TRUSTED
 
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
-    """Bounds known on the host: every stored value v has `low <= v < high`; no two are equal if `distinct`, none is smaller than
-    the one before it if `sorted`, the first is `low` and the last `high - 1` if `ends`."""
+    """Bounds known on the host: every stored value v has `low <= v < high`; no two are equal if `distinct`, none is smaller
+    than the one before it if `sorted`, the first is `low` and the last `high - 1` if `ends`."""
 
     low: int
     high: int
@@ -127,9 +127,8 @@ def _check_array(
         falls = np.flatnonzero(flat[1:] < flat[:-1])
         if falls.size:
             first = int(falls[0])
-            raise refuse(
-                "the stored values are not sorted", f"value {int(flat[first])} at index {first}, then {int(flat[first + 1])}"
-            )
+            before, after = int(flat[first]), int(flat[first + 1])
+            raise refuse("the stored values are not sorted", f"value {before} at index {first}, then {after}")
     if check.ends and (flat[0] != low or flat[-1] != high - 1):
         raise refuse("the stored values do not reach both ends", f"{int(flat[0])} first and {int(flat[-1])} last")
     if check.distinct:

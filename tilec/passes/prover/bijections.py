@@ -149,9 +149,9 @@ def _one_to_one(
 
 
 def shuffled(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]]:
-    """The instance with cells in place of lanes of a tile, or turns of a loop, that its index mixes among themselves: where
-    lanes are a power of two, `lane ^ 5` takes every value that a lane has, and so does `lane ^ f(block)` in each block. The same
-    instance where none are found."""
+    """The instance with cells in place of lanes of a tile, or turns of a loop, that its index mixes among themselves: of
+    16 lanes, `lane ^ 5` takes every value that a lane has, and so does `lane ^ f(block)` in each block. The same instance where
+    none are found."""
     instance, proofs = site.instance, list[Discharge]()
     for k in range(len(instance.axes)):
         found = _shuffled_axis(findings, site, instance, k)

@@ -1,9 +1,9 @@
 """Rows between two offsets of a sorted tensor: which segment an element belongs to.
 
 `values(cu, 0, T + 1, sorted=True, ends=True)` says that the `n + 1` numbers in `cu` rise from 0 to `T`. So every `e` from 0 to
-below `T` has an `i` of `0 .. n` with `cu[i] <= e < cu[i + 1]`: the last `i` whose `cu[i]` is at most `e`. Where block `i` writes the
-rows from `cu[i]` to below `cu[i + 1]`, an element may therefore be taken together with its `i` and these two numbers, and it is
-enough that this block writes it.
+below `T` has an `i` below `n` with `cu[i] <= e < cu[i + 1]`: the last `i` whose `cu[i]` is at most `e`. Where block `i` writes
+the rows from `cu[i]` to below `cu[i + 1]`, an element may therefore be taken together with its `i` and these two numbers, and
+it is enough that this block writes it.
 
 In go the elements to be covered and covers that depend on such numbers, out come what holds of an element and its segment, and
 what that rests on.
