@@ -70,7 +70,7 @@ class RangeAnalysis(Analysis[Range]):
 
     def _landmarks(self) -> tuple[int, ...]:
         if not self.marks:
-            found = {0}
+            found = {0, MAX_DIM}  # `minimum(c + 1, N)` stops at the largest extent
             for op in self.function.body.walk():
                 if isinstance(op, Constant) and isinstance(op.value, int):
                     found |= {op.value - 1, op.value, op.value + 1}

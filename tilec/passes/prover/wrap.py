@@ -6,7 +6,7 @@ about unbounded integers, which this makes exact.
 
 from __future__ import annotations
 
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, Cast, For, Unary
 from tilec.ir.range_facts import Range
 from tilec.ir.types import DType
@@ -98,9 +98,20 @@ def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: s
         op.loc,
         f"{dtype} holds {low} to {high}",
         loop_labels(findings.index, op),
-        "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`",
+        _hint(findings, op),
         (instance,),
     )
+
+
+def _hint(findings: Findings, op: Op) -> str:
+    """What a loop carries has no size that a precondition bounds, and grows out of any type: it is kept small where it is made."""
+    loops = findings.index.structure.loops
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, Block) and owner in loops and value is not owner.arguments[0]:
+            name = value.name if value.name.isidentifier() else "c"
+            return f"clamp what the loop carries, such as `{name} = minimum({name} + 1, N)`"
+    return "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`"
 
 
 def _box_fits(findings: Findings, site: AccessSite) -> None:
