@@ -104,7 +104,7 @@ def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: s
 
 
 def _hint(findings: Findings, op: Op) -> str:
-    """What a loop carries has no size that a precondition bounds, and grows out of any type: it is kept small where it is made."""
+    """What a loop carries grows out of any type, and no precondition bounds it: it is kept small where it is made."""
     loops = findings.index.structure.loops
     for value in op.operands:
         owner = value.owner
