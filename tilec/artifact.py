@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tilec.ir.expr import Expr
 
 if TYPE_CHECKING:
-    from tilec.ir.core import Function
+    from tilec.ir.core import Function, ValueFact
 
 MANIFEST_FORMAT: Final = 4
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
@@ -71,12 +71,22 @@ class LaunchCheck:
 
 @dataclass(frozen=True, slots=True)
 class ValueCheck:
-    """Every integer stored in `tensor` lies in `low <= v < high` (and no two are equal, if `distinct`)."""
+    """Every integer stored in `tensor` lies in `low <= v < high`; no two are equal, if `distinct`, none is smaller than the one
+    before it, if `sorted`, and the first is `low` and the last `high - 1`, if `ends`. A tensor with `sorted` or `ends` has one
+    axis. Both are left out of records where they are false."""
 
     tensor: str
     low: Expr
     high: Expr
     distinct: bool
+    sorted: bool = False
+    ends: bool = False
+
+    @property
+    def words(self) -> str:
+        """What is said beside the range, to go behind it; empty where nothing is."""
+        said = {"all distinct": self.distinct, "none below the one before": self.sorted, "both ends reached": self.ends}
+        return "".join(f", {text}" for text, holds in said.items() if holds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +160,24 @@ def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[S
     return tuple(tensors), tuple(scalars)
 
 
+def value_check(fact: ValueFact) -> ValueCheck:
+    """What the launcher checks for a declaration of a kernel."""
+    return ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct, fact.sorted, fact.ends)
+
+
+OPTIONAL: Final[dict[type[Any], tuple[str, ...]]] = {ValueCheck: ("sorted", "ends")}
+"""Fields of records that are false where a record does not have them."""
+
+
 def to_json(value: Any) -> Any:
     """Plain JSON data of a manifest or any part of it."""
     if isinstance(value, Expr):
         return value.to_json()
     if hasattr(value, "__dataclass_fields__"):
-        return {name: to_json(getattr(value, name)) for name in value.__dataclass_fields__}
+        kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+        left_out = OPTIONAL.get(kind, ())
+        names = [name for name in value.__dataclass_fields__ if name not in left_out or getattr(value, name)]
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, tuple):
         items: tuple[Any, ...] = value  # pyright: ignore[reportUnknownVariableType]
         return [to_json(item) for item in items]

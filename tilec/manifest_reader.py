@@ -12,6 +12,7 @@ from typing import Any, Final
 from tilec.artifact import (
     ACCESSES,
     MANIFEST_FORMAT,
+    OPTIONAL,
     AbiSlot,
     LaunchCheck,
     Manifest,
@@ -110,7 +111,7 @@ def _record(data: Any, kind: type[Any], where: str) -> dict[str, Any]:
         raise ValueError(f"{where}: not an object")
     record: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
     for name in wanted:
-        if name not in record:
+        if name not in record and name not in OPTIONAL.get(kind, ()):
             raise ValueError(f"{where}: `{name}` is missing")
     for name in record:
         if name not in wanted:
@@ -294,11 +295,11 @@ def _value_check(data: Any, tensors: set[str], where: str) -> ValueCheck:
     record = _record(data, ValueCheck, where)
     if _name(record["tensor"], f"{where}.tensor") not in tensors:
         raise ValueError(f"{where}: no tensor `{record['tensor']}`")
-    if not isinstance(record["distinct"], bool):
-        raise ValueError(f"{where}.distinct: not a bool")
-    return ValueCheck(
-        record["tensor"], _expression(record["low"], where), _expression(record["high"], where), record["distinct"]
-    )
+    said = {name: record.get(name, False) for name in ("distinct", "sorted", "ends")}
+    for name, value in said.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{where}.{name}: not a bool")
+    return ValueCheck(record["tensor"], _expression(record["low"], where), _expression(record["high"], where), **said)
 
 
 def _pair(data: Any, tensors: set[str]) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from engine.models.config import ModelConfig
 from engine.models.rope import rope_table
 from engine.models.steps import model_step
 from tilec import frontend
-from tilec.artifact import ValueCheck, parameter_specs
+from tilec.artifact import parameter_specs, value_check
 from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
@@ -211,5 +211,5 @@ class InterpreterBackend(Backend):
 def kernel_contract(function: Function) -> Contract:
     """What a kernel says of its parameters, as its artifact's manifest would. Its preconditions are left to the interpreter,
     which checks them when it runs the kernel."""
-    checks = (ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values)
+    checks = (value_check(fact) for fact in function.values)
     return Contract(*parameter_specs(function), tuple(checks))

@@ -289,6 +289,8 @@ class _Step:
         buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
         if buffer.kind in MADE or buffer.kind is Kind.CACHE:
             raise self._refuse(op, buffer, f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`")
+        if check.sorted or check.ends:
+            raise self._refuse(op, buffer, f"is not known to be sorted, as `{check.tensor}` of `{op.kernel}`")
         if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
             raise self._refuse(op, buffer, f"must have known bounds, as `{check.tensor}` of `{op.kernel}`")
         if low is None or high is None:

@@ -104,6 +104,13 @@ def test_mutations_are_never_confirmed(name: str, old: str, new: str, broken: st
     assert any(property == broken for property, _ in wrong), wrong
 
 
+def test_segments_of_a_sorted_tensor_are_confirmed_and_of_another_refuted() -> None:
+    text = print_function(load_kernel(samples.KERNELS / "segments.py", {}, root=samples.KERNELS))
+    assert not bad(audited(text), REFUTED) and not bad(audited(text), UNKNOWN)
+    assert " sorted" in text
+    assert ("race", "`out`") in bad(audited(text.replace(" sorted", "")), REFUTED)
+
+
 def test_random_kernels_that_enumeration_refutes_are_never_confirmed() -> None:
     kinds: Counter[tuple[str, str]] = Counter()
     for seed in range(26):

@@ -22,6 +22,7 @@ from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.prover import coordinates, divisors, extents, guess, integer_sets, prove, terms
 from tilec.passes.prover.atoms import Atoms
+from tilec.passes.prover.bit_terms import bit_term
 from tilec.passes.prover.case_split import certain, possible
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver, evaluator, system
@@ -166,7 +167,8 @@ def test_a_shift_by_a_constant_is_exact_past_the_width_too(by: int) -> None:
     k = Kernel(1)
     index = IndexTerms(k.function)
     x = index.atoms.make("x", Kind.OPAQUE, "x", (-(2**31), 2**31 - 1))
-    left, right = (index.unbounded(kind, i32, [terms.of(x), terms.const(by)]) for kind in ("shl", "shr"))
+    ranges = [Range(-(2**31), 2**31 - 1), exactly(by)]
+    left, right = (bit_term(index.atoms, kind, 32, [terms.of(x), terms.const(by)], ranges) for kind in ("shl", "shr"))
     assert left is not None and right is not None
     for value in (-(2**31), -5, -1, 0, 1, 7, 2**31 - 1):
         at = evaluator({x: value})

@@ -168,9 +168,18 @@ def test_slots_that_may_repeat_are_refused():
 
 def test_a_product_that_may_wrap_is_refused():
     k = Kernel("T")
+    x = k.tensor("x", Access.IN, "N")
+    k.tensor("y", Access.IN, "T", "H")
+    k.load(x, k.mul(k.bid(), "H"), shape=(1,), pad=0)
+    assert "E0304" in {d.code for d in refused(k)}
+
+
+def test_a_product_that_an_extent_bounds_does_not_wrap():
+    k = Kernel("T")
     x = k.tensor("x", Access.IN, binary("*", sym("T"), sym("H")))
     k.load(x, k.mul(k.bid(), "H"), shape=(1,))
-    assert "E0304" in {d.code for d in refused(k)}
+    facts = {fact for o in prove(k.function).obligations for fact in o.facts}
+    assert facts == {"1 <= T * H <= 2147418112"}
 
 
 def test_a_read_of_another_blocks_element_is_refused():

@@ -107,3 +107,64 @@ def test_evidence_for_a_tensor_without_obligation_is_an_error() -> None:
     with pytest.raises(LaunchError) as caught:
         kernel.plan(arguments, values={"ids": TRUSTED, "table": TRUSTED})
     assert (caught.value.code, caught.value.argument) == ("E0903", "table")
+
+
+def offsets(ids: Any, *, ends: bool = True, distinct: bool = False, stored: list[int] | None = None, **options: Any) -> Any:
+    """A launch of a kernel that declares `values(ids, 0, 5, sorted=True)` of four numbers."""
+    tensors = (tensor("ids", "in", "i32", const(4)),)
+    checks = (ValueCheck("ids", const(0), const(5), distinct, sorted=True, ends=ends),)
+    device = Device(FakeDriver())
+    kernel = Kernel(manifest(tensors, dims=(), value_checks=checks, grid=(const(1),)), b"", device)
+    where = device.from_numpy(np.array([0, 0, 0, 0] if stored is None else stored, np.int32))
+    return kernel.plan({"ids": where}, values={} if ids is None else {"ids": ids}, **options)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ids=st.lists(st.integers(0, 5), min_size=4, max_size=4).map(lambda v: v if v[0] % 2 else sorted(v)),
+       ends=st.booleans(), distinct=st.booleans(), on_device=st.booleans())  # fmt: skip
+def test_sorted_values_are_accepted_exactly_when_they_are(ids: list[int], ends: bool, distinct: bool, on_device: bool) -> None:
+    complies = all(v < 5 for v in ids) and ids == sorted(ids) and not (distinct and len(set(ids)) < 4)
+    complies = complies and not (ends and (ids[0], ids[-1]) != (0, 4))
+
+    def run() -> Any:
+        given = {"stored": ids, "check_values": True} if on_device else {}
+        return offsets(None if on_device else ids, ends=ends, distinct=distinct, **given)
+
+    if complies:
+        assert run().trusted == ()
+        return
+    with pytest.raises(LaunchError) as caught:
+        run()
+    assert (caught.value.code, caught.value.argument) == ("E0913", "ids")
+
+
+def test_what_breaks_the_order_is_named() -> None:
+    with pytest.raises(LaunchError) as caught:
+        offsets([0, 3, 1, 4])
+    assert caught.value.given == "value 3 at index 1, then 1"
+    assert caught.value.required == "0 <= value < 5, none below the one before, both ends reached"
+    with pytest.raises(LaunchError, match="do not reach both ends"):
+        offsets([0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "accepted"),
+    [
+        (ValueBounds(0, 5, sorted=True, ends=True), True), (ValueBounds(0, 5, sorted=True), False),
+        (ValueBounds(0, 5), False), (ValueBounds(1, 5, sorted=True, ends=True), False),
+    ],
+)  # fmt: skip
+def test_stated_order(bounds: ValueBounds, accepted: bool) -> None:
+    if accepted:
+        offsets(bounds)
+        return
+    with pytest.raises(LaunchError):
+        offsets(bounds)
+
+
+def test_a_callback_is_told_of_the_order() -> None:
+    seen: list[tuple[Any, Any]] = []
+    offsets(lambda *places, **words: bool(seen.append((places, words))) or True)
+    assert seen == [((0, 5, False), {"sorted": True, "ends": True})]
+    with pytest.raises(LaunchError, match="refused the values"):
+        offsets(lambda low, high, distinct, **words: False)

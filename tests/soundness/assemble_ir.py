@@ -10,7 +10,7 @@ from tilec.ir.core import Access, Block, Function, Op, Parameter, Precondition, 
 from tilec.ir.types import TensorType, TileType, boolean, f32, i32
 
 _KINDS = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max",
-          ">>": "shr", "<<": "shl", "&": "and"}  # fmt: skip
+          ">>": "shr", "<<": "shl", "&": "and", "|": "or", "^": "xor"}  # fmt: skip
 _COMPARE = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 
 
@@ -53,7 +53,9 @@ class _Builder:
             parameters.append(Parameter(name, self.names[name]))
         requires = tuple(Precondition(host_expr(e, constants)) for e in self.kernel.requires)
         values = tuple(
-            ValueFact(t.name, host_expr(t.low, constants), host_expr(t.high, constants), t.distinct)
+            ValueFact(
+                t.name, host_expr(t.low, constants), host_expr(t.high, constants), t.distinct, sorted=t.sorted, ends=t.ends
+            )
             for t in self.kernel.tensors
             if t.low is not None and t.high is not None
         )

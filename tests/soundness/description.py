@@ -24,6 +24,8 @@ class Tensor:
     low: Expr | None = None  # values(name, low, high, distinct)
     high: Expr | None = None
     distinct: bool = False
+    sorted: bool = False
+    ends: bool = False
 
     @property
     def dtype(self) -> str:
@@ -178,8 +180,8 @@ def source(kernel: Description) -> str:
     body += [f"requires({text(condition)})" for condition in kernel.requires]
     for tensor in kernel.tensors:
         if tensor.low is not None and tensor.high is not None:
-            distinct = ", distinct=True" if tensor.distinct else ""
-            body.append(f"values({tensor.name}, {text(tensor.low)}, {text(tensor.high)}{distinct})")
+            words = "".join(f", {word}=True" for word in ("distinct", "sorted", "ends") if getattr(tensor, word))
+            body.append(f"values({tensor.name}, {text(tensor.low)}, {text(tensor.high)}{words})")
     body += [f"b{axis} = bid({axis})" for axis in range(len(kernel.grid))]
     lines += [f"    {line}" for line in body]
     lines += _block(kernel, kernel.body, "    ")

@@ -19,6 +19,7 @@ from tests.soundness.arithmetic import Tile, evaluate, wrapped
 from tests.soundness.memory import Element, Memory, NoSuchLaunch
 from tilec.ir import ops
 from tilec.ir.core import Access, Block, Function, Op, Parameter, Value
+from tilec.ir.types import MAX_DIM
 
 Place = tuple[int, ...]
 
@@ -133,8 +134,8 @@ class Launch:
         self.dims: dict[Value, Place] = {
             p.value: tuple(d.evaluate(sizes) for d in p.value.tensor.dims) for p in function.parameters if p.access is not None
         }
-        if any(extent < 0 for dims in self.dims.values() for extent in dims):
-            raise NoSuchLaunch("a negative extent")
+        if any(not 1 <= extent <= MAX_DIM for dims in self.dims.values() for extent in dims):
+            raise NoSuchLaunch("an extent that no launcher takes")
         self.strides: dict[Value, Place | None] = {
             value: None if value.tensor.strides is None else tuple(s.evaluate(sizes) for s in value.tensor.strides)
             for value in self.dims

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import prod
 
 from tests.soundness.floats import rounded
@@ -50,9 +51,34 @@ class Memory:
             count = prod(self._dims[fact.tensor])
             if high < low or (fact.distinct and high - low + 1 < count):
                 raise NoSuchLaunch(fact.tensor)
+            if fact.ends and (
+                low < fact.low.evaluate(sizes) or high < fact.high.evaluate(sizes) - 1 or (count == 1 and high > low)
+            ):
+                raise NoSuchLaunch(fact.tensor)
             self._ranges[fact.tensor] = (low, high)
-            if fact.distinct:
+            if fact.sorted:
+                self._rising(fact.tensor, fact.ends, fact.distinct, count)
+            elif fact.distinct:
                 self._distinct[fact.tensor] = self._drawn(low, high, count)
+
+    def _rising(self, tensor: str, ends: bool, distinct: bool, count: int) -> None:
+        """Numbers in order for all elements, which `fixed` may not break."""
+        if count > 4096:
+            raise NoSuchLaunch(f"{tensor}: too many numbers to put in order")
+        low, high = self._ranges[tensor]
+        given = {element[0]: value for (name, element), value in self._held.items() if name == tensor}
+        for _ in range(200 if given else 1):
+            numbers = self._drawn(low, high, count) if distinct else [self.pick(low, high) for _ in range(count)]
+            numbers = sorted(numbers or range(low, low + count))
+            if ends:
+                numbers[0], numbers[-1] = low, high
+            numbers = [int(given.get(place, value)) for place, value in enumerate(numbers)]
+            steps = [after - before for before, after in pairwise(numbers)]
+            kept = not ends or (numbers[0], numbers[-1]) == (low, high)
+            if all(step >= distinct for step in steps) and kept:
+                self._held.update({(tensor, (place,)): value for place, value in enumerate(numbers)})
+                return
+        raise NoSuchLaunch(tensor)
 
     def _drawn(self, low: int, high: int, count: int) -> list[int]:
         if high - low < 4096:

@@ -107,7 +107,7 @@ def _other(r: random.Random, kernel: Description, old: Expr, scope: tuple[str, .
     choices: list[Callable[[], Expr]] = [
         lambda: ("+", old, r.randint(1, 2)),
         lambda: ("-", old, 1),
-        lambda: (r.choice(["*", "//", "%", ">>", "&"]), old, r.randint(1, 4)),
+        lambda: (r.choice(["*", "//", "%", ">>", "&", "|", "^"]), old, r.randint(1, 4)),
         lambda: (r.choice(["min", "max"]), old, r.choice([*dims, *scope, r.randint(0, 5)])),
     ]
     if isinstance(old, int):
@@ -170,6 +170,10 @@ def drop_fact(r: random.Random, kernel: Description) -> None:
     for tensor in kernel.tensors:
         if tensor.distinct:
             facts.append(lambda t=tensor: setattr(t, "distinct", False))
+        if tensor.ends:
+            facts.append(lambda t=tensor: setattr(t, "ends", False))
+        if tensor.sorted:
+            facts.append(lambda t=tensor: (setattr(t, "sorted", False), setattr(t, "ends", False)))
         if tensor.low is not None:
             facts.append(lambda t=tensor: setattr(t, "low", None))
     if facts:

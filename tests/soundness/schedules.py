@@ -387,3 +387,49 @@ def table_of_rows(r: random.Random) -> Description:
     loop = Loop("j", 0, "M", 1, [LoadIndex("page", "pages", ["b0", "j"]), Move("load", "kv", ["page", 0], [1, 4])])
     body: list[Statement] = [loop, Move("store", "out", ["b0", 0], [1, 4])]
     return Description("table_of_rows", ["N"], tensors, body)
+
+
+@_schedule
+def segments(r: random.Random) -> Description:
+    access, t = r.choice(["Out", "Out", "InOut"]), r.choice([1, 1, 2])
+    offsets = Tensor("cu", "In", ["M"], True, 0, ("+", "N", 1), sorted=True, ends=access == "Out")
+    tensors = [offsets, Tensor("x", "In", ["N", 2]), Tensor("out", access, ["N", 2])]
+    body: list[Statement] = [LoadIndex("first", "cu", ["b0"]), LoadIndex("last", "cu", [("+", "b0", 1)])]
+    if t == 1:
+        body.append(Loop("j", "first", "last", 1, _copy(["j", 0], [1, 2])))
+    else:  # a tile of rows at a time, those past the last written one by one
+        inner = Branch(("<", ("+", "j", "k"), "last"), _copy([("+", "j", "k"), 0], [1, 2]), [])
+        body.append(Loop("j", "first", "last", t, [Loop("k", 0, t, 1, [inner])]))
+    kernel = Description("segments", [("-", "M", 1)], tensors, body)
+    kernel.requires.append((">=", "M", 2))
+    return kernel
+
+
+@_schedule
+def swizzle(r: random.Random) -> Description:
+    width = r.choice([2, 4, 8])
+    key: Expr = r.choice([r.randint(0, width - 1), ("&", "b0", width - 1), ("%", "b0", width), (">>", "b0", 3)])
+    mixed: Expr = ("^", "j", key) if not isinstance(key, tuple) or key[0] != ">>" else ("^", "j", ("&", key, width - 1))
+    mixed = r.choice([mixed, ("&", mixed, width - 1), ("-", ("|", mixed, width), width)])
+    body: list[Statement] = [Loop("j", 0, width, 1, _copy(["b0", mixed], [1, 1]))]
+    return Description("swizzle", ["N"], _io("N", width), body)
+
+
+@_schedule
+def bits(r: random.Random) -> Description:
+    mask = r.choice([1, 2, 3, 5, 6, 12])
+    index: Expr = r.choice([("&", "b0", mask), ("-", ("|", "b0", mask), "b0"), ("&", ("^", "b0", mask), mask)])
+    tensors = [Tensor("x", "In", [mask + 1]), Tensor("out", "Out", ["N"])]
+    body: list[Statement] = [Move("load", "x", [index], [1]), Move("store", "out", ["b0"], [1])]
+    return Description("bits", ["N"], tensors, body)
+
+
+@_schedule
+def persistent_grid(r: random.Random) -> Description:
+    t, u = r.randint(1, 3), r.randint(1, 3)
+    across, down = _cdiv("M", u), _cdiv("N", t)
+    body = _copy([("//", "t", across), ("%", "t", across)], [t, u], True, True)
+    kernel = Description("persistent_grid", ["p"], _io("N", "M"), [Loop("t", "b0", _mul(down, across), "p", body)])
+    kernel.scalars.append("p")
+    kernel.requires += [("<=", _mul("N", "M"), 1 << 20), ("<=", "p", 64)]
+    return kernel

@@ -1,7 +1,7 @@
 """What holds for every launch, as the launcher enforces it: a manifest goes in, assumptions for z3 come out.
 
 Assumed are the launch checks of the manifest, the range of every symbol (a dim is 1 to `MAX_DIM`, a scalar what its dtype
-holds), every extent of a tensor (0 to `MAX_DIM`), the grid limits, and that nothing divides by zero in an expression that the
+holds), every extent of a tensor (1 to `MAX_DIM`), the grid limits, and that nothing divides by zero in an expression that the
 launcher evaluates. Nothing is taken from the tile IR's own `requires`: what the launcher does not check is not assumed.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tilec.artifact import Manifest, ValueCheck
+from tilec.artifact import Manifest, ValueCheck, value_check
 from tilec.audit import smt
 from tilec.audit.definitions import Definitions
 from tilec.audit.smt import Term
@@ -66,7 +66,7 @@ def contract_of_function(function: Function) -> Contract:
     """The contract that the tile IR itself states, for one that has no manifest."""
     values: dict[str, list[ValueCheck]] = {}
     for fact in function.values:
-        values.setdefault(fact.tensor, []).append(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct))
+        values.setdefault(fact.tensor, []).append(value_check(fact))
     extents = [d for p in function.parameters if isinstance(p.value.type, TensorType) for d in p.value.type.dims]
     return Contract(
         symbol_ranges(function), function.grid, tuple(one.condition for one in function.requires), tuple(extents), values
@@ -166,9 +166,9 @@ class HostTerms:
         for check in self.contract.checks:
             found.append(self.predicate(check, certain=True, asserted=True))
         for extent in self.contract.extents:
-            if extent.op not in ("const", "sym"):
+            if extent.op != "const":
                 term = self.expression(extent, certain=True)
-                found += [term >= 0, term <= MAX_DIM]
+                found += [term >= 1, term <= MAX_DIM]
         for extent, limit in zip(self.contract.grid, GRID_LIMITS, strict=False):
             term = self.expression(extent, certain=True)
             found += [term >= 1, term <= limit]

@@ -120,7 +120,11 @@ def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget
         count: Term = smt.integer(1)
         for dim in next(spec.dims for spec in manifest.tensors if spec.name == check.tensor) if check.distinct else ():
             count = smt.mul(count, host.expression(dim))
-        facts.append(smt.sub(host.expression(check.high), host.expression(check.low)) >= count)
+        room = smt.sub(host.expression(check.high), host.expression(check.low))
+        facts.append(room >= count)
+        if check.ends:
+            (dim,) = next(spec.dims for spec in manifest.tensors if spec.name == check.tensor)
+            facts.append(smt.some([host.expression(dim) >= 2, room == 1]))
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
     for bound in SMALL:
@@ -155,6 +159,8 @@ def contents(manifest: Manifest, values: dict[str, int], seed: int) -> dict[str,
         low = max((check.low.evaluate(values) for check in checks), default=None)
         high = min((check.high.evaluate(values) for check in checks), default=None)
         array = _filled(spec.dtype, shape, random, (low, high), any(check.distinct for check in checks))
+        if array is not None and any(check.sorted for check in checks):
+            array = _in_order(array, (low, high) if any(check.ends for check in checks) else None)
         if array is None:
             return None
         arrays[spec.name] = array if spec.strides is None else _strided(array, spec, values)
@@ -179,6 +185,15 @@ def _filled(
     chosen = random.integers(first, last, shape, endpoint=True)
     where = random.integers(0, 3, shape)
     return np.where(where == 0, first, np.where(where == 1, last, chosen)).astype(numpy_dtype(dtype))
+
+
+def _in_order(array: Array, ends: tuple[int | None, int | None] | None) -> Array | None:
+    """The same numbers from the smallest on; with `ends` (and an end that is one past the last), from one end to the other."""
+    found = np.sort(array)
+    if ends is None or ends[0] is None or ends[1] is None or not found.size:
+        return found
+    found[0], found[-1] = ends[0], ends[1] - 1
+    return found if ends[0] == found[0] else None
 
 
 def _strided(array: Array, spec: TensorSpec, values: dict[str, int]) -> Array:

@@ -64,15 +64,37 @@ class Scene:
         for check in checks:
             low, high = self.expression(check.low), self.expression(check.high)
             found.append(smt.implies(inside, smt.every([loaded.term >= low, loaded.term < high])))
+            if check.ends:
+                found += self._ends(loaded, low, high)
         for other in self.loaded if read_only else ():
             if other.tensor == loaded.tensor:
                 same = smt.every(a == b for a, b in zip(loaded.place, other.place, strict=True))
                 found.append(smt.implies(same, loaded.term == other.term))
+                both = [inside, *self.inside(other.tensor, other.place)]
                 if any(check.distinct for check in checks):
-                    both = [inside, *self.inside(other.tensor, other.place), loaded.term == other.term]
-                    found.append(smt.implies(smt.every(both), same))
+                    found.append(smt.implies(smt.every([*both, loaded.term == other.term]), same))
+                if any(check.sorted for check in checks):
+                    found += self._in_order(loaded, other, both)
         self.loaded.append(loaded)
         return found
+
+    def _ends(self, loaded: Loaded, low: Term, high: Term) -> list[Term]:
+        """The first element is the lowest number, the last one the highest."""
+        (dim,) = self.program.function.parameter(loaded.tensor).value.tensor.dims
+        (place,) = loaded.place
+        last = smt.sub(self.expression(dim), smt.integer(1))
+        return [
+            smt.implies(smt.compare("eq", place, smt.integer(0)), loaded.term == low),
+            smt.implies(smt.compare("eq", place, last), loaded.term == smt.sub(high, smt.integer(1))),
+        ]
+
+    def _in_order(self, left: Loaded, right: Loaded, inside: list[Term]) -> list[Term]:
+        """Of two elements inside a sorted tensor, the later one is not the smaller one."""
+        (first,), (second,) = left.place, right.place
+        return [
+            smt.implies(smt.every([*inside, smt.compare("le", first, second)]), left.term <= right.term),
+            smt.implies(smt.every([*inside, smt.compare("le", second, first)]), right.term <= left.term),
+        ]
 
     def inside(self, tensor: str, place: tuple[Term, ...]) -> list[Term]:
         """Conditions that a place lies in the tensor."""

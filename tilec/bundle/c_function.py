@@ -97,7 +97,7 @@ def _value_checks(manifest: Manifest, names: dict[str, str]) -> Iterator[str]:
 
 
 def _values(check: ValueCheck) -> str:
-    return f"{check.low} <= value < {check.high}" + (", no two equal" if check.distinct else "")
+    return f"{check.low} <= value < {check.high}{check.words}"
 
 
 def _tensors(manifest: Manifest, names: dict[str, str]) -> Iterator[str]:

@@ -115,10 +115,7 @@ def _checks(manifest: Manifest) -> list[str]:
 
 
 def _values(manifest: Manifest) -> list[str]:
-    return [
-        f"{check.low} <= values of {check.tensor} < {check.high}{', all distinct' if check.distinct else ''}"
-        for check in manifest.value_checks
-    ]
+    return [f"{check.low} <= values of {check.tensor} < {check.high}{check.words}" for check in manifest.value_checks]
 
 
 def _interface(manifest: Manifest) -> list[str]:

@@ -13,6 +13,7 @@ from tilec.ir.core import Access, Precondition, Resident, Value, ValueFact
 from tilec.ir.types import TensorType
 
 MAX_GRID: Final = 3
+VALUE_WORDS: Final = ("distinct", "sorted", "ends")
 
 
 def directive(scope: Scope, node: ast.Call, word: str) -> None:
@@ -78,14 +79,13 @@ def _resident(scope: Scope, node: ast.Call) -> None:
 
 def _values(scope: Scope, node: ast.Call) -> None:
     at = scope.at(node)
-    distinct = False
+    said: dict[str, bool] = {}
     for keyword in node.keywords:
         given = expression(scope, keyword.value)
-        if keyword.arg != "distinct" or not isinstance(given, bool):
-            raise at.error(
-                "E0113", "`values` takes `distinct=True` or `distinct=False`", hint="write `values(ids, 0, V, distinct=True)`"
-            )
-        distinct = given
+        if keyword.arg not in VALUE_WORDS or not isinstance(given, bool):
+            message = "`values` takes `distinct=`, `sorted=` and `ends=`, each `True` or `False`"
+            raise at.error("E0113", message, hint="write `values(ids, 0, V, distinct=True)`")
+        said[keyword.arg] = given
     if len(node.args) != 3:
         raise at.error("E0113", "`values` takes a tensor, a low and a high bound", hint="write `values(ids, 0, V)`")
     tensor = expression(scope, node.args[0])
@@ -96,4 +96,9 @@ def _values(scope: Scope, node: ast.Call) -> None:
             hint="name a parameter such as `ids: In[i32, N]`",
         )
     low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
-    scope.function.values += (ValueFact(tensor.name, low, high, distinct, at.span),)
+    if said.get("ends") and not said.get("sorted"):
+        raise at.error("E0113", "`ends=True` says nothing without `sorted=True`", hint="pass `sorted=True` too")
+    if said.get("sorted") and tensor.tensor.rank != 1:
+        message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
+        raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
+    scope.function.values += (ValueFact(tensor.name, low, high, loc=at.span, **said),)

@@ -314,19 +314,7 @@ def _range(scope: Scope, node: ast.expr) -> list[Value]:
         if value.tile.dtype != i32:
             raise place.error("E0111", f"a loop bound is i32, found {value.tile.dtype}", hint="convert with `i32(...)`")
         values.append(value)
-    if isinstance(step, Value) and not _positive(step):
-        raise places[2].error("E0111", "the step may be zero or negative",
-                       hint="step by a constant, a dim, or `num_blocks(axis)`")  # fmt: skip
     return values
-
-
-def _positive(value: Value) -> bool:
-    owner = value.owner
-    if isinstance(owner, ops.NumBlocks | ops.DimValue):
-        return True
-    if isinstance(owner, ops.Constant):
-        return owner.value > 0
-    return isinstance(owner, ops.Binary) and owner.kind == "mul" and all(_positive(v) for v in owner.operands)
 
 
 def _with(scope: Scope, node: ast.With) -> None:

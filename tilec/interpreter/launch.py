@@ -119,6 +119,11 @@ def _check_values(function: Function, arrays: Mapping[str, Array], env: Mapping[
             raise InterpreterError(message, kernel=function.name, loc=fact.loc)
         if fact.distinct and np.unique(found).size != found.size:
             raise InterpreterError(f"`{fact.tensor}` holds a value twice", kernel=function.name, loc=fact.loc)
+        if fact.sorted and np.any(found[1:] < found[:-1]):
+            raise InterpreterError(f"`{fact.tensor}` is not sorted", kernel=function.name, loc=fact.loc)
+        if fact.ends and (found[0] != low or found[-1] != high - 1):
+            message = f"`{fact.tensor}` goes from {found[0]} to {found[-1]}, and not from {low} to {high - 1}"
+            raise InterpreterError(message, kernel=function.name, loc=fact.loc)
 
 
 def _evaluate(function: Function, expr: Expr, env: Mapping[str, int]) -> int:

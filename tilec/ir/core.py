@@ -215,13 +215,21 @@ class Precondition:
 @dataclass(frozen=True, slots=True)
 class ValueFact:
     """`values(tensor, low, high)`: every integer stored in `tensor` lies in `low <= v < high`; `distinct` says no two
-    elements are equal. Checked at the API boundary, trusted in the kernel."""
+    elements are equal, `sorted` that none is smaller than the one before it, `ends` that the first is `low` and the last
+    `high - 1`. Checked at the API boundary, trusted in the kernel."""
 
     tensor: str
     low: Expr
     high: Expr
     distinct: bool = False
     loc: Span | None = None
+    sorted: bool = False
+    ends: bool = False
+
+    @property
+    def words(self) -> str:
+        """The keywords of the declaration, as they are written behind the bounds."""
+        return "".join(f", {name}=True" for name in ("distinct", "sorted", "ends") if getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,8 @@ class _Reader(TypeReader):
         low = self.expr()
         self.expect("..")
         high = self.expr()
-        return ValueFact(tensor, low, high, self.skip("distinct"))
+        distinct, in_order, ends = (self.skip(word) for word in ("distinct", "sorted", "ends"))
+        return ValueFact(tensor, low, high, distinct, sorted=in_order, ends=ends)
 
     def block(self) -> list[Op]:
         """Operations up to a closing brace."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from tilec.ir.bit_ranges import BITWISE, bit_ends, known_bits
 from tilec.ir.types import DType
 
 
@@ -66,17 +67,25 @@ def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
             return between(min(a.low, b.low), min(a.high, b.high), *_common(a, b))
         case "max":
             return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
-        case "and" if a.low >= 0 or b.low >= 0:
-            return between(0, min(fact.high for fact in (a, b) if fact.low >= 0))
-        case "or" | "xor" if a.low >= 0 and b.low >= 0:
-            least = max(a.low, b.low) if kind == "or" else 0
-            return between(least, (1 << max(a.high, b.high).bit_length()) - 1)
+        case "and" | "or" | "xor":
+            return bitwise(kind, a, b)
         case "shl" if b.low >= 0 and b.high < 63:
             return between(min(a.low << b.low, a.low << b.high), max(a.high << b.low, a.high << b.high))
         case "shr" if b.low >= 0 and b.high < 63:
             return between(min(a.low >> b.low, a.low >> b.high), max(a.high >> b.low, a.high >> b.high))
+        case "shr":  # an amount outside the width shifts everything out: zero, or copies of the sign
+            return between(min(a.low, 0), max(a.high, -1))
         case _:
             return None
+
+
+def bitwise(kind: str, a: Range, b: Range) -> Range:
+    """Range of `a kind b` for the bits of two's complement: `and`, `or`, `xor`."""
+    if a.constant is not None and b.constant is not None:
+        return exactly(BITWISE[kind](a.constant, b.constant))
+    ends = bit_ends(kind, (a.low, a.high), (b.low, b.high))
+    count, rest = known_bits(kind, (a.modulus, a.rest), (b.modulus, b.rest))
+    return between(*ends, 1 << count, rest)
 
 
 def unary(kind: str, a: Range, dtype: DType) -> Range | None:

@@ -100,8 +100,12 @@ def resident(*tensors: Tensor) -> None:
     not_compiled()
 
 
-def values(tensor: Tensor, low: Scalar, high: Scalar, /, *, distinct: bool = False) -> None:
-    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. Checked at launch."""
+def values(
+    tensor: Tensor, low: Scalar, high: Scalar, /, *, distinct: bool = False, sorted: bool = False, ends: bool = False
+) -> None:
+    """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. With `sorted`, of a tensor
+    of one axis, none is smaller than the one before it; with `ends` too, the first is `low` and the last `high - 1`, so that
+    `values(cu, 0, T + 1, sorted=True, ends=True)` says that rows `cu[i]` to `cu[i + 1]` are all `T` rows. Checked at launch."""
     not_compiled()
 
 

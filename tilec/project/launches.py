@@ -154,7 +154,7 @@ def _is_allowed(contract: Contract, env: dict[str, int]) -> bool:
     for check in contract.value_checks:
         room = check.high.evaluate(env) - check.low.evaluate(env)
         size = next(span_of(spec, env) for spec in contract.tensors if spec.name == check.tensor)
-        if room < (size if check.distinct else 1):
+        if room < (size if check.distinct else 1) or (check.ends and size == 1 and room != 1):
             return False
     extents = [dim.evaluate(env) for spec in contract.tensors for dim in spec.dims]
     return all(1 <= extent <= MAX_DIM for extent in (*extents, *(axis.evaluate(env) for axis in contract.grid)))
@@ -198,9 +198,7 @@ def random_tensors(contract: Contract, values: Mapping[str, float], seed: int) -
     checks = {check.tensor: check for check in contract.value_checks}
     found: dict[str, NDArray[Any]] = {}
     for spec in contract.tensors:
-        check = checks.get(spec.name)
-        bounds = (check.low.evaluate(env), check.high.evaluate(env), check.distinct) if check else (0, 100, False)
-        found[spec.name] = random_values(random, spec, span_of(spec, env), bounds)
+        found[spec.name] = random_values(random, spec, span_of(spec, env), Stored.of(checks.get(spec.name), env))
     return found
 
 
@@ -215,10 +213,31 @@ def span_of(spec: TensorSpec, env: dict[str, int]) -> int:
     return 1 + sum((dim - 1) * stride.evaluate(env) for dim, stride in zip(dims, spec.strides, strict=True))
 
 
-def random_values(
-    random: np.random.Generator, spec: TensorSpec, count: int, bounds: tuple[int, int, bool]
-) -> NDArray[Any]:  # fmt: skip
-    """Storage of so many elements for a tensor; integers from `bounds`, all distinct where the third says so."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a tensor of integers is to hold: the fields of its value check at one launch; small numbers where it has none."""
+
+    low: int = 0
+    high: int = 100
+    distinct: bool = False
+    sorted: bool = False
+    ends: bool = False
+
+    @classmethod
+    def of(cls, check: ValueCheck | None, env: Mapping[str, int]) -> Stored:
+        """For a check at the values of a launch."""
+        if check is None:
+            return cls()
+        return cls(check.low.evaluate(env), check.high.evaluate(env), check.distinct, check.sorted, check.ends)
+
+    @property
+    def whole(self) -> bool:
+        """Whether part of such values, repeated, would be none such."""
+        return self.distinct or self.sorted
+
+
+def random_values(random: np.random.Generator, spec: TensorSpec, count: int, stored: Stored) -> NDArray[Any]:
+    """Storage of so many elements for a tensor; integers as `stored` says."""
     if spec.dtype in ("f32", "f16"):
         return random.normal(size=count).astype(np.float32 if spec.dtype == "f32" else np.float16)
     if spec.dtype == "bf16":
@@ -228,7 +247,17 @@ def random_values(
     dtype = np.uint8 if spec.dtype in ("bool", "i1") else np.dtype(spec.dtype.replace("i", "int").replace("uint", "uint"))
     if spec.dtype.startswith("u"):
         dtype = np.dtype("uint" + spec.dtype[1:])
-    low, high, distinct = (0, 2, False) if spec.dtype in ("bool", "i1") else bounds
-    if distinct:
-        return random.permutation(np.arange(low, high))[:count].astype(dtype)
-    return random.integers(low, min(high, low + 127), count).astype(dtype)
+    return _integers(random, Stored(0, 2) if spec.dtype in ("bool", "i1") else stored, count).astype(dtype)
+
+
+def _integers(random: np.random.Generator, stored: Stored, count: int) -> NDArray[Any]:
+    low, high = stored.low, stored.high
+    if stored.ends:
+        inner = Stored(low + stored.distinct, high - stored.distinct, stored.distinct, sorted=True)
+        middle = _integers(random, inner, count - 2) if count > 2 else np.empty(0, np.int64)
+        return np.concatenate(([low], middle, [high - 1]))[:count]
+    if stored.distinct:
+        found = random.permutation(np.arange(low, high))[:count]
+    else:
+        found = random.integers(low, high if stored.sorted else min(high, low + 127), count)
+    return np.sort(found) if stored.sorted else found

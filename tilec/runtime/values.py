@@ -1,6 +1,6 @@
 """Value obligations: what the caller knows of the integers stored in a tensor goes in, an E0913 or silence comes out.
 
-A kernel that indexes with loaded integers is proven under `values(tensor, low, high, distinct)`. The launcher cannot see
+A kernel that indexes with loaded integers is proven under `values(tensor, low, high, ...)`. The launcher cannot see
 device memory for free, so the caller says how it knows: the values on the host, bounds that the host knows, a callback that
 checks, or `TRUSTED`. With `check_values` the launcher copies the tensor back and looks.
 """
@@ -36,15 +36,19 @@ TRUSTED = Trust.TRUSTED
 
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
-    """Bounds known on the host: every stored value v has `low <= v < high`; no two are equal if `distinct`."""
+    """Bounds known on the host: every stored value v has `low <= v < high`; no two are equal if `distinct`, none is smaller
+    than the one before it if `sorted`, the first is `low` and the last `high - 1` if `ends`."""
 
     low: int
     high: int
     distinct: bool = False
+    sorted: bool = False
+    ends: bool = False
 
 
-Evidence = ValueBounds | Trust | Callable[[int, int, bool], bool] | NDArray[Any] | list[int]
-"""A callback gets (low, high, distinct) and returns whether every value complies."""
+Evidence = ValueBounds | Trust | Callable[..., bool] | NDArray[Any] | list[int]
+"""A callback gets (low, high, distinct), and `sorted=True` and `ends=True` where the kernel declares these; it returns whether
+every value complies."""
 
 
 def check_evidence(
@@ -58,7 +62,7 @@ def check_evidence(
 ) -> None:
     """Raise E0913 unless the evidence shows that the values comply; `read_back` copies a tensor to the host."""
     low, high = evaluate(check.low, env, kernel, "value bound"), evaluate(check.high, env, kernel, "value bound")
-    required = f"{low} <= value < {high}" + (", no two equal" if check.distinct else "")
+    required = f"{low} <= value < {high}{check.words}"
     if check.low.constant is None or check.high.constant is None:
         required += f" (`{check.low} <= value < {check.high}`)"
 
@@ -73,29 +77,43 @@ def check_evidence(
     if isinstance(evidence, Trust):
         return
     if isinstance(evidence, ValueBounds):
-        try:
-            evidence = ValueBounds(exact_integer(evidence.low), exact_integer(evidence.high), evidence.distinct)
-        except TypeError as error:
-            raise refuse("the stated bounds are not integers", str(error)) from None
-        if evidence.low < low or evidence.high > high:
-            raise refuse("the stated bounds are too wide", f"{evidence.low} <= value < {evidence.high}")
-        if check.distinct and not evidence.distinct:
-            raise refuse("the stated bounds do not say that the values are distinct", "`distinct=False`")
+        _check_bounds(check, evidence, (low, high), refuse)
         return
     if callable(evidence):
-        if not evidence(low, high, check.distinct):
+        said = {name: True for name in ("sorted", "ends") if getattr(check, name)}
+        if not evidence(low, high, check.distinct, **said):
             raise refuse("the caller's check refused the values", "a callback that returned false")
         return
     try:
         values = np.asarray(evidence)
     except (ValueError, TypeError, OverflowError) as error:
         raise refuse("the host values are no array", str(error)) from None
-    _check_array(values, low, high, check.distinct, view.shape, refuse)
+    _check_array(check, values, (low, high), view.shape, refuse)
+
+
+def _check_bounds(
+    check: ValueCheck, stated: ValueBounds, ends: tuple[int, int], refuse: Callable[[str, str], LaunchError]
+) -> None:
+    try:
+        low, high = exact_integer(stated.low), exact_integer(stated.high)
+    except TypeError as error:
+        raise refuse("the stated bounds are not integers", str(error)) from None
+    if low < ends[0] or high > ends[1] or (check.ends and (low, high) != ends):
+        raise refuse("the stated bounds are not those" if check.ends else "the stated bounds are too wide",
+                     f"{low} <= value < {high}")  # fmt: skip
+    for name, what in (("distinct", "are distinct"), ("sorted", "are sorted"), ("ends", "reach both ends")):
+        if getattr(check, name) and not getattr(stated, name):
+            raise refuse(f"the stated bounds do not say that the values {what}", f"`{name}=False`")
 
 
 def _check_array(
-    values: NDArray[Any], low: int, high: int, distinct: bool, shape: tuple[int, ...], refuse: Callable[[str, str], LaunchError]
+    check: ValueCheck,
+    values: NDArray[Any],
+    ends: tuple[int, int],
+    shape: tuple[int, ...],
+    refuse: Callable[[str, str], LaunchError],
 ) -> None:
+    low, high = ends
     if values.shape != shape:
         raise refuse("the host values are not those of this tensor", f"shape {values.shape} for a tensor of shape {shape}")
     if values.dtype.kind not in "iub":
@@ -105,7 +123,15 @@ def _check_array(
     if wrong.size:
         where = tuple(int(part) for part in np.unravel_index(int(wrong[0]), shape))
         raise refuse("a stored value is out of range", f"value {int(flat[wrong[0]])} at index {list(where)}")
-    if distinct:
+    if check.sorted:
+        falls = np.flatnonzero(flat[1:] < flat[:-1])
+        if falls.size:
+            first = int(falls[0])
+            before, after = int(flat[first]), int(flat[first + 1])
+            raise refuse("the stored values are not sorted", f"value {before} at index {first}, then {after}")
+    if check.ends and (flat[0] != low or flat[-1] != high - 1):
+        raise refuse("the stored values do not reach both ends", f"{int(flat[0])} first and {int(flat[-1])} last")
+    if check.distinct:
         order = np.argsort(flat, kind="stable")
         equal = np.flatnonzero(flat[order][1:] == flat[order][:-1])
         if equal.size:

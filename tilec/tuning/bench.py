@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilec.artifact import TensorSpec
 from tilec.ir.types import DTYPES
-from tilec.project.launches import Contract, LaunchValuesError, random_tensors, random_values, small_launches
+from tilec.project.launches import Contract, LaunchValuesError, Stored, random_tensors, random_values, small_launches
 from tilec.project.trial import NoReference, Written, compared, reference_inputs, reference_results
 from tilec.runtime import TRUSTED, Device, DeviceArray, Kernel, LaunchError, Plan, load
 from tilec.runtime.driver import L2_BYTES
@@ -162,15 +162,15 @@ class Bench:
             array.fill(POISON)
             return
         check = next((one for one in contract.value_checks if one.tensor == spec.name), None)
-        bounds = (check.low.evaluate(values), check.high.evaluate(values), check.distinct) if check else (0, 100, False)
+        stored = Stored.of(check, values)
         item = DTYPES[spec.dtype].bytes
         count = array.nbytes // item
-        size = count if bounds[2] else min(count, BLOCK)
-        key = (spec.dtype, bounds, size)
+        size = count if stored.whole else min(count, BLOCK)
+        key = (spec.dtype, stored, size)
         if key not in self._blocks:
-            self._blocks[key] = np.ascontiguousarray(random_values(np.random.default_rng(0), spec, size, bounds))
+            self._blocks[key] = np.ascontiguousarray(random_values(np.random.default_rng(0), spec, size, stored))
         block = self._blocks[key]
-        begin = 0 if bounds[2] else shift * 1_000_003 % size
+        begin = 0 if stored.whole else shift * 1_000_003 % size
         done = 0
         while done < count:
             part = min(size - begin, count - done)

@@ -7,8 +7,8 @@ import tilec
 from tilec import Const, Dim, In, Out, bid, f32, grid, load, store
 
 
-class H(Dim):
-    """elements of a row"""
+class N(Dim):
+    """elements"""
 
 
 class T(Dim):
@@ -16,8 +16,8 @@ class T(Dim):
 
 
 @tilec.kernel
-def wrap(x: In[f32, T * H], out: Out[f32, T, 64], *, H: Const):
+def wrap(x: In[f32, N], out: Out[f32, T, 64], *, H: Const):
     grid(T)
     row = bid(0)
-    v = load(x, offset=row * H, shape=64)  #~ E0304
+    v = load(x, offset=row * H, shape=64, pad=0)  #~ E0304
     store(out, (row, 0), v.reshape((1, 64)))

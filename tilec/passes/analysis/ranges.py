@@ -31,8 +31,9 @@ def expr_range(expr: Expr, symbols: Mapping[str, Range]) -> Range:
     if expr.op == "sym":
         return symbols[expr.name]
     left, right = (expr_range(arg, symbols) for arg in expr.args)
-    kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod"}.get(expr.op, expr.op)
-    return arithmetic(kind, left, right) or Range(0, 1)
+    kind = {"+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "min": "min", "max": "max"}.get(expr.op)
+    found = arithmetic(kind, left, right) if kind is not None else None
+    return found or Range(0, 1)  # comparisons, and `and`, `or` of truth values
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class RangeAnalysis(Analysis[Range]):
 
     def _landmarks(self) -> tuple[int, ...]:
         if not self.marks:
-            found = {0}
+            found = {0, MAX_DIM}  # `minimum(c + 1, N)` stops at the largest extent
             for op in self.function.body.walk():
                 if isinstance(op, Constant) and isinstance(op.value, int):
                     found |= {op.value - 1, op.value, op.value + 1}

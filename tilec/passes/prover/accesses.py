@@ -157,8 +157,9 @@ def _rebase(index: IndexTerms, instance: Instance, coordinates: Coordinates) -> 
     if not coordinates.mapping:
         return instance
     moved = _substituted(index, instance, coordinates.mapping)
+    runs = tuple(map(coordinates.runs, moved.runs))
     digits = {axis: tuple(map(terms.of, atoms)) for axis, atoms in coordinates.digits.items()}
-    return Instance(moved.axes, moved.runs, moved.given, moved.blocks, digits, moved.loops, moved.positions)
+    return Instance(moved.axes, runs, moved.given, moved.blocks, digits, moved.loops, moved.positions)
 
 
 def _substituted(index: IndexTerms, instance: Instance, mapping: Mapping[Atom, Poly]) -> Instance:

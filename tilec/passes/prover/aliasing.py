@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilec.artifact import LaunchCheck, ValueCheck
+from tilec.artifact import LaunchCheck, ValueCheck, value_check
 from tilec.ir.core import Access, Function, Parameter
 from tilec.ir.expr import Expr, binary, const, sym
 from tilec.ir.types import MAX_DIM
@@ -66,4 +66,4 @@ def _stride_checks(parameter: Parameter) -> Iterator[LaunchCheck]:
 
 def value_checks(function: Function) -> tuple[ValueCheck, ...]:
     """What tensors are declared to hold."""
-    return tuple(ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct) for fact in function.values)
+    return tuple(map(value_check, function.values))

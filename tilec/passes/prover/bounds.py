@@ -68,7 +68,7 @@ def _complaint(findings: Findings, site: AccessSite, place: int, past_the_end: b
         site.location,
         "index outside the tensor" if indexed else f"{axis.extent} element{'s' if axis.extent > 1 else ''} on axis {place}",
         tuple(because),
-        _hint(site, place, clip, axis),
+        _hint(findings, site, place, clip),
         (site.instance,),
         site.name,
         tuple(element),
@@ -81,11 +81,19 @@ def _dim_text(site: AccessSite, place: int) -> str:
     return str(site.parameter.value.tensor.dims[place])
 
 
-def _hint(site: AccessSite, place: int, clip: str, axis: Axis) -> str:
-    dim = site.parameter.value.tensor.dims[place]
-    loaded = _loaded(axis)
-    if loaded:
-        return f"declare what `{loaded[0].label}` holds with `values({loaded[0].label}, 0, {dim})`"
+def _hint(findings: Findings, site: AccessSite, place: int, clip: str) -> str:
+    axis, dim = site.instance.axes[place], site.parameter.value.tensor.dims[place]
+    inside = terms.closure([Formula("eq", axis.start)])
+    loaded = [atom.label for atom in _loaded(axis)]
+    declared = {fact.tensor for fact in findings.index.function.values}
+    if axis.start.atom is not None and loaded and axis.extent == 1 and not declared.intersection(loaded):
+        return f"declare what `{loaded[0]}` holds with `values({loaded[0]}, 0, {dim})`"
+    if loaded and not declared.intersection(loaded):
+        return f"pass `{clip}`, or declare with `values({loaded[0]}, ...)` a range that keeps the index inside axis {place}"
+    if loaded or any(atom.kind is terms.Kind.OPAQUE and atom.varies for atom in inside):
+        last = f"{dim} - 1" if axis.extent == 1 else f"{dim} - {axis.extent}"
+        where = "offset" if axis.extent > 1 else "index"
+        return f"pass `{clip}`, or clamp the {where}: `minimum(maximum(i, 0), {last})`"
     if axis.extent > 1 and dim.constant is None:
         return f"pass `{clip}`, or state `requires({dim} % {axis.extent} == 0)`"
     return f"pass `{clip}`, or make the range of the index fit axis {place}"

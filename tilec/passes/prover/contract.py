@@ -17,6 +17,7 @@ from tilec.ir.expr import Expr, binary, const
 from tilec.ir.types import MAX_DIM
 from tilec.passes.analysis.ranges import GRID_LIMITS
 from tilec.passes.prover import terms
+from tilec.passes.prover.declared_facts import declaration
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver
 from tilec.passes.prover.nonlinear import Undecided
@@ -88,19 +89,23 @@ def _shape(index: IndexTerms, parameter: Parameter) -> Iterator[Clause]:
 
 
 def _stored(index: IndexTerms, fact: ValueFact) -> Iterator[Clause]:
-    """Every tensor has an element, and some number must be allowed for it; distinct ones need as many as there are elements."""
+    """Every tensor has an element, and some number must be allowed for it; distinct ones need as many as there are elements,
+    and two ends that are different numbers need two elements."""
     parameter = index.function.parameter(fact.tensor)
     tensor = parameter.value.tensor
     low, high = index.expression(fact.low), index.expression(fact.high)
     bounds = tensor.dtype.integer_range()
     element = index.atoms.make(("stored", fact.tensor), Kind.OPAQUE, fact.tensor, bounds, varies=False)
     value = terms.of(element)
-    text = f"`values({fact.tensor}, {fact.low}, {fact.high}{', distinct=True' if fact.distinct else ''})`"
+    text = f"`{declaration(fact)}`"
     yield Clause(text, fact.loc, terms.conjunction((terms.ge(value, low), terms.lt(value, high))))
+    count = terms.ONE
+    for dim in tensor.dims:
+        count = count * index.expression(dim)
+    if fact.ends:
+        enough = terms.disjunction((terms.ge(count, 2), terms.eq(high - low, 1)))
+        yield Clause(f"{text}: two elements for two ends", fact.loc, enough)
     if fact.distinct:
-        count = terms.ONE
-        for dim in tensor.dims:
-            count = count * index.expression(dim)
         room = terms.conjunction((terms.ge(high - low, count), terms.ge(terms.const(bounds[1] - bounds[0] + 1), count)))
         yield Clause(f"{text}: as many numbers as elements", fact.loc, room)
 

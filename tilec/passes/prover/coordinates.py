@@ -25,11 +25,25 @@ from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 class Coordinates:
     """Substitution for the atoms of one access; `digits` are the coordinates that replace the block id of a grid axis, `loops`
     the grid axis of each persistent loop. Different blocks have different digits; with a persistent loop, so have different
-    iterations of one block."""
+    iterations of one block. `implied` holds for all values of the digits: `q * P + r < A * P` says no more than their extents
+    do, and is a product."""
 
     mapping: dict[Atom, Poly] = field(default_factory=dict[Atom, Poly])
     digits: dict[int, tuple[Atom, ...]] = field(default_factory=dict[int, "tuple[Atom, ...]"])
     loops: dict[For, int] = field(default_factory=dict[For, int])
+    implied: set[Formula] = field(default_factory=set[Formula])
+
+    def imply(self, formula: Formula) -> None:
+        """Note what all values of the digits satisfy; what is constant says nothing of them."""
+        if formula not in (terms.TRUE, terms.FALSE):
+            self.implied.add(formula)
+
+    def runs(self, formula: Formula) -> Formula:
+        """A condition under which something is executed, without what the extents of the digits say. That there are digits at
+        all stays a condition, for where an access does not depend on them."""
+        if formula not in self.implied:
+            return formula
+        return terms.conjunction(terms.ge(atom.args[0], 1) for digits in self.digits.values() for atom in digits)
 
 
 def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
@@ -51,6 +65,7 @@ def persistent(index: IndexTerms, frames: tuple[Frame, ...]) -> Coordinates:
         found.mapping[block] = terms.of(t) - index.grid[axis] * round
         found.digits[axis] = (t,)
         found.loops[loop] = axis
+        found.imply(terms.definition(t))
     return found
 
 
@@ -90,6 +105,8 @@ def _refine(index: IndexTerms, found: Coordinates, digit: Atom, value: Poly, par
     step = {digit: value}
     found.mapping = {atom: index.atoms.substitute(poly, step) for atom, poly in found.mapping.items()}
     found.mapping[digit] = value
+    found.implied = {index.atoms.substitute_in(formula, step) for formula in found.implied}
+    found.imply(index.atoms.substitute_in(terms.definition(digit), step))
     if digit.kind is Kind.BLOCK:
         found.digits[digit.level] = parts
         return

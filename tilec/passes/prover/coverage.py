@@ -1,32 +1,31 @@
 """The blocks together write every element of each `Out` tensor.
 
-Only writes that certainly happen count: one whose index or condition depends on memory contents is left out, unless the
-bijection argument applies. That argument handles schedules no linear set describes (`pid // (GROUP * n)`, `perm[b]` with
-distinct values): a map from `E` block ids to a box of `E` cells that never leaves the box and never hits a cell twice hits
-every cell. Both halves are obligations like any other, so the cells can stand in for the block ids.
+Only writes that certainly happen count: one whose index or condition depends on memory contents is left out, unless one of
+two arguments applies: that of `bijections` for schedules that no linear set describes, that of `segments` for the rows between
+two offsets of a sorted tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import product
-from math import gcd
+from math import prod
 
 from tilec.diagnostics import Fix, Label, Span
 from tilec.ir.core import Access, Op, Parameter, Value
-from tilec.ir.ops import For, ReadOp
+from tilec.ir.ops import Binary, For, ReadOp
 from tilec.passes.prover import terms
-from tilec.passes.prover.accesses import AccessSite, Axis, Instance
+from tilec.passes.prover.accesses import AccessSite, Instance
+from tilec.passes.prover.bijections import shuffled, straightened
 from tilec.passes.prover.branches import either_arm
 from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.covering import Cover, Uncertain, loaded_or_opaque, uncovered, usable
+from tilec.passes.prover.declared_facts import dims_of
 from tilec.passes.prover.findings import Complaint, Findings
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Refusal, strongest
 from tilec.passes.prover.nonlinear import Undecided
-from tilec.passes.prover.races import told_apart
+from tilec.passes.prover.segments import segments
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
 
 
@@ -57,13 +56,17 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     how: list[Discharge] = []
     left_out = False
     unsure: list[Cover] = []
+    waiting: list[Cover] = []
+    mixes = any(isinstance(op, Binary) and op.kind == "xor" for op in findings.index.deciding)
     for site in writes:
-        instance = site.instance
+        instance, proofs = shuffled(findings, site) if mixes else (site.instance, [])
+        how += proofs
         cover = cover_of(findings, instance, elements)
         if not usable(cover, set()) or loaded_or_opaque(cover, set()):
             straight = straightened(findings, site)
             if straight is None:
                 left_out = True
+                waiting.append(cover)
                 if usable(cover, set()):
                     unsure.append(cover)
                 continue
@@ -76,6 +79,9 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
         covers.append(cover)
     subject = f"`{parameter.name}`"
     place = writes[0].op if writes else None
+    if waiting and (segmented := _by_segment(findings, universe, elements, covers, waiting)) is not None:
+        findings.met("coverage", subject, place, strongest([segmented, *how]), parameter.loc)
+        return
     try:
         found = climb(findings, universe, covers, (), _uncertain(findings, unsure))
     except Undecided:
@@ -94,6 +100,20 @@ def _prove_tensor(findings: Findings, parameter: Parameter, writes: list[AccessS
     if example is not None and any(_is_host_unknown(findings, atom) for atom in example):
         example = None  # a quotient on the host by what may be no divisor: its value in the example need not be its own
     _complain(findings, parameter, writes, elements, example)
+
+
+def _by_segment(
+    findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover], waiting: list[Cover]
+) -> Discharge | None:
+    """A proof that every element is covered by the block that its segment of a sorted tensor names."""
+    for segment in segments(findings, universe, elements, waiting):
+        known = set(terms.closure(segment.holds))
+        named = [cover for cover in waiting if usable(cover, known) and not loaded_or_opaque(cover, known)]
+        with suppress(Undecided):
+            found = climb(findings, [*universe, *segment.holds], [*covers, *named]) if named else None
+            if isinstance(found, Discharge):
+                return strongest((segment.how, found))
+    return None
 
 
 def _is_host_unknown(findings: Findings, atom: Atom) -> bool:
@@ -118,6 +138,10 @@ def climb(
     facts = ladder.preconditions(everything)
     whole = [*universe, *grid, *(formula for _, formula in facts)]
     found = uncovered(solver, whole, covers, points_of, _is_size, uncertain)
+    if found is not None and (extents := ladder.extents(everything)):
+        with suppress(Undecided):
+            facts = extents
+            found = uncovered(solver, [*whole, *(formula for _, formula in facts)], covers, points_of, _is_size, uncertain)
     if found is None:
         return Discharge("launch", tuple(dict.fromkeys(text for text, _ in facts)), tuple(solver.texts[-1:]))
     return found
@@ -203,19 +227,34 @@ def _never_written(findings: Findings, writes: list[AccessSite], elements: list[
     fixed = [terms.eq(terms.of(atom), value) for atom, value in example.items() if not (atom.varies or atom.derived)]
     for site in writes:
         cover = cover_of(findings, site.instance, elements)
+        if _may_not_be_free(findings, cover, example):
+            return False
         result = findings.ladder.discharge([*fixed, *cover])
         if isinstance(result, Refusal) and (not loaded_or_opaque(cover, set()) or _computed(findings, cover)):
             return False
     return True
 
 
+def _may_not_be_free(findings: Findings, cover: Cover, example: Assignment) -> bool:
+    """Whether a cover reads numbers that are declared to be all of a range, so that some of them reach an element: those of a
+    permutation, or of segments without a gap."""
+    index, value = findings.index, evaluator(example)
+    read = {atom.label for atom in terms.closure(cover) if atom.kind is Kind.LOADED}
+    for fact in index.function.values:
+        room = terms.evaluate(index.expression(fact.high) - index.expression(fact.low), value)
+        count = prod(terms.evaluate(dim, value) for dim in dims_of(index, fact.tensor))
+        if fact.tensor in read and (fact.ends or (fact.distinct and room == count)):
+            return True
+    return False
+
+
 def _computed(findings: Findings, cover: Cover) -> bool:
     """Whether a cover has unknowns that no memory decides: they have one value each, which we do not know."""
     sources = (findings.index.sources.get(a) for a in terms.closure(cover) if a.kind is Kind.OPAQUE and a.varies)
-    return any(value is not None and not _from_memory(value) for value in sources)
+    return any(value is not None and not _from_memory(findings, value) for value in sources)
 
 
-def _from_memory(value: Value) -> bool:
+def _from_memory(findings: Findings, value: Value) -> bool:
     """Whether a load may decide the value; what loops carry is taken to be so."""
     pending, seen = [value], set[Value]()
     while pending:
@@ -224,9 +263,15 @@ def _from_memory(value: Value) -> bool:
         if value in seen or owner is None:
             continue
         seen.add(value)
-        if not isinstance(owner, Op) or owner.regions or isinstance(owner, ReadOp):
+        if isinstance(owner, Op):
+            if owner.regions or isinstance(owner, ReadOp):
+                return True
+            pending += owner.operands
+        elif value is owner.arguments[0]:  # counted from the lower bound by the step
+            loop = findings.index.structure.loops[owner]
+            pending += (loop.lower, loop.step)
+        else:
             return True
-        pending += owner.operands
     return False
 
 
@@ -240,10 +285,10 @@ def _complain(
     hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
     fixes = tuple(_bounded(parameter, writes, where)) if where is not None else ()
     complaint = Complaint("E0403", message, where, "not all elements are written", because, hint, fixes=fixes)
+    example = findings.ladder.admitted(example) if example is not None else None
     if example is None:
         findings.report(complaint, None)
         return
-    example = findings.ladder.completed(example)
     element = tuple(terms.evaluate(e, evaluator(example)) for e in elements)
     shown = counterexample(findings.index, example, (), name, element, "is written by no block")
     findings.report(complaint, shown)
@@ -255,128 +300,3 @@ def _bounded(parameter: Parameter, writes: list[AccessSite], where: Span) -> Ite
         if axis.start == terms.ZERO and dim.constant is None:
             text = f"requires({dim} <= {axis.extent})"
             yield Fix(f"state `{text}`", "statement", text, where, certain=True)
-
-
-# The bijection argument
-
-
-def straightened(findings: Findings, site: AccessSite) -> tuple[Instance, list[Discharge]] | None:
-    """The instance with cells of a box in place of the block ids it scrambles, if it does so one-to-one."""
-    hard = _scrambled(site.instance)
-    if not hard:
-        return None
-    return _straightened(findings, site, hard) or _straightened(findings, site, _with_partners(site.instance, hard))
-
-
-def _with_partners(instance: Instance, hard: list[Atom]) -> list[Atom]:
-    """Block ids that are added to scrambled ones too, such as `m` in `h * M + m`: only together they fill an axis."""
-    found = set(hard)
-    for axis in instance.axes:
-        mine = set(_base([Formula("eq", axis.start)]))
-        if mine & found:
-            found |= {atom for atom in mine if atom.kind in (Kind.BLOCK, Kind.COORDINATE)}
-    return sorted(found, key=lambda atom: atom.uid)
-
-
-def _straightened(findings: Findings, site: AccessSite, hard: list[Atom]) -> tuple[Instance, list[Discharge]] | None:
-    instance = site.instance
-    if any(atom in hard for formula in instance.runs for atom in terms.closure([formula])):
-        return None
-    extents = terms.ONE
-    for atom in hard:
-        extents = extents * atom.args[0]
-    parts = [_split_part(axis, hard) for axis in instance.axes]
-    for counts in product(*(_cells(findings, axis, part) for axis, part in zip(instance.axes, parts, strict=True))):
-        total = terms.ONE
-        for count in counts:
-            total = total * count
-        if total != extents:
-            continue
-        proofs = _one_to_one(findings, instance, hard, [part[0] for part in parts], list(counts))
-        if proofs is None:
-            continue
-        axes: list[Axis] = []
-        for k, (axis, (cell, scale, rest)) in enumerate(zip(instance.axes, parts, strict=True)):
-            if cell is None:
-                axes.append(axis)
-                continue
-            high = max(0, terms.interval(counts[k])[1] - 1)
-            atom = findings.index.atoms.make((site.op, "cell", k), Kind.COORDINATE, f"u{k}", (0, high), args=(counts[k],))
-            axes.append(replace(axis, start=terms.of(atom) * scale + rest))
-        return replace(instance, axes=tuple(axes)), proofs
-    return None
-
-
-def _scrambled(instance: Instance) -> list[Atom]:
-    """Block ids and coordinates that occur in products, in quotients by a symbol, or in the index of a loaded value."""
-    starts = [Formula("eq", axis.start) for axis in instance.axes]
-    hard: set[Atom] = set()
-    for atom in terms.closure(starts):
-        inner = [Formula("eq", arg) for arg in atom.args] if atom.kind in (Kind.QUOTIENT, Kind.LOADED) else []
-        if atom.kind is Kind.OPAQUE and atom.varies:
-            return []
-        symbolic = atom.kind is Kind.QUOTIENT and atom.args[1].constant is None
-        if atom.kind is Kind.LOADED or symbolic:
-            hard.update(_base(inner))
-        polys = list(terms.definition(atom).polys()) if atom.kind in (Kind.QUOTIENT, Kind.CHOICE) else []
-        for poly in polys:
-            hard.update(_base([Formula("eq", terms.of(a)) for m in poly.terms if len(m) > 1 for a in m]))
-    for formula in starts:
-        hard.update(_base([Formula("eq", terms.of(a)) for m in formula.poly.terms if len(m) > 1 for a in m]))
-    if any(atom.kind not in (Kind.BLOCK, Kind.COORDINATE) for atom in hard):
-        return []
-    return sorted(hard, key=lambda atom: atom.uid)
-
-
-def _base(formulas: list[Formula]) -> Iterator[Atom]:
-    for atom in terms.closure(formulas):
-        if atom.varies and not atom.derived and atom.kind is not Kind.LOADED:
-            yield atom
-
-
-def _split_part(axis: Axis, hard: list[Atom]) -> tuple[Poly | None, int, Poly]:
-    """(cell, scale, rest) with `start == cell * scale + rest`, the cell holding all that depends on `hard`."""
-    inside = {m: c for m, c in axis.start.terms.items() if any(a in hard for a in _base([Formula("eq", Poly({m: 1}))]))}
-    rest = Poly({m: c for m, c in axis.start.terms.items() if m not in inside})
-    if not inside:
-        return None, 1, rest
-    scale = gcd(*inside.values())
-    return Poly({m: c // scale for m, c in inside.items()}), scale, rest
-
-
-def _cells(findings: Findings, axis: Axis, part: tuple[Poly | None, int, Poly]) -> list[Poly]:
-    """How many cells an axis may have."""
-    cell, scale, _ = part
-    if cell is None:
-        return [terms.ONE]
-    atoms = findings.index.atoms
-    up = atoms.quotient(axis.dim + (scale - 1), terms.const(scale))
-    return list(dict.fromkeys((up, atoms.quotient(axis.dim, terms.const(scale)))))
-
-
-def _one_to_one(
-    findings: Findings, instance: Instance, hard: list[Atom], cells: list[Poly | None], counts: list[Poly]
-) -> list[Discharge] | None:
-    """Proofs that every cell lies in the box and that different block ids have different cells."""
-    atoms = findings.index.atoms
-    proofs: list[Discharge | Refusal] = []
-    for cell, count in zip(cells, counts, strict=True):
-        if cell is not None:
-            proofs.append(findings.ladder.discharge([*instance.holds, terms.lt(cell, 0)]))
-            proofs.append(findings.ladder.discharge([*instance.holds, terms.ge(cell, count)]))
-    copies: list[dict[Atom, Poly]] = []
-    for copy in (1, 2):
-        names = {a: f"{a.name}_{copy}" for a in hard}
-        twins = {
-            a: atoms.make((a, copy), a.kind, names[a], (a.low, a.high), args=a.args, label=a.label, level=a.level) for a in hard
-        }
-        copies.append({a: terms.of(twin) for a, twin in twins.items()})
-    system = [told_apart((copies[0][a], copies[1][a]) for a in hard)]
-    for mapping in copies:
-        system += [atoms.substitute_in(formula, mapping) for formula in instance.holds]
-    for cell in cells:
-        if cell is not None:
-            system.append(terms.eq(atoms.substitute(cell, copies[0]), atoms.substitute(cell, copies[1])))
-    proofs.append(findings.ladder.discharge(system))
-    met = [proof for proof in proofs if isinstance(proof, Discharge)]
-    return met if len(met) == len(proofs) else None

@@ -101,14 +101,4 @@ class HostTerms:
             case "max":
                 return self.atoms.maximum(left, right)
             case _:
-                return self._bitwise(kind, left, right.constant)
-
-    def _bitwise(self, kind: str, left: Poly, right: int | None) -> Poly | None:
-        if right is None or right < 0:
-            return None
-        if kind in ("shl", "shr") and right < 63:
-            power = terms.const(1 << right)
-            return left * power if kind == "shl" else self.atoms.quotient(left, power)
-        if kind == "and" and right & (right + 1) == 0:
-            return left - self.atoms.quotient(left, terms.const(right + 1)) * (right + 1)
-        return None
+                return None

@@ -31,10 +31,11 @@ from tilec.ir.ops import (
     Select,
     Unary,
 )
-from tilec.ir.types import DType, TileType
+from tilec.ir.types import TileType
 from tilec.passes.analysis.ranges import Range, symbol_ranges, value_ranges
 from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
+from tilec.passes.prover.bit_terms import bit_term
 from tilec.passes.prover.host_terms import HostTerms, compare
 from tilec.passes.prover.structure import Frame, Structure, structure
 from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
@@ -152,7 +153,7 @@ class IndexTerms(HostTerms):
     def _exact(self, op: Binary | Unary | Cast, operands: list[Poly]) -> Poly | None:
         """The result over unbounded integers, where it is known to be that: an obligation says so of what decides where memory
         is touched, intervals must say it of the rest (an index in an `unsafe` block may wrap)."""
-        found = operands[0] if isinstance(op, Cast) else self.unbounded(op.kind, op.result.tile.dtype, operands)
+        found = operands[0] if isinstance(op, Cast) else self.unbounded(op, operands)
         if found is None or op in self._obliged:
             return found
         if isinstance(op, Binary) and op.kind in ("floordiv", "mod") and terms.interval(operands[1])[0] < 1:
@@ -160,22 +161,21 @@ class IndexTerms(HostTerms):
         (low, high), (least, greatest) = op.result.tile.dtype.integer_range(), terms.interval(found)
         return found if low <= least and greatest <= high else None
 
-    def unbounded(self, kind: str, dtype: DType, operands: list[Poly]) -> Poly | None:
-        """The result of a unary or binary operation on elements of `dtype` if integers had no end; None where that is no
-        polynomial or derived atom."""
-        match kind:
+    def unbounded(self, op: Binary | Unary, operands: list[Poly]) -> Poly | None:
+        """The result of an operation on integers if these had no end; None where that is no polynomial or derived atom."""
+        match op.kind:
             case "neg":
                 return -operands[0]
             case "abs":
                 return self.atoms.maximum(operands[0], -operands[0])
             case "not":
-                low, high = dtype.integer_range()
+                low, high = op.result.tile.dtype.integer_range()
                 return terms.const(low + high) - operands[0]  # -1 - x of a signed number, the largest one - x of an unsigned
-            case "shl" | "shr" if (by := operands[1].constant) is not None and not 0 <= by < dtype.bits:
-                # As by the width: no bit is left, or copies of the sign.
-                return terms.ZERO if kind == "shl" else self.atoms.quotient(operands[0], terms.const(1 << dtype.bits))
+            case "and" | "or" | "xor" | "shl" | "shr":
+                ranges = [self.ranges[value] for value in op.operands]
+                return bit_term(self.atoms, op.kind, op.result.tile.dtype.bits, operands, ranges)
             case _ if len(operands) == 2:
-                return self.arithmetic(kind, operands[0], operands[1])
+                return self.arithmetic(op.kind, operands[0], operands[1])
             case _:
                 return None
 

@@ -16,20 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 
-from tilec.ir.core import Access, Value, ValueFact
+from tilec.ir.core import Value
 from tilec.ir.range_facts import Range
+from tilec.ir.types import MAX_DIM
 from tilec.passes.analysis.declared_ranges import declared_ranges, required, sources
 from tilec.passes.analysis.ranges import GRID_LIMITS
 from tilec.passes.prover import terms
+from tilec.passes.prover.declared_facts import Fact, consistency, declaration, extent_facts, stored_facts
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, Solver, evaluator
 from tilec.passes.prover.nonlinear import Undecided
 from tilec.passes.prover.terms import Atom, Formula, Kind
 
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
-MAX_LOADED_PAIRS = 28
 SEARCH_STEPS = 1_000_000
 """Of work, per kernel, for the search for counterexamples where products are involved. What is found is the same on every
 machine, however busy. Of the kernels in `tests/ui`, the one that searches longest spends 311,826, half a second."""
@@ -52,12 +52,6 @@ class Refusal:
     undecided: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    text: str
-    formula: Formula
-
-
 def strongest(discharges: Iterable[Discharge]) -> Discharge:
     """The record of several obligations taken as one: the highest rung, all facts, all sets."""
     found = list(discharges)
@@ -73,9 +67,10 @@ class Ladder:
 
     index: IndexTerms
     solver: Solver = field(default_factory=Solver)
-    _requires: list[_Fact] = field(default_factory=list[_Fact])
+    _requires: list[Fact] = field(default_factory=list[Fact])
     _declared: dict[Value, Range] | None = None
     _grid: list[Formula] = field(default_factory=list[Formula])
+    _extents: list[Fact] = field(default_factory=list[Fact])
     _known: dict[frozenset[Formula], Discharge | Refusal] = field(
         default_factory=dict[frozenset[Formula], "Discharge | Refusal"]
     )
@@ -85,9 +80,10 @@ class Ladder:
             formula = self.index.predicate(precondition.condition)
             parts = formula.parts if formula.op == "and" else (formula,)
             text = f"requires({precondition.condition})"
-            self._requires.extend(_Fact(text, part) for part in parts)
+            self._requires.extend(Fact(text, part) for part in parts)
         for extent, limit in zip(self.index.grid, GRID_LIMITS, strict=False):
             self._grid += [terms.ge(terms.const(limit), extent), terms.ge(extent, 1)]
+        self._extents = extent_facts(self.index)
 
     def discharge(self, violation: Iterable[Formula]) -> Discharge | Refusal:
         """Prove that `violation` has no solution in any launch the contract admits."""
@@ -108,15 +104,20 @@ class Ladder:
         """Preconditions that bear on the formulas, as (text, formula)."""
         return [(fact.text, fact.formula) for fact in self._relevant(list(formulas))]
 
+    def extents(self, formulas: Iterable[Formula]) -> list[tuple[str, Formula]]:
+        """Limits on computed extents that bear on the formulas, and preconditions that bear on these, as (text, formula)."""
+        given = list(formulas)
+        return [(fact.text, fact.formula) for fact in self._with_extents(given)] if self._extents else []
+
     def _climb(self, violation: list[Formula]) -> Discharge | Refusal:
-        base = [*violation, *self._consistency(violation)]
+        base = [*violation, *consistency(violation)]
         base += self.grid_limits(base)
-        requires, values = self._relevant(base), self._value_facts(base)
+        requires, values = self._relevant(base), stored_facts(self.index, base)
         computed = self._opaque_facts(base)
         requires += [fact for fact in computed if "values(" not in fact.text]
         values += [fact for fact in computed if "values(" in fact.text]
         undecided = False
-        ladder: list[tuple[str, list[_Fact]]] = [("set", [])]
+        ladder: list[tuple[str, list[Fact]]] = [("set", [])]
         if requires:
             ladder.append(("launch", requires))
         if values:
@@ -125,6 +126,11 @@ class Ladder:
             bounds += [fact for fact in computed if fact not in values]
             if bounds:
                 ladder.append(("value", values + bounds))
+        sizes = self._with_extents([*base, *(fact.formula for fact in ladder[-1][1])]) if self._extents else []
+        if sizes:
+            ladder.append(("launch", requires + sizes))
+            if values:
+                ladder.append(("value", ladder[-2][1] + sizes))
         for rung, facts in ladder:
             self.solver.texts.clear()
             try:
@@ -135,13 +141,13 @@ class Ladder:
             if empty:
                 needed = self._needed(base, facts)
                 return Discharge(rung, tuple(dict.fromkeys(fact.text for fact in needed)), tuple(self.solver.texts[-1:]))
-        everything = [fact.formula for fact in ladder[-1][1]] + [fact.formula for fact in requires]
+        everything = [fact.formula for fact in (*ladder[-1][1], *requires)]
         return Refusal((*base, *dict.fromkeys(everything)), undecided)
 
-    def _empty(self, base: list[Formula], facts: Sequence[_Fact]) -> bool:
+    def _empty(self, base: list[Formula], facts: Sequence[Fact]) -> bool:
         return self.solver.empty([*base, *(fact.formula for fact in facts)])
 
-    def _needed(self, base: list[Formula], facts: list[_Fact]) -> list[_Fact]:
+    def _needed(self, base: list[Formula], facts: list[Fact]) -> list[Fact]:
         """Drop facts one text at a time while the proof still stands."""
         for text in dict.fromkeys(fact.text for fact in facts):
             fewer = [fact for fact in facts if fact.text != text]
@@ -154,13 +160,20 @@ class Ladder:
                 continue
         return facts
 
-    def _relevant(self, base: list[Formula]) -> list[_Fact]:
-        """Preconditions that share launch values with the system, directly or through one another."""
+    def _with_extents(self, base: list[Formula]) -> list[Fact]:
+        """Limits on computed extents that share launch values with the system, and preconditions that share some with these;
+        nothing where there is no such limit."""
+        found = self._relevant(base, [*self._extents, *self._requires])
+        return found if any(fact in self._extents for fact in found) else []
+
+    def _relevant(self, base: list[Formula], facts: Sequence[Fact] | None = None) -> list[Fact]:
+        """Preconditions (or `facts`) that share launch values with the system, directly or through one another."""
+        facts = self._requires if facts is None else facts
         known = {atom for atom in terms.closure(base) if atom.kind is Kind.SYMBOL}
-        found: dict[int, _Fact] = {}
+        found: dict[int, Fact] = {}
         while True:
             before = len(found)
-            for place, fact in enumerate(self._requires):
+            for place, fact in enumerate(facts):
                 symbols = {atom for atom in terms.closure([fact.formula]) if atom.kind is Kind.SYMBOL}
                 if symbols & known:
                     found[place] = fact
@@ -168,31 +181,12 @@ class Ladder:
             if len(found) == before:
                 return [found[place] for place in sorted(found)]
 
-    def _value_facts(self, base: list[Formula]) -> list[_Fact]:
-        """What `values` says of the loaded elements in the system."""
-        loaded = [atom for atom in terms.closure(base) if atom.kind is Kind.LOADED]
-        found: list[_Fact] = []
-        for fact in self.index.function.values:
-            elements = [atom for atom in loaded if atom.label == fact.tensor and self._nonempty(fact)]
-            low, high = self.index.expression(fact.low), self.index.expression(fact.high)
-            text = _declaration(fact)
-            for atom in elements:
-                value = terms.of(atom)
-                found.append(_Fact(text, terms.conjunction((terms.ge(value, low), terms.lt(value, high)))))
-            if fact.distinct and self._nonempty(fact):
-                room = terms.ge(high - low, self._count(fact))
-                if _shares(room, base):
-                    found.append(_Fact(text, room))
-                pairs = list(combinations(elements, 2))[:MAX_LOADED_PAIRS]
-                found.extend(_Fact(text, self._distinct(fact, left, right)) for left, right in pairs)
-        return found
-
-    def _opaque_facts(self, base: list[Formula]) -> list[_Fact]:
+    def _opaque_facts(self, base: list[Formula]) -> list[Fact]:
         """What declarations say of unknowns that are computed from loaded elements and symbols."""
         function, ranges = self.index.function, self.index.ranges
         if self._declared is None:
             self._declared = declared_ranges(function)
-        found: list[_Fact] = []
+        found: list[Fact] = []
         for atom in terms.closure(base) if self._declared else ():
             value = self.index.sources.get(atom) if atom.kind is Kind.OPAQUE else None
             if value is None:
@@ -202,81 +196,77 @@ class Ladder:
             low, high = -((rest - known.low) // divisor), (known.high - rest) // divisor
             if low > atom.low or high < atom.high:
                 read = sources(value, function)
-                texts = [_declaration(fact) for fact in function.values if fact.tensor in read]
+                texts = [declaration(fact) for fact in function.values if fact.tensor in read]
                 texts += [bound.text for bound in required(function) if bound.symbol in read]
                 text = " and ".join(dict.fromkeys(texts))
                 bounds = terms.conjunction((terms.ge(terms.of(atom), low), terms.ge(terms.const(high), terms.of(atom))))
-                found.append(_Fact(text, bounds))
-        return found
-
-    def _nonempty(self, fact: ValueFact) -> bool:
-        """A fact about the elements of a tensor says something only where there are elements."""
-        parameter = self.index.function.parameter(fact.tensor)
-        dims = [self.index.expression(dim) for dim in parameter.value.tensor.dims]
-        return parameter.access is Access.IN and all(terms.interval(dim)[0] >= 1 for dim in dims)
-
-    def _count(self, fact: ValueFact) -> terms.Poly:
-        """Number of elements of a tensor; distinct values need as many numbers to choose from."""
-        count = terms.ONE
-        for dim in self.index.function.parameter(fact.tensor).value.tensor.dims:
-            count = count * self.index.expression(dim)
-        return count
-
-    def _distinct(self, fact: ValueFact, left: Atom, right: Atom) -> Formula:
-        """Elements at different places inside the tensor differ."""
-        dims = [self.index.expression(dim) for dim in self.index.function.parameter(fact.tensor).value.tensor.dims]
-        outside = [
-            formula
-            for atom in (left, right)
-            for place, dim in zip(atom.args, dims, strict=True)
-            for formula in (terms.lt(place, 0), terms.ge(place, dim))
-        ]
-        same = terms.conjunction(terms.eq(a, b) for a, b in zip(left.args, right.args, strict=True))
-        return terms.disjunction((*outside, same, terms.ne(terms.of(left), terms.of(right))))
-
-    def _consistency(self, violation: list[Formula]) -> list[Formula]:
-        """A loaded element is a function of its index: equal index, equal value."""
-        loaded = [atom for atom in terms.closure(violation) if atom.kind is Kind.LOADED]
-        pairs = [(a, b) for a, b in combinations(loaded, 2) if a.label == b.label]
-        found: list[Formula] = []
-        for left, right in pairs[:MAX_LOADED_PAIRS]:
-            differs = [terms.ne(a, b) for a, b in zip(left.args, right.args, strict=True)]
-            found.append(terms.disjunction((*differs, terms.eq(terms.of(left), terms.of(right)))))
+                found.append(Fact(text, bounds))
         return found
 
     def witness(self, refusal: Refusal, shown: Iterable[terms.Poly] = ()) -> Assignment | None:
-        """A violation in small numbers, checked by evaluation; None if none was found. `shown` are values to be printed."""
+        """A violation in small numbers by a launch that the contract admits, checked by evaluation; None if none was found.
+        `shown` are values to be printed."""
         self._start_search()
+        admitted = (self.admitted(found) for found in self._violations(refusal, shown))
+        return next((found for found in admitted if found is not None), None)
+
+    def _violations(self, refusal: Refusal, shown: Iterable[terms.Poly]) -> Iterator[Assignment]:
+        """Solutions of a refused system, found in one way after the other."""
         small = (Kind.SYMBOL, Kind.LOADED, Kind.OPAQUE)
         # Formulas that always hold bring everything that is printed into the system, and with it all facts about it.
         mentions = [Formula("ge", poly - terms.interval(poly)[0]) for poly in shown]
-        whole = [*refusal.system, *mentions, *(fact.formula for fact in self._requires)]
-        whole += [*self._consistency(whole), *(fact.formula for fact in self._value_facts(whole)), *self.grid_limits(whole)]
+        whole = [*refusal.system, *mentions, *(fact.formula for fact in (*self._requires, *self._extents))]
+        whole += [*consistency(whole), *(fact.formula for fact in stored_facts(self.index, whole)), *self.grid_limits(whole)]
         found = self.solver.solution(whole, lambda atom: atom.kind in small)
         if found is not None:
-            return found
+            yield found
         found = self.solver.solution(refusal.system, lambda atom: atom.kind in small)
-        return found if found is not None else self._with_fixed_symbols(refusal, small)
+        if found is not None:
+            yield found
+        yield from self._with_fixed_symbols(refusal, small)
 
-    def completed(self, found: Assignment) -> Assignment:
-        """An assignment with sizes for the symbols that it says nothing of, such that all preconditions hold."""
-        facts = [fact.formula for fact in self._requires]
-        symbols = [atom for atom in terms.closure(facts) if atom.kind is Kind.SYMBOL]
-        if all(atom in found for atom in symbols):
-            return found
-        fixed = [terms.eq(terms.of(atom), found[atom]) for atom in symbols if atom in found]
-        rest = self.solver.solution([*facts, *fixed], lambda atom: atom.kind is Kind.SYMBOL) or {}
-        return {**{atom: value for atom, value in rest.items() if atom.kind is Kind.SYMBOL}, **found}
+    def admitted(self, found: Assignment) -> Assignment | None:
+        """The assignment with sizes for the symbols that it says nothing of, if all that the contract says then holds:
+        preconditions, extents, the grid, and what is declared of the elements it gives."""
+        sizes = [*(fact.formula for fact in (*self._requires, *self._extents)), *self._grid]
+        symbols = [atom for atom in terms.closure(sizes) if atom.kind is Kind.SYMBOL]
+        if not all(atom in found for atom in symbols):
+            fixed = [terms.eq(terms.of(atom), found[atom]) for atom in symbols if atom in found]
+            rest = self.solver.solution([*sizes, *fixed], lambda atom: atom.kind is Kind.SYMBOL) or {}
+            found = {**{atom: value for atom, value in rest.items() if atom.kind is Kind.SYMBOL}, **found}
+        elements = [Formula("ge", terms.of(atom) - atom.low) for atom in found if atom.kind is Kind.LOADED]
+        declared = [fact.formula for fact in stored_facts(self.index, elements)]
+        value = evaluator(found)
+        return found if self._launches(found) and all(terms.holds(formula, value) for formula in declared) else None
 
-    def _with_fixed_symbols(self, refusal: Refusal, small: tuple[Kind, ...]) -> Assignment | None:
+    def _launches(self, found: Assignment) -> bool:
+        """Whether the launcher takes these sizes, by evaluating what it evaluates: a quotient by what may be negative is an
+        unknown in formulas."""
+        function = self.index.function
+        sizes: dict[str, int] = {}
+        for name, bounds in self.index.symbols.items():
+            atom = self.index.symbol(name).atom
+            sizes[name] = found[atom] if atom in found else max(bounds.low, min(bounds.high, 0))
+            if not bounds.low <= sizes[name] <= bounds.high:
+                return False
+        dims = [dim for p in function.parameters if p.access is not None for dim in p.value.tensor.dims]
+        try:
+            return (
+                all(one.condition.evaluate(sizes) for one in function.requires)
+                and all(1 <= dim.evaluate(sizes) <= MAX_DIM for dim in dims)
+                and all(1 <= e.evaluate(sizes) <= most for e, most in zip(function.grid, GRID_LIMITS, strict=False))
+            )
+        except ZeroDivisionError:
+            return False  # no launch either
+
+    def _with_fixed_symbols(self, refusal: Refusal, small: tuple[Kind, ...]) -> Iterator[Assignment]:
         """Products of a symbol and an unknown are linear once the symbol has a value: try small ones."""
         symbols = [atom for atom in terms.closure(refusal.system) if atom.kind is Kind.SYMBOL]
         for sizes in self.small_sizes(symbols, refusal.system):
             fixed = [terms.eq(terms.of(atom), value) for atom, value in sizes.items()]
             found = self.solver.solution((*refusal.system, *fixed), lambda atom: atom.kind in small, (4, None))
             if found is not None:
-                return found
-        return None
+                yield found
 
     def _start_search(self) -> None:
         if self.solver.search_end is None:
@@ -285,7 +275,7 @@ class Ladder:
     def small_sizes(self, symbols: Sequence[Atom], system: Iterable[Formula]) -> Iterator[dict[Atom, int]]:
         """Small values of symbols that the preconditions admit, for the search for a counterexample; ends after a while."""
         self._start_search()
-        facts = [fact.formula for fact in self._requires]
+        facts = [fact.formula for fact in (*self._requires, *self._extents)]
         least = self.solver.solution(facts, lambda atom: atom.kind is Kind.SYMBOL) or {}
         rounds: list[dict[Atom, int]] = []
         for values in _small_values(len(symbols)):
@@ -309,10 +299,6 @@ class Ladder:
                 yield sizes
             if self.solver.searched_enough:
                 return
-
-
-def _declaration(fact: ValueFact) -> str:
-    return f"values({fact.tensor}, {fact.low}, {fact.high}{', distinct=True' if fact.distinct else ''})"
 
 
 def _shares(formula: Formula, base: list[Formula]) -> bool:

@@ -66,10 +66,10 @@ def _prove_read(findings: Findings, read: AccessSite, writes: list[AccessSite]) 
         because,
         f"write the elements of `{read.name}` first, in the same block",
     )
+    found = findings.ladder.admitted(found) if found is not None else None
     if found is None:
         findings.report(complaint, None)
         return
-    found = findings.ladder.completed(found)
     element = tuple(terms.evaluate(e, evaluator(found)) for e in elements)
     findings.report(complaint, counterexample(findings.index, found, (first,), read.name, element))
 

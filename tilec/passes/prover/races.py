@@ -224,7 +224,7 @@ def _again(
     message = f"{left.subject} may write one element {again}"
     hint = f"every element of `{left.name}` is written exactly once; use `InOut` or `Scratch` to write it again"
     if same_iteration:
-        hint = "make the index one-to-one over the tile, or use an `Atomic` tensor"
+        hint = "make the index one-to-one over the tile, or `store` its elements one after the other in a loop"
     return Complaint("E0404", message, left.location, "written here", because, hint, instances, left.name, element)
 
 

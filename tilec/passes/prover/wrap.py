@@ -7,7 +7,7 @@ about unbounded integers, which this makes exact.
 from __future__ import annotations
 
 from tilec.diagnostics import Fix
-from tilec.ir.core import Op, Value
+from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, Cast, For, Unary
 from tilec.ir.range_facts import Range
 from tilec.ir.types import DType
@@ -65,7 +65,7 @@ def _fits(findings: Findings, op: Op) -> None:
     positions = tuple(tile_position(findings.index, op, k, e) for k, e in enumerate(op.result.tile.shape))
     operands = [findings.index.element(v, positions) for v in op.operands]
     kind = op.kind if isinstance(op, Binary | Unary) else "cast"
-    result = operands[0] if kind == "cast" else findings.index.unbounded(kind, dtype, operands)
+    result = findings.index.unbounded(op, operands) if isinstance(op, Binary | Unary) else operands[0]
     if result is None:
         result = findings.index.element(op.result, positions)
     _within(findings, op, _located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
@@ -99,9 +99,20 @@ def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: s
         op.loc,
         f"{dtype} holds {low} to {high}",
         loop_labels(findings.index, op),
-        "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`",
+        _hint(findings, op),
         (instance,),
     )
+
+
+def _hint(findings: Findings, op: Op) -> str:
+    """What a loop carries grows out of any type, and no precondition bounds it: it is kept small where it is made."""
+    loops = findings.index.structure.loops
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, Block) and owner in loops and value is not owner.arguments[0]:
+            name = value.name if value.name.isidentifier() else "c"
+            return f"clamp what the loop carries, such as `{name} = minimum({name} + 1, N)`"
+    return "widen an operand with `.astype(i64)`, or bound the sizes with `requires(...)`"
 
 
 def _box_fits(findings: Findings, site: AccessSite) -> None:

@@ -1,0 +1,82 @@
+"""`&`, `|`, `^` and shifts of integers as terms: exact where one operand is a constant, or takes few values.
+
+All rests on one identity. The bits of `x` from place `s` on, `n` of them, are `2**s * (x // 2**s % 2**n)`, for numbers of
+either sign in two's complement without end, since `//` rounds down. A constant mask is a sum of such runs of bits; a negative
+one is all bits but those of its complement. The others follow: `x | c == x + c - (x & c)` and `x ^ c == x + c - 2 * (x & c)`.
+
+In go an operation, the terms of its operands and ranges that hold of these in every launch; out comes the result over integers
+without end, whose obligation not to leave its type is stated elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilec.ir.range_facts import Range
+from tilec.passes.prover import terms
+from tilec.passes.prover.atoms import Atoms
+from tilec.passes.prover.terms import Poly
+
+RUNS = 4  # runs of ones in a mask, each of which takes two quotients
+VALUES = 16  # of an operand that is told apart by its values: lanes of a swizzle
+
+
+def bit_term(atoms: Atoms, kind: str, bits: int, operands: list[Poly], ranges: list[Range]) -> Poly | None:
+    """`left kind right` for `and`, `or`, `xor`, `shl` and `shr` of integers of so many bits; None where that is no term."""
+    left, right = operands
+    if kind in ("shl", "shr"):
+        return _by_value(atoms, lambda amount: _shifted(atoms, kind, bits, left, amount), right, ranges[1])
+    if left == right:
+        return terms.ZERO if kind == "xor" else left
+    few = min((0, 1), key=lambda place: (operands[place].constant is None, ranges[place].high - ranges[place].low))
+    other = operands[1 - few]
+    return _by_value(atoms, lambda value: _with_constant(atoms, kind, other, value), operands[few], ranges[few])
+
+
+def _by_value(atoms: Atoms, result: Callable[[int], Poly | None], operand: Poly, known: Range) -> Poly | None:
+    """The result for each value that the operand takes, chosen by the operand."""
+    if operand.constant is not None:
+        return result(operand.constant)
+    step = max(1, known.modulus)
+    first = known.low + (known.rest - known.low) % step
+    if (known.high - first) // step >= VALUES:
+        return None
+    cases = [(terms.eq(operand, value), result(value)) for value in range(first, known.high + 1, step)]
+    exact = [(condition, found) for condition, found in cases if found is not None]
+    return atoms.choice(exact) if len(exact) == len(cases) else None
+
+
+def _shifted(atoms: Atoms, kind: str, bits: int, left: Poly, amount: int) -> Poly:
+    """A shift by an amount outside the width shifts everything out: no bit is left, or copies of the sign."""
+    inside = 0 <= amount < bits
+    if kind == "shl":
+        return left * (1 << amount) if inside else terms.ZERO
+    return atoms.quotient(left, terms.const(1 << (amount if inside else bits)))
+
+
+def _with_constant(atoms: Atoms, kind: str, operand: Poly, constant: int) -> Poly | None:
+    common = _masked(atoms, operand, constant)
+    if common is None or kind == "and":
+        return common
+    return operand + constant - common * (1 if kind == "or" else 2)
+
+
+def _masked(atoms: Atoms, operand: Poly, mask: int) -> Poly | None:
+    """`operand & mask`; None where the mask has too many runs of ones."""
+    if mask < 0:
+        cleared = _masked(atoms, operand, ~mask)
+        return None if cleared is None else operand - cleared
+    found, place = terms.ZERO, 0
+    for _ in range(RUNS):
+        if not mask >> place:
+            return found
+        start = place + _ones(~mask >> place)
+        place = start + _ones(mask >> start)
+        below, above = (atoms.quotient(operand, terms.const(1 << end)) * (1 << end) for end in (start, place))
+        found = found + below - above
+    return None if mask >> place else found
+
+
+def _ones(number: int) -> int:
+    """How many of the lowest bits are ones."""
+    return (~number & (number + 1)).bit_length() - 1

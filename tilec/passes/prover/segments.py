@@ -1,0 +1,63 @@
+"""Rows between two offsets of a sorted tensor: which segment an element belongs to.
+
+`values(cu, 0, T + 1, sorted=True, ends=True)` says that the `n + 1` numbers in `cu` rise from 0 to `T`. So every `e` from 0 to
+below `T` has an `i` below `n` with `cu[i] <= e < cu[i + 1]`: the last `i` whose `cu[i]` is at most `e`. Where block `i` writes
+the rows from `cu[i]` to below `cu[i + 1]`, an element may therefore be taken together with its `i` and these two numbers, and
+it is enough that this block writes it.
+
+In go the elements to be covered and covers that depend on such numbers, out come what holds of an element and its segment, and
+what that rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilec.ir.core import Access, ValueFact
+from tilec.passes.prover import terms
+from tilec.passes.prover.covering import Cover
+from tilec.passes.prover.declared_facts import declaration, dims_of, stored_facts
+from tilec.passes.prover.findings import Findings
+from tilec.passes.prover.ladder import Discharge, strongest
+from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`holds` of every element with some values of the unknowns in it that are no elements; `how` that is known."""
+
+    holds: list[Formula]
+    how: Discharge
+
+
+def segments(findings: Findings, universe: list[Formula], elements: list[Poly], covers: list[Cover]) -> Iterator[Segment]:
+    """One for each axis and each sorted tensor whose segments the covers are made of."""
+    index = findings.index
+    for fact in index.function.values:
+        if not (fact.sorted and fact.ends) or index.function.parameter(fact.tensor).access is not Access.IN:
+            continue
+        loaded = [atom for cover in covers for atom in terms.closure(cover) if atom.label == fact.tensor]
+        for first in dict.fromkeys(atom for atom in loaded if atom.kind is Kind.LOADED and _counts(findings, fact, atom)):
+            last = index.atoms.loaded(fact.tensor, (first.args[0] + 1,), (first.low, first.high))
+            for element in elements:
+                within = _within(findings, fact, universe, element)
+                if within is not None:
+                    holds = [terms.ge(element, terms.of(first)), terms.lt(element, terms.of(last))]
+                    holds += [known.formula for known in stored_facts(index, holds)]
+                    yield Segment(holds, strongest((within, Discharge("value", (declaration(fact),)))))
+
+
+def _counts(findings: Findings, fact: ValueFact, atom: Atom) -> bool:
+    """Whether an element is `cu[i]` for an `i` that is a block id or coordinate of its own, from 0 to all but the last."""
+    place = atom.args[0].atom
+    (count,) = dims_of(findings.index, fact.tensor)
+    return place is not None and place.kind in (Kind.BLOCK, Kind.COORDINATE) and place.args[0] + 1 == count
+
+
+def _within(findings: Findings, fact: ValueFact, universe: list[Formula], element: Poly) -> Discharge | None:
+    """A proof that an element's place lies from the first number of the tensor to below the last."""
+    low, high = findings.index.expression(fact.low), findings.index.expression(fact.high)
+    outside = terms.disjunction((terms.lt(element, low), terms.ge(element, high - 1)))
+    found = findings.ladder.discharge([*universe, outside])
+    return found if isinstance(found, Discharge) else None
