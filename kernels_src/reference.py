@@ -96,7 +96,8 @@ def matmul(a: Array, b: Array) -> Wide:
 
 def matmul_split(a: Array, b: Array, S: int, step: int) -> Wide:
     """`a @ b.T` over each of `S` runs of steps of `step` columns, zero where a run has none; (M, K), (N, K) -> (S, M, N)."""
-    run = -(-(-(-a.shape[1] // step)) // S) * step
+    steps = -(-a.shape[1] // step)
+    run = -(-steps // S) * step
     return np.stack([matmul(a[:, first : first + run], b[:, first : first + run]) for first in range(0, S * run, run)])
 
 
