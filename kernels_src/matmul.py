@@ -1,7 +1,7 @@
 """Linear layer at prefill: `out = a @ b.T` on tensor cores."""
 
 import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, resident, store, zeros
+from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, store, zeros
 
 
 class E(Element):
@@ -34,7 +34,6 @@ def matmul(
 ):
     """Accumulated in f32. Blocks walk GROUP rows of tiles at a time, so that neighbours share tiles of `b` in the L2 cache."""
     requires(K % 8 == 0 and N % 8 == 0)
-    resident(b)
     rows, columns = cdiv(M, BM), cdiv(N, BN)
     grid(rows * columns)
     requires(rows * columns <= 2147483647)

@@ -5,7 +5,7 @@ the kernel behind the product, adds the parts in their order, so that the same i
 """
 
 import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, mma, requires, resident, store, zeros
+from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, mma, requires, store, zeros
 
 
 class E(Element):
@@ -42,7 +42,6 @@ def matmul_split(
 ):
     """`parts[s]` is the product over the s-th run of steps of BK; the last runs may be shorter, or have none and be zero."""
     requires(K % 8 == 0 and N % 8 == 0)
-    resident(b)
     rows, steps = cdiv(M, BM), cdiv(K, BK)
     grid(rows * cdiv(N, BN), S)
     requires(rows * cdiv(N, BN) <= 2147483647)

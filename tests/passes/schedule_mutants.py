@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Constant, For, If
-from tilec.ir.ops_staging import GroupMma, SharedAlloc, TensorCopy, TensorPrefetch, WaitMma
+from tilec.ir.ops_staging import GroupMma, SharedAlloc, TensorCopy, WaitMma
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Ring, RingOp, Roles, SharedFree, Wait
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
@@ -37,8 +37,6 @@ def mutants(text: str, every: int = 1) -> Iterator[Mutant]:
     ops = list(parse_function(text).body.walk())
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
     tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
-    early = {op for loop in ops if _asks_early(loop) for op in Block(ops=[loop]).walk()}
-    early |= {value.owner for loop in early if isinstance(loop, For) for value in _followed(loop.operands[1])}
     planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in _changes(op)]
     for number, kind, detail, change in planted[::every]:
         op = ops[number]
@@ -51,8 +49,7 @@ def mutants(text: str, every: int = 1) -> Iterator[Mutant]:
             continue  # there is no such place, or what is named is not there
         if made not in seen:
             seen.add(made)
-            if kind == "counts other stages":
-                kind = "asks for others early" if op in early else "another tile" if _says_which_tile(op, tiles) else kind
+            kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
             yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", made)
 
 
@@ -161,18 +158,6 @@ def _of_places(op: Op) -> Iterator[tuple[str, str, Change]]:
 def _says_which_tile(op: Op, tiles: list[For]) -> bool:
     """Whether an operation stands in the loop over a block's tiles itself: of the ring's stages nothing is computed there."""
     return any(op in loop.regions[0].ops for loop in tiles)
-
-
-def _asks_early(op: Op) -> bool:
-    """Whether it is the loop that asks for boxes in front of the wait: what it asks for changes no order."""
-    return isinstance(op, For) and any(isinstance(inner, TensorPrefetch) for inner in op.regions[0].ops)
-
-
-def _followed(value: Value) -> Iterator[Value]:
-    """A value and those that it is computed from."""
-    yield value
-    for operand in value.owner.operands if isinstance(value.owner, Op) else ():
-        yield from _followed(operand)
 
 
 def _home(function: Function, op: Op) -> Block:

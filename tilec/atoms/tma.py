@@ -93,19 +93,6 @@ def copy_stage(
             _copy(out, map_, out.offset(to, panel * stage.panel_bytes + first * box.swizzle), at, full)
 
 
-def prefetch(out: Builder, map_: SsaValue, box: Box, row_axis: int, stage: SharedType, place: list[SsaValue]) -> None:
-    """Ask for what `copy_stage` would bring to come to the L2 cache."""
-    rows, rank = box.extents[row_axis], len(place)
-    coordinates = ", ".join(f"${1 + axis}" for axis in range(rank))
-    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global.tile [$0, {{{coordinates}}}];"
-    for panel in range(stage.panels):
-        for first in range(0, stage.shape[0], rows):
-            at = list(place)
-            at[row_axis] = out.add(at[row_axis], first) if first else at[row_axis]
-            at[-1] = out.add(at[-1], panel * stage.width) if panel else at[-1]
-            out.inline_ptx(text, f"l,{','.join('r' * rank)},~{{memory}}", [map_, *reversed(at)], side_effects=True)
-
-
 def _copy(out: Builder, map_: SsaValue, to: SsaValue, place: list[SsaValue], full: SsaValue) -> None:
     assert map_.type is i64 and all(value.type is i32 for value in place)
     rank = len(place)

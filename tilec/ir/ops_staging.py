@@ -116,45 +116,6 @@ class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
 
 
 @dataclass(eq=False, kw_only=True)
-class TensorPrefetch(Op, opcode="tensor_prefetch", effect=Effect.READ):
-    """Ask for a box of a tensor to come to the L2 cache, through a map of it (PTX ISA, `cp.async.bulk.prefetch.tensor`), which
-    changes nothing that a kernel can see. Operands: tensor, one offset per tensor axis. The box has `columns` on the last axis,
-    `rows` on `row_axis`, and one element on those left, as that of a `tensor_copy` into a stage of so many `panels`."""
-
-    leading = (TensorType,)
-    num_results = 0
-
-    rows: int
-    columns: int
-    panels: int = 1
-    row_axis: int = -2
-
-    @property
-    def source(self) -> Value:
-        return self.operands[0]
-
-    @property
-    def offsets(self) -> list[Value]:
-        return self.operands[1:]
-
-    @property
-    def box_type(self) -> SharedType:
-        """A stage that a copy of the box would fill."""
-        return SharedType(self.source.tensor.dtype, (self.rows, self.columns), 1, self.panels)
-
-    def verify(self) -> None:
-        self.require(isinstance(self.source.type, TensorType), "the first operand is a tensor")
-        self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
-        self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
-        self.require(min(self.rows, self.columns, self.panels) >= 1, "a box has elements")
-        self.require(self.columns % self.panels == 0, "panels are equally wide")
-        self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
-
-    def touched(self) -> tuple[tuple[Value, Effect], ...]:
-        return ((self.source, Effect.READ),)
-
-
-@dataclass(eq=False, kw_only=True)
 class SharedLoad(Op, opcode="shared_load", effect=Effect.SHARED):
     """Read an operand of `mma` from a stage: the box of the result's shape at (`row`, `column`) of the matrix, or of its
     transpose if `transposed`. Operands: buffer, stage (i32)."""

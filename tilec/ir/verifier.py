@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from tilec.ir.core import Access, Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.expr import Expr
-from tilec.ir.ops import For, Yield
+from tilec.ir.ops import Yield
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_sync import Roles
 from tilec.ir.types import TensorType, TileType
@@ -60,23 +60,16 @@ def _verify_signature(function: Function) -> None:
 
 def _verify_wait(function: Function) -> None:
     """Where a kernel waits for the ones before it, it does so on every path and before any access to memory that they may
-    write: at the top, once, with nothing in front of it but arithmetic, what is done in shared memory, and reads of what is
-    resident."""
+    write: at the top, once, with nothing in front of it but arithmetic and reads of what is resident."""
     waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
     if not waits:
         return
     if len(waits) > 1 or waits[0] not in function.body.ops:
         raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches"))
     for op in function.body.ops[: function.body.ops.index(waits[0])]:
-        for one in Block(ops=[op]).walk():
-            touched = [
-                tensor
-                for tensor, effect in one.touched()
-                if isinstance(tensor.type, TensorType) and (effect is not Effect.READ or not function.is_resident(tensor))
-            ]
-            harmless = one.effect in (Effect.NONE, Effect.READ, Effect.SHARED) or isinstance(one, For | Yield)
-            if touched or not harmless:
-                raise VerifyError(_at(one, "touches memory before the kernels before this one are complete"))
+        touched = [tensor for tensor, effect in op.touched() if effect is not Effect.READ or not function.is_resident(tensor)]
+        if op.regions or op.effect not in (Effect.NONE, Effect.READ) or touched:
+            raise VerifyError(_at(op, "touches memory before the kernels before this one are complete"))
 
 
 def _verify_tensor(name: str, type: TensorType) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilec.atoms import cp_async, ldmatrix, mma_sync, tma
 from tilec.atoms.cp_async import Box, Edges
 from tilec.ir.core import Value
-from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy, TensorPrefetch
+from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
 from tilec.ir.types import ScratchType
 from tilec.lowering.context import Context
 from tilec.lowering.positions import position
@@ -63,16 +63,6 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     barrier = full(context, made.operands[0], op.stage)
     map_ = context.tensor_map(op.source, box)
     tma.copy_stage(context, map_, box, op.row_axis, op.buffer.shared, stage, place, barrier)
-
-
-@lowers(TensorPrefetch)
-def lower_tensor_prefetch(context: Context, op: TensorPrefetch) -> None:
-    """The first thread asks for the whole box."""
-    box = tma.box_of(op.source.tensor, op.box_type, op.row_axis)
-    place = [context.scalar(value) for value in op.offsets]
-    map_ = context.tensor_map(op.source, box)
-    with context.where(context.compare("eq", context.thread(), context.constant(0))):
-        tma.prefetch(context, map_, box, op.row_axis, op.box_type, place)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

@@ -86,7 +86,6 @@ INLINE: Final = tuple(
         r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[\$0\], \$1; @!done bra again; \}",
         rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes "
         rf"\[\$0\], \[\$1, {_LIST}\], \[{_REGISTER}\];",
-        rf"cp\.async\.bulk\.prefetch\.tensor\.[2-5]d\.L2\.global\.tile \[\$0, {_LIST}\];",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )

@@ -114,10 +114,8 @@ def decode(d: Decoder) -> Step:
         d.finish(1)
         allowed = int(d.source(0, "u32").constant)
         return lambda frame: state.finish(active(frame), allowed, only_reads)
-    prefetch, tensor = d.flag("prefetch"), d.flag("tensor")
+    tensor = d.flag("tensor")
     rank = int(d.need("1d", "2d", "3d", "4d", "5d")[0]) if tensor else 0
-    if prefetch:
-        return _prefetch(d, rank)
     if d.flag("global"):
         return _store(d, state, rank)
     return _load(d, rank)
@@ -217,24 +215,6 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     return step
 
 
-def _prefetch(d: Decoder, rank: int) -> Step:
-    """Global to the L2 cache, which changes nothing that a kernel sees: the map and the coordinates are looked at."""
-    if not rank:
-        raise d.unsupported("a prefetch of what is no tensor")
-    d.need("L2")
-    d.need("global")
-    d.take("tile")
-    hint = d.flag("L2::cache_hint")
-    d.finish(1 + int(hint))
-    corner = _corner(d, 0, rank)
-
-    def step(frame: Frame) -> None:
-        for at, one in _lanes(frame):
-            corner(frame, at, one)
-
-    return step
-
-
 def _lanes(frame: Frame) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     """Every active lane of a frame, and the mask of it alone."""
     for at in frame.active():
@@ -269,8 +249,8 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
     return piece
 
 
-def _corner(d: Decoder, operand: int, rank: int) -> Callable[[Frame, int, Any], tuple[TensorMap, tuple[int, ...]] | None]:
-    """A function that gives the map and the coordinates of a lane's box; None where they are wrong."""
+def _box(d: Decoder, operand: int, rank: int) -> Positions:
+    """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
     place = d.address(operand)
     items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
     if len(items) != rank:
@@ -278,7 +258,7 @@ def _corner(d: Decoder, operand: int, rank: int) -> Callable[[Frame, int, Any], 
     described = d.address_source(place)
     coordinates = [d.source(item, "s32") for item in items]
 
-    def corner(frame: Frame, at: int, one: Any) -> tuple[TensorMap, tuple[int, ...]] | None:
+    def box(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
         machine, lane = frame.machine, int(frame.lanes[at])
         found = access.locate(
             frame,
@@ -304,32 +284,19 @@ def _corner(d: Decoder, operand: int, rank: int) -> Callable[[Frame, int, Any], 
             if poison is not None and poison[at]:
                 machine.faults.poison("a coordinate", d.instruction, frame, np.where(one, poison, 0).astype(np.uint8))
                 return None
-        return tensor, tuple(int(np.broadcast_to(source.value(frame), frame.n)[at]) for source in coordinates)
-
-    return corner
-
-
-def _box(d: Decoder, operand: int, rank: int) -> Positions:
-    """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
-    corner = _corner(d, operand, rank)
-
-    def box(frame: Frame, at: int, shared: Source, one: Any) -> tuple[Index, Index] | None:
-        found = corner(frame, at, one)
-        if found is None:
-            return None
-        tensor, first = found
         place = access.locate(
             frame, shared.value(frame), shared.poison(frame), "shared", tensor.box_bytes, d.instruction, write=False,
             align=BOX_ALIGNMENT, mask=one,
         )  # fmt: skip
         if not len(place.index):
             return None
+        corner = tuple(int(np.broadcast_to(source.value(frame), frame.n)[at]) for source in coordinates)
         offset = int(np.broadcast_to(shared.value(frame), frame.n)[at])
-        outside, inside = box_addresses(tensor, first, offset)
+        outside, inside = box_addresses(tensor, corner, offset)
         inside = inside + (int(place.index[0]) - offset)
         steps = np.arange(tensor.element_bytes)
         spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
-        if not _inside_one(frame.machine, spread, d, int(frame.lanes[at])):
+        if not _inside_one(machine, spread, d, lane):
             return None
         return spread, (inside[:, None] + steps).reshape(-1)
 

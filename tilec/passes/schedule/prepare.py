@@ -8,7 +8,6 @@ from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.shared_plan import shared_bytes
 from tilec.passes.schedule import (
     conversions,
-    early_copies,
     exchanges,
     in_range,
     layout,
@@ -54,8 +53,6 @@ def prepare(
     function.num_warps = schedule.tile_warps
     staging.stage(function, schedule)
     _check(function, "staging")
-    early_copies.ask(function, schedule)
-    _check(function, "asking early")
     versioning.version(function)
     _check(function, "versioning")
     in_range.mark(function, positive)

@@ -2,8 +2,7 @@
 
 In: a function in which some operations fill rings of mbarriers (`tensor_staging`, `chained_staging`) and all else is for the
 warps that hold tiles; it is prepared for these alone. Out: the same in `roles`. What all threads need and each can make by
-itself stays in front: what is up to the wait for earlier kernels, launch values, and the ring with its barriers, of which all
-must know. Barriers behind it are of the
+itself stays in front: launch values, and the ring with its barriers, of which all must know. Barriers behind it are of the
 role. Where blocks take tile after tile, each role goes through them by itself, with the place in the ring that it has reached.
 """
 
@@ -30,11 +29,9 @@ def split(function: Function, schedule: Schedule) -> Function:
     met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
     setup = body.ops[ring : met + 1]
     known = launch_values(function)
-    waits = next((i for i, op in enumerate(body.ops) if isinstance(op, WaitPrior)), -1)
-    front = set(body.ops[: waits + 1])
 
     def is_shared(op: Op) -> bool:
-        return op in front or op in setup or bool(op.results and set(op.results) <= known)
+        return isinstance(op, WaitPrior) or op in setup or bool(op.results and set(op.results) <= known)
 
     kept = [op for op in body.ops if is_shared(op)]
     reading = Block(ops=[op for op in body.ops if op not in filling and not is_shared(op)])

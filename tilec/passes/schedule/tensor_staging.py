@@ -81,12 +81,11 @@ def pipeline(
         offset += type_.bytes
     setup.add(ProxyFence())
     setup.add(Barrier())
-    # At the start, so that scratch in front of the loop takes no bytes of the ring, which fills meanwhile; and in front of the
-    # wait for earlier kernels, as it is no matter of theirs.
+    # At the start, so that scratch in front of the loop takes no bytes of the ring, which fills meanwhile.
     ops, tiles, before = function.body.ops, tile_loop(function), Emitter()
     zero = (before if tiles is None else setup).number(0)
     places = [zero] * 4 if tiles is None else [_carried(tiles, zero, f"{n}_{k}") for n in ("fill", "read") for k in PLACE]
-    start = next((place for place, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
+    start = next((place + 1 for place, op in enumerate(ops) if isinstance(op, WaitPrior)), 0)
     ops[start:start] = setup.ops
     condition = before.compare("lt", loop.lower, loop.upper)
     filling = _filling(loop, operands, ring, places[:2])
