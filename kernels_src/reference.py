@@ -94,6 +94,18 @@ def matmul(a: Array, b: Array) -> Wide:
     return _wide(a) @ _wide(b).T
 
 
+def matmul_split(a: Array, b: Array, S: int, step: int) -> Wide:
+    """`a @ b.T` over each of `S` runs of steps of `step` columns, zero where a run has none; (M, K), (N, K) -> (S, M, N)."""
+    steps = -(-a.shape[1] // step)
+    run = -(-steps // S) * step
+    return np.stack([matmul(a[:, first : first + run], b[:, first : first + run]) for first in range(0, S * run, run)])
+
+
+def merge_splits(parts: Array) -> Wide:
+    """Sum of the parts; (S, M, N) -> (M, N)."""
+    return _wide(parts).sum(axis=0)
+
+
 def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
     """`residual + x @ w.T`; (B, K), (N, K), (B, N) -> (B, N)."""
     return _wide(residual) + _wide(x) @ _wide(w).T

@@ -70,7 +70,7 @@ def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) ->
 NAMES = tuple(entries())
 CASES = [(name, target) for name in NAMES for target in TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]
-TENSOR_CORES = ("matmul", "flash_attention", "decode_attention")
+TENSOR_CORES = ("matmul", "matmul_split", "flash_attention", "decode_attention")
 """Kernels whose code differs between architectures in more than its header."""
 AROUND = [
     (name, target)

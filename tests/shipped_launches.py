@@ -38,6 +38,12 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
         {"M": 5, "N": 8, "K": 200, "E": "f16"},
         {"M": 130, "N": 200, "K": 328, "BM": 128, "BN": 192},
     ],
+    "matmul_split": [
+        {"M": 70, "N": 168, "K": 328},
+        {"M": 66, "N": 200, "K": 520, "BN": 160},
+        {"M": 3, "N": 8, "K": 1352, "E": "f16"},
+    ],
+    "merge_splits": [{"M": 3, "N": 520}],
     "qk_norm_rope_kv": [{"T": 2, "HEADS": 6, "HQ": 2, "HKV": 2, "P": 9, "S": 11, "eps": 1e-6}],
     "kv_update": [{"T": 3, "S": 8}],
     "silu_mul_rows": [{"T": 7, "I": 1024, "I2": 2048}],
@@ -58,6 +64,7 @@ EXTRA = {
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
     "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
     "matvec_add_scaled": lambda env: (env["ROWS"],),
+    "matmul_split": lambda env: (env["S"], env["BK"]),
 }
 """What a reference takes beside the kernel's inputs and scalars."""
 

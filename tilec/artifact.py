@@ -14,7 +14,7 @@ from tilec.ir.expr import Expr
 if TYPE_CHECKING:
     from tilec.ir.core import Function, ValueFact
 
-MANIFEST_FORMAT: Final = 4
+MANIFEST_FORMAT: Final = 5
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 
 

@@ -162,7 +162,7 @@ def _text_map(data: Any, where: str) -> dict[str, str]:
 
 def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     """How threads run the kernel; it must be of the block that is launched."""
-    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "split", "early", "next")
+    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "early", "next")
     record = _object(data, "schedule", names)
     warps = 0
     for item in _list(record["roles"], "schedule.roles", MAX_SCHEDULED):
@@ -180,7 +180,6 @@ def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
         _integer(record["blocks"], "schedule.blocks", 1, 32)
     _flag(record["persistent"], "schedule.persistent")
     _name(record["order"], "schedule.order")
-    _integer(record["split"], "schedule.split", 1, 1 << 16)
     if record["early"] is not None:
         _integer(record["early"], "schedule.early", 0, 1 << 16)
     _name(record["next"], "schedule.next")

@@ -68,9 +68,9 @@ NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
 class Schedule:
     """`pipelines` are the loops that feed products, those inside others first, in the order of the text. `blocks`: as many
     share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
-    tile, in `order`; `cluster`: blocks that share their memory; `split`: blocks that share the depth of one product. `early`:
-    turns of a loop whose loads of resident tensors do not wait for earlier kernels; None: as many as registers are there for.
-    `next`: whether a block lets those of the next kernel come before or behind its wait for earlier ones."""
+    tile, in `order`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads of
+    resident tensors do not wait for earlier kernels; None: as many as registers are there for. `next`: whether a block lets
+    those of the next kernel come before or behind its wait for earlier ones."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -78,7 +78,6 @@ class Schedule:
     persistent: bool = False
     cluster: int = 1
     order: str = "grid"
-    split: int = 1
     early: int | None = None
     next: str = "behind"
 
@@ -119,7 +118,6 @@ class Schedule:
         words += ["persistent"] if self.persistent else []
         words += [f"clusters of {self.cluster}"] if self.cluster > 1 else []
         words += [f"order {self.order}"] if self.order != "grid" else []
-        words += [f"split {self.split}"] if self.split > 1 else []
         words += [f"{self.early} turns early"] if self.early is not None else []
         words += ["the next kernel at once"] if self.next == "before" else []
         return "; ".join(words)
@@ -131,7 +129,7 @@ def _registers(role: Role) -> str:
 
 OVERRIDES: Final[dict[str, type]] = {
     "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
-    "persistent": bool, "cluster": int, "order": str, "split": int, "consumers": int, "early": int, "next": str,
+    "persistent": bool, "cluster": int, "order": str, "consumers": int, "early": int, "next": str,
 }  # fmt: skip
 """What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel; `consumers` are
 groups of four warps that multiply what copies by `tma` bring."""
@@ -150,7 +148,6 @@ class Overrides:
     persistent: bool | None = None
     cluster: int | None = None
     order: str | None = None
-    split: int | None = None
     consumers: int | None = None
     early: int | None = None
     next: str | None = None
@@ -210,8 +207,6 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     if schedule.cluster != 1:
         found.append(_not_yet("cluster", f"clusters of {schedule.cluster} blocks", "1"))
-    if schedule.split != 1:
-        found.append(_not_yet("split", f"products split {schedule.split} times", "1"))
     return list(dict.fromkeys(found))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from candidates import ELEMENT, Candidate, arguments, run, tma
+from candidates import ELEMENT, Candidate, Part, arguments, run, tma
 
 WIDTH: Final = 128
 CANDIDATES: Final = (
@@ -32,12 +32,13 @@ CANDIDATES: Final = (
 def main() -> int:
     """Build, then time; the exit status."""
     options = arguments("candidates of attention at prefill beside torch's").parse_args()
-    return run(options, "flash_attention", CANDIDATES, constants, "attention_gpu.py")
+    return run(options, CANDIDATES, parts, "attention_gpu.py")
 
 
-def constants(candidate: Candidate) -> str:
-    """As the build file writes them."""
-    return f'E = "{ELEMENT}", D = {WIDTH}, BM = {candidate.rows}, BN = {candidate.columns}'
+def parts(candidate: Candidate) -> tuple[Part]:
+    """Its kernel."""
+    constants = f'E = "{ELEMENT}", D = {WIDTH}, BM = {candidate.rows}, BN = {candidate.columns}'
+    return (Part("flash_attention", constants, candidate.schedule),)
 
 
 if __name__ == "__main__":

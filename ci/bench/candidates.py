@@ -21,23 +21,42 @@ ELEMENT: Final = "bf16"
 
 @dataclass(frozen=True)
 class Candidate:
-    """Rows and columns of a tile, what is fixed of the schedule as the build file writes it, rows of tiles walked at a time."""
+    """Rows and columns of a tile, what is fixed of the schedule as the build file writes it, rows of tiles walked at a time,
+    blocks that share the depth of a tile."""
 
     rows: int
     columns: int
     schedule: str
     group: int = 8
+    split: int = 1
 
     @property
     def name(self) -> str:
         """A folder's name."""
         words = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
-        return f"{self.rows}x{self.columns}_{words}" + (f"_group{self.group}" if self.group != 8 else "")
+        group = f"_group{self.group}" if self.group != 8 else ""
+        return f"{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{words}{group}"
 
 
-def tma(rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8) -> Candidate:
+@dataclass(frozen=True)
+class Part:
+    """A kernel that a candidate launches: constants and schedule as the build file writes them."""
+
+    kernel: str
+    constants: str
+    schedule: str
+
+    @property
+    def table(self) -> str:
+        """Its part of the build file."""
+        return f'[[kernel]]\nname = "{self.kernel}"\nconstants = {{ {self.constants} }}\nschedule = {{ {self.schedule} }}\n'
+
+
+def tma(
+    rows: int, columns: int, consumers: int, stages: int, more: str = "", group: int = 8, split: int = 1
+) -> Candidate:  # fmt: skip
     """A candidate whose operands come by `tma`."""
-    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group)
+    return Candidate(rows, columns, f'copy = "tma", consumers = {consumers}, stages = {stages}{more}', group, split)
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -52,18 +71,15 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 def run(
     options: argparse.Namespace,
-    kernel: str,
     candidates: Sequence[Candidate],
-    constants: Callable[[Candidate], str],
+    parts: Callable[[Candidate], Sequence[Part]],
     script: str,
     more: Sequence[str] = (),
 ) -> int:
-    """Build, then time with `script`; the exit status. `constants` are a candidate's as the build file writes them, `more`
-    arguments of the script."""
+    """Build, then time with `script`; the exit status. `parts` are the kernels of a candidate, `more` arguments of the
+    script."""
     folders = {one: options.folder / one.name for one in candidates if options.only in one.name}
-    failed = [
-        one for one, folder in folders.items() if not built(folder) and not build(kernel, constants(one), one.schedule, folder)
-    ]
+    failed = [one for one, folder in folders.items() if not built(folder, parts(one)) and not build(parts(one), folder)]
     for one in failed:
         print(f"not built: {one.name}", file=sys.stderr)
     if options.build_only or len(failed) == len(folders):
@@ -73,19 +89,17 @@ def run(
     return subprocess.run(command, check=False).returncode or int(bool(failed))
 
 
-def built(folder: Path) -> bool:
-    """Whether a candidate's artifact is there."""
-    return any(folder.glob(f"artifacts/build/{ARCH}a/*.cubin"))
+def built(folder: Path, parts: Sequence[Part]) -> bool:
+    """Whether a candidate's artifacts are there."""
+    return all(any(folder.glob(f"artifacts/build/{ARCH}a/{part.kernel}-*.cubin")) for part in parts)
 
 
-def build(kernel: str, constants: str, schedule: str, folder: Path) -> bool:
+def build(parts: Sequence[Part], folder: Path) -> bool:
     """Make the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / "kernels_src" / f"{kernel}.py", folder / "kernels")
-    (folder / "build.toml").write_text(
-        f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n\n[[kernel]]\nname = "{kernel}"\n'
-        f"constants = {{ {constants} }}\nschedule = {{ {schedule} }}\n",
-        encoding="utf-8",
-    )
+    for part in parts:
+        shutil.copy(ROOT / "kernels_src" / f"{part.kernel}.py", folder / "kernels")
+    head = f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n'
+    (folder / "build.toml").write_text("\n".join([head, *(part.table for part in parts)]), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)]
     return subprocess.run(command, check=False).returncode == 0

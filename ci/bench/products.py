@@ -4,9 +4,10 @@
     python ci/bench/products.py FOLDER --build-only     on a machine with no GPU; FOLDER then goes to one that has it
     python ci/bench/products.py FOLDER --only 128x256   candidates whose names hold this
 
-Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, tile sizes, a schedule. Where they are built
-already no compiler is needed. `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a
-build fails or a kernel is wrong. Timing needs torch and cuda-bindings.
+Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
+tile sizes and a schedule; `--shapes split` has those for few tiles. Where they are built already no compiler is needed.
+`products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
+Timing needs torch and cuda-bindings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from candidates import ELEMENT, Candidate, arguments, run, tma
+from candidates import ELEMENT, Candidate, Part, arguments, run, tma
 
 PERSISTENT: Final = ", persistent = true"
 CANDIDATES: Final = (
@@ -40,19 +41,49 @@ CANDIDATES: Final = (
     tma(64, 40, 1, 8, ", blocks = 2"),
     tma(64, 32, 1, 8, ", blocks = 2"),
 )
+TWO: Final = ", blocks = 2"
+SPLIT: Final = (
+    tma(64, 48, 1, 6, TWO),
+    tma(64, 152, 1, 4, TWO),
+    tma(64, 152, 1, 8),
+    *(tma(64, 160, 1, 4, TWO, split=split) for split in (2, 4, 8, 16)),
+    *(tma(64, 160, 1, 7, split=split) for split in (2, 4, 8)),
+    *(tma(64, 192, 1, 3, TWO, split=split) for split in (2, 4, 8)),
+    tma(64, 192, 1, 6, split=4),
+    *(tma(64, 96, 1, 5, TWO, split=split) for split in (2, 4, 5)),
+    *(tma(64, 80, 1, 6, TWO, split=split) for split in (2, 4, 8)),
+    tma(64, 80, 1, 4, ", blocks = 3", split=8),
+    tma(64, 128, 1, 4, TWO, split=3),
+    tma(64, 128, 1, 4, TWO, split=6),
+    *(tma(128, 160, 2, 5, split=split) for split in (2, 4, 8)),
+    tma(128, 256, 2, 4, split=3),
+    tma(128, 192, 2, 5, split=4),
+    tma(128, 128, 2, 6, split=6),
+    tma(128, 200, 2, 5),
+    tma(128, 208, 2, 4, PERSISTENT),
+    tma(128, 200, 2, 4, PERSISTENT),
+)
+"""For few rows, and for few tiles: products of one round of 132 blocks, whole or shared."""
 
 
 def main() -> int:
     """Build, then time; the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
-    parser.add_argument("--shapes", choices=("few", "all", "short"), default="few")
+    parser.add_argument("--shapes", choices=("few", "all", "short", "split"), default="few")
     options = parser.parse_args()
-    return run(options, "matmul", CANDIDATES, constants, "products_gpu.py", ("--shapes", options.shapes))
+    candidates = SPLIT if options.shapes == "split" else CANDIDATES
+    return run(options, candidates, parts, "products_gpu.py", ("--shapes", options.shapes))
 
 
-def constants(candidate: Candidate) -> str:
-    """As the build file writes them."""
-    return f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64, GROUP = {candidate.group}'
+def parts(candidate: Candidate) -> tuple[Part, ...]:
+    """The product; of a split one what adds its parts too."""
+    tile = f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
+    if candidate.split == 1:
+        return (Part("matmul", f"{tile}, GROUP = {candidate.group}", candidate.schedule),)
+    return (
+        Part("matmul_split", f"{tile}, S = {candidate.split}", candidate.schedule),
+        Part("merge_splits", f'E = "{ELEMENT}", S = {candidate.split}, BLOCK = 512', 'warps = 4, next = "before"'),
+    )
 
 
 if __name__ == "__main__":

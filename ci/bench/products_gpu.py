@@ -1,11 +1,13 @@
 """Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
 
-    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes few|all] [--out FOLDER]
+    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes few|all|short|split] [--out FOLDER]
 
-Each folder below FOLDER that holds a built `matmul` is a candidate. Every one is first run on odd sizes and a small cube, in a
-child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed in CUDA graphs that
-walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is compared once more.
-Random data. Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
+Each folder below FOLDER that holds a built `matmul`, or a `matmul_split` and the `merge_splits` that adds its parts, is a
+candidate; of two kernels the second may begin while the first ends, and both are timed. Every one is first run on odd sizes and
+a small cube, in a child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed
+in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is
+compared once more. Random data. Candidates are timed *overlapped* too, as the engine launches them: a product may begin while
+what is before it ends. Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
 """
 
 from __future__ import annotations
@@ -40,10 +42,15 @@ ALL: Final = (
 )
 SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 256) for layer in LAYERS["4B"])
 """M, N and K. With few rows the time is that of reading the weights."""
+SPLIT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 512) for layer in LAYERS["4B"])
+"""Few rows, or few tiles."""
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000
 READ_RATE: Final = 4.33e12
 """Bytes per second of the best read seen on an H200, for the floor of short products."""
+KERNELS: Final = ("matmul", "matmul_split", "merge_splits")
+"""Of candidates, in the order of their launches."""
+OVERLAPPED: Final = ", overlapped"
 SILENCE: Final = 40.0
 ROUNDS: Final = 9
 ALLOWED: Final = 1.5
@@ -55,13 +62,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="candidates of the matrix product beside cuBLAS")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="candidates whose names hold this")
-    parser.add_argument("--shapes", choices=("few", "all", "short"), default="few")
+    parser.add_argument("--shapes", choices=("few", "all", "short", "split"), default="few")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
     parser.add_argument("--name", default="products", help="of the written files")
     parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     names = sorted(
-        path.parents[3].name for path in options.folder.glob("*/artifacts/build/*/*.cubin") if options.only in str(path)
+        {path.parents[3].name for path in options.folder.glob("*/artifacts/build/*/*.cubin") if options.only in str(path)}
     )
     if options.check is not None:
         for name in options.check:
@@ -72,7 +79,7 @@ def main() -> int:
     for name in names:
         if found[name]:
             print(f"left out: {name}: {found[name]}", flush=True)
-    shapes = {"few": FEW, "all": ALL, "short": SHORT}[options.shapes]
+    shapes = {"few": FEW, "all": ALL, "short": SHORT, "split": SPLIT}[options.shapes]
     bench = Bench(options.folder, right)
     rows = [bench.row(shape) for shape in shapes]
     return report(
@@ -136,10 +143,11 @@ class Bench:
         cases = importlib.import_module("gpu_cases")
         self.worker = importlib.import_module("gpu_worker").Bench(False)
         self.gpu = self.worker.device.name
-        self.entries: dict[str, Any] = {}
+        self.entries: dict[str, list[Any]] = {}
         for name in names:
-            (self.entries[name],), broken = cases.find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
-            assert not broken, broken
+            found, broken = cases.find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
+            assert found and not broken, broken
+            self.entries[name] = sorted(found, key=lambda entry: KERNELS.index(entry.manifest.kernel))
 
     def tensors(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """Normal numbers; a poisoned result."""
@@ -153,9 +161,26 @@ class Bench:
     def error(self, name: str, shape: tuple[int, int, int]) -> tuple[float, float]:
         """The relative error of one launch against float32, and what is allowed."""
         tensors = self.tensors(shape)
-        self.worker.plan(self.entries[name], tensors).launch(self.worker.stream())
+        self.launch(self.planned(name, [tensors])[0])
         self.worker.synchronize()
         return self.compared(tensors)
+
+    def planned(self, name: str, sets: list[dict[str, Any]]) -> list[list[Any]]:
+        """The launches of a candidate on each of some sets of tensors, which share what lies between two launches."""
+        between: dict[str, Any] = {}
+        if len(self.entries[name]) > 1:
+            count = self.entries[name][0].manifest.constants["S"]
+            between["parts"] = self.torch.full((count, *sets[0]["out"].shape), math.nan, device="cuda")
+        return [[self.worker.plan(entry, between | self.named(entry, one)) for entry in self.entries[name]] for one in sets]
+
+    def named(self, entry: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors that a kernel takes."""
+        return {spec.name: tensors[spec.name] for spec in entry.manifest.tensors if spec.name in tensors}
+
+    def launch(self, plans: list[Any], overlap: bool = False) -> None:
+        """One product; with `overlap`, beside the end of what is before it."""
+        for place, plan in enumerate(plans):
+            plan.launch(self.worker.stream(), overlap=overlap or place > 0)
 
     def compared(self, tensors: Mapping[str, Any]) -> tuple[float, float]:
         """The error of `out`, and what is allowed."""
@@ -173,19 +198,22 @@ class Bench:
         m, n, k = shape
         moved, flops = 2 * (m * k + n * k + m * n), 2.0 * m * n * k
         sets = [self.tensors(shape) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
-        plans = {name: [self.worker.plan(entry, tensors) for tensors in sets] for name, entry in self.entries.items()}
-        alternatives: dict[str, Any] = {
-            name: [lambda p=plan: p.launch(self.worker.stream()) for plan in made] for name, made in plans.items()
-        }
+        plans = {name: self.planned(name, sets) for name in self.entries}
+        alternatives: dict[str, Any] = {}
+        for name, made in plans.items():
+            alternatives[name] = [partial(self.launch, one) for one in made]
+            alternatives[name + OVERLAPPED] = [partial(self.launch, one, True) for one in made]
         alternatives["cuBLAS"] = [partial(self.product, tensors) for tensors in sets]
         wrong: list[str] = []
         for name, made in plans.items():
-            sets[0]["out"].fill_(math.nan)
-            made[0].launch(self.worker.stream())
-            self.worker.synchronize()
-            error, allowed = self.compared(sets[0])
-            if not error <= allowed:
-                wrong.append(f"{name}: {error:.2e}")
+            for used, overlap in ((sets[:1], False), (sets, True)):
+                used[-1]["out"].fill_(math.nan)
+                for one in made[: len(used)]:
+                    self.launch(one, overlap)
+                self.worker.synchronize()
+                error, allowed = self.compared(used[-1])
+                if not error <= allowed:
+                    wrong.append(f"{name}{OVERLAPPED * overlap}: {error:.2e}")
         clock = importlib.import_module("gpu_clock")
         times = clock.measure(alternatives, max(flops / 6e8, moved / 4e6), rounds=ROUNDS)
         self.torch.cuda.empty_cache()
@@ -196,15 +224,22 @@ class Bench:
 def report(record: dict[str, Any], folder: Path, name: str) -> int:
     """Write and print the tables; the exit status."""
     rows = record["rows"]
-    names = sorted(rows[0]["us"], key=lambda name: name != "cuBLAS")
-    ratios = {name: [row["us"]["cuBLAS"] / row["us"][name] for row in rows] for name in names}
-    best = [max((row["us"]["cuBLAS"] / row["us"][name], name) for name in names[1:]) for row in rows]
+    names = sorted((name for name in rows[0]["us"] if OVERLAPPED not in name), key=lambda name: name != "cuBLAS")
+    ratios = {name: [row["us"]["cuBLAS"] / row["us"][name] for row in rows] for name in rows[0]["us"]}
+    best = [max((ratios[name][i], name) for name in names[1:]) for i in range(len(rows))]
+    over = [max((ratios[name + OVERLAPPED][i], name) for name in names[1:]) for i in range(len(rows))]
     lines = [f"# Products beside cuBLAS, bf16, {record['gpu']}", ""]
-    lines += ["| M x N x K | cuBLAS, TFLOP/s | best | ratio | candidate | reading `b` over best |", "|---|--:|--:|--:|---|--:|"]
-    for row, (ratio, candidate) in zip(rows, best, strict=True):
-        rate, floor = row["flops"] / row["us"]["cuBLAS"] / 1e6, row["read_us"] / row["us"][candidate]
+    lines += [
+        "`read`: the time of reading `b` once over the time taken. Overlapped: a product may begin while the one before ends.",
+        "",
+        "| M x N x K | cuBLAS, TFLOP/s | read | best | ratio | read | candidate | overlapped: ratio | read | candidate |",
+        "|---|--:|--:|--:|--:|--:|---|--:|--:|---|",
+    ]
+    for row, (ratio, candidate), (more, other) in zip(rows, best, over, strict=True):
+        rate, floor = row["flops"] / row["us"]["cuBLAS"] / 1e6, row["read_us"] / row["us"]["cuBLAS"]
         shape = " x ".join(map(str, row["shape"]))
-        lines.append(f"| {shape} | {rate:.0f} | {rate * ratio:.0f} | {ratio:.3f} | {candidate} | {floor:.2f} |")
+        first = f"{rate:.0f} | {floor:.2f} | {rate * ratio:.0f} | {ratio:.3f} | {floor * ratio:.2f} | {candidate}"
+        lines.append(f"| {shape} | {first} | {more:.3f} | {floor * more:.2f} | {other} |")
     mean = math.exp(sum(math.log(ratio) for ratio, _ in best) / len(best))
     lines += [
         "",
@@ -213,7 +248,11 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
         "Each candidate, ratio to cuBLAS in the order above:",
         "",
     ]
-    lines += [f"- {name}: {' '.join(f'{ratio:.2f}' for ratio in ratios[name])}" for name in names[1:]]
+    lines += [
+        f"- {name}{more}: {' '.join(f'{ratio:.2f}' for ratio in ratios[name + more])}"
+        for name in names[1:]
+        for more in ("", OVERLAPPED)
+    ]
     lines += [
         f"- wrong: {text}"
         for text in [*(f"{k}: {v}" for k, v in record["wrong"].items()), *(t for row in rows for t in row["wrong"])]

@@ -43,7 +43,7 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 4,
+        "format": 5,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
@@ -80,7 +80,6 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
             "pipelines": [{"stages": 3, "copy": "cp_async", "mma": "mma_sync"}],
             "persistent": False,
             "order": "grid",
-            "split": 1,
             "early": None,
             "next": "behind",
         },

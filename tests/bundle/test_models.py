@@ -243,6 +243,8 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
         "silu_mul",
         "argmax_blocks",
         "kv_update",
+        "matmul_split",
+        "merge_splits",
         "decode_attention",
         "decode_merge",
     }

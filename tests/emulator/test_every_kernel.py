@@ -13,7 +13,7 @@ from tests.emulator import shipped_run
 from tilec.target import TARGETS
 
 ARCHS = [target.name for target in TARGETS]
-EVERYWHERE = ("matmul", "flash_attention", "decode_attention", "matvec")
+EVERYWHERE = ("matmul", "matmul_split", "flash_attention", "decode_attention", "matvec")
 CASES = [
     (name, number, arch)
     for turn, name in enumerate(sorted(shipped_launches.SIZES))

@@ -130,7 +130,6 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, cluster=2), "cluster"),
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
-        (replace(GOOD, split=2), "split"),
         (replace(GOOD, pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
         (replace(GOOD, pipelines=(replace(LOOP, stages=1),)), "stages"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", "N = 8 }\nschedule = { stages = 17 }\n", "E0809", 6, "stages"),
         ("N = 8 }\n", "N = 8 }\nschedule = { cluster = 2 }\n", "E0809", 6, "cluster"),
         ("N = 8 }\n", "N = 8 }\nschedule = { persistent = true }\n", "E0809", 6, "persistent"),
-        ("N = 8 }\n", "N = 8 }\nschedule = { split = 4 }\n", "E0809", 6, "split"),
+        ("N = 8 }\n", "N = 8 }\nschedule = { split = 4 }\n", "E0802", 6, "split"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { order = "snake" }\n', "E0809", 6, "order"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", mma = "mma_sync" }\n', "E0809", 6, "copy"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", consumers = 4 }\n', "E0809", 6, "consumers"),
@@ -120,6 +121,12 @@ def test_a_schedule_is_fixed_for_some_specialisations_and_targets(tmp_path: Path
 def test_the_old_options_are_named_anew(tmp_path: Path) -> None:
     (problem,) = refused(tmp_path, GOOD + "min_blocks = 3\n")
     assert problem.hint == "write `schedule = { blocks = 3 }`"
+
+
+def test_a_schedule_does_not_split_products_and_says_what_does(tmp_path: Path) -> None:
+    (problem,) = refused(tmp_path, GOOD + "schedule = { split = 2 }\n")
+    named = re.findall(r"\w+\.py", str(problem.hint))
+    assert named and all((ROOT / "kernels_src" / name).is_file() for name in named)
 
 
 def test_a_build_file_with_steps_reaches_a_worker() -> None:

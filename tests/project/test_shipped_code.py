@@ -31,7 +31,7 @@ WIDE = (
     "gather_row", "kv_update", "qk_norm_rope_kv", "decode_merge",
 )  # fmt: skip
 """Kernels bound by memory, whose threads must move 16 bytes at once."""
-WARPGROUPS = (("matmul", "sm_90a"),)
+WARPGROUPS = (("matmul", "sm_90a"), ("matmul_split", "sm_90a"))
 
 
 def build_file() -> str:

@@ -29,6 +29,11 @@ _EXAMPLES: Final = {
     "next": '"behind"',
     "persistent": "true",
 }
+_ELSEWHERE: Final = {
+    "split": "blocks share the depth of a product in the kernel's own text: an axis of the grid for the parts, which a second "
+    "kernel adds, as `matmul_split.py` and `merge_splits.py` in tilec's `kernels_src` do"
+}
+"""What one may expect of a schedule, and where it is said."""
 Refuse = Callable[[str, str, Span, str], None]
 Locate = Callable[[str, str], Span]
 
@@ -70,7 +75,8 @@ def _rules(
 ) -> list[Rule]:  # fmt: skip
     for key in table:
         if key not in _KEYS:
-            hint = ask_first(key, _KEYS, f"the keys of a schedule are {', '.join(f'`{name}`' for name in _KEYS)}")
+            known = f"the keys of a schedule are {', '.join(f'`{name}`' for name in _KEYS)}"
+            hint = _ELSEWHERE.get(key) or ask_first(key, _KEYS, known)
             refuse("E0802", f"unknown key `{key}` of a schedule", at("schedule", key), hint)
     found: dict[str, Any] = {}
     for key, kind in OVERRIDES.items():
@@ -100,8 +106,7 @@ def _alone(overrides: Overrides) -> Schedule:
     roles = tma_roles(overrides.consumers or 1) if by_tma else (Role("all", overrides.warps or 1),)
     return Schedule(
         roles, loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
-        overrides.order or "grid", overrides.split or 1, overrides.early,
-        overrides.next or "behind",
+        overrides.order or "grid", overrides.early, overrides.next or "behind",
     )  # fmt: skip
 
 

@@ -65,7 +65,6 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         bool(wanted.persistent),
         wanted.cluster or 1,
         wanted.order or "grid",
-        wanted.split or 1,
         wanted.early,
         wanted.next or "behind",
     )
