@@ -97,10 +97,12 @@ def _alone(overrides: Overrides) -> Schedule:
     copy = overrides.copy or ("tma" if overrides.consumers else "load" if stages == 1 else "cp_async")
     by_tma = copy == "tma"
     loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
-    roles = tma_roles(overrides.consumers or 1) if by_tma else (Role("all", overrides.warps or 1),)
+    order = overrides.order or "grid"
+    consumers = overrides.consumers or (2 if order == "pingpong" else 1)
+    roles = tma_roles(consumers, order=order) if by_tma else (Role("all", overrides.warps or 1),)
     return Schedule(
         roles, loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
-        overrides.order or "grid", overrides.split or 1, overrides.early,
+        order, overrides.split or 1, overrides.early,
         overrides.next or "behind",
     )  # fmt: skip
 

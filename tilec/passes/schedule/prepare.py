@@ -13,6 +13,7 @@ from tilec.passes.schedule import (
     layout,
     meetings,
     persistent,
+    pingpong,
     roles,
     staging,
     versioning,
@@ -53,6 +54,9 @@ def prepare(
     function.num_warps = schedule.tile_warps
     staging.stage(function, schedule)
     _check(function, "staging")
+    if schedule.takers > 1:
+        pingpong.take_turns(function, schedule.takers)
+        _check(function, "taking turns")
     versioning.version(function)
     _check(function, "versioning")
     in_range.mark(function, positive)
