@@ -219,7 +219,7 @@ def pipelines_of(
             raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {LEAST_GROUP_STAGES} stages"), wanted, target)
         return found[-1]
 
-    stage_by(made, decide, schedule.tile_registers)
+    stage_by(made, decide, schedule)
     return tuple(found)
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
-from tilec.ir.ops import BinaryInRange, Constant, For, If
-from tilec.ir.ops_staging import SharedAlloc
+from tilec.ir.ops import BinaryInRange, Constant, For, If, Yield
+from tilec.ir.ops_staging import SharedAlloc, WaitMma
 from tilec.ir.ops_sync import PassTurn, Ring, TakeTurn, Wait
 from tilec.ir.shared_plan import scratch_offset
 from tilec.ir.types import ScratchType, TileType, i32
@@ -52,13 +52,15 @@ def take_turns(function: Function, takers: int) -> Function:
     before = Emitter()
     zero, rounds = before.number(0), 2 * ring.result.ring.stages
     each = _in_range(before, "mod", loop.upper, rounds)
+    last = before.binary("sub", loop.upper, before.number(1))
     place = function.body.ops.index(tiles)
     function.body.ops[place:place] = before.ops
     tiles.operands.append(zero)
     tiles.results.append(Value(TileType(i32), "turn_parity", tiles))
     parity = body.add_argument(TileType(i32), "turn_parity")
     place = then.ops.index(loop)
-    then.ops[place : place + 1] = [TakeTurn(operands=[ring.result, parity]), loop, PassTurn(operands=[ring.result])]
+    then.ops.insert(place, TakeTurn(operands=[ring.result, parity]))
+    _pass_last(loop, ring.result, last)
     behind, given = Emitter(), body.ops[-1]
     stage_parity = given.operands[-2], given.operands[-1]
     for _ in range(takers - 1):
@@ -66,6 +68,19 @@ def take_turns(function: Function, takers: int) -> Function:
     given.operands[-2:] = [*stage_parity, behind.binary("sub", behind.number(1), parity)]
     body.ops[-1:] = [*behind.ops, given]
     return function
+
+
+def _pass_last(loop: For, ring: Value, last: Value) -> None:
+    """Pass the turn on in the last iteration, as soon as its product is started: behind the loop ptxas would run all products
+    one by one."""
+    body = loop.regions[0]
+    wait = next(op for op in body.ops if isinstance(op, WaitMma))
+    out = Emitter()
+    condition = out.compare("eq", body.arguments[0], last)
+    then = Block(ops=[PassTurn(operands=[ring]), Yield()])
+    out.add(If(operands=[condition], regions=[then, Block(ops=[Yield()])]))
+    place = body.ops.index(wait) + 1
+    body.ops[place:place] = out.ops
 
 
 def consumers(reading: Block, takers: int) -> list[Block]:
