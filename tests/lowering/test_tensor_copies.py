@@ -35,6 +35,8 @@ CASES: list[Any] = [
     (("bf16", 128, 256), {}, (8, 264, 72), (0,)),
     (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200), (0, 1)),
     (("f16", 128, 64), {"consumers": 2, "stages": 3, "persistent": True}, (264, 136, 72), (1,)),
+    (("bf16", 64, 64), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 200, 136), (0, 1)),
+    (("f16", 128, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (264, 200, 72), (1,)),
 ]  # fmt: skip
 
 

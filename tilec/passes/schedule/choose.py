@@ -70,7 +70,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.next or "behind",
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
-        schedule = _passing_on(draft, schedule, target, wanted)
+        schedule = _passing_on(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
@@ -93,7 +93,7 @@ def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role
 def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
     """With registers that the producer leaves to the consumers, where chained products take them and a block is alone."""
     products = sum(isinstance(op, Mma) for op in draft.body.walk())
-    if wanted.copy != "tma" or schedule.takers > 1 or products < 2 or "setmaxnreg" not in target.families or schedule.blocks is not None:
+    if wanted.copy != "tma" or products < 2 or "setmaxnreg" not in target.families or schedule.blocks is not None:
         return schedule
     return replace(schedule, roles=tma_roles(schedule.tile_warps // 4, passed_on=True))
 

@@ -110,10 +110,11 @@ def _take_own(block: Block, place: int, takers: int) -> None:
     (ring,) = {op.ring for op in loop.regions[0].walk() if isinstance(op, TakeTurn)}
     *_, stage, parity, _ = loop.initial
     before = Emitter()
-    iterations = next(op for op in loop.regions[0].walk() if isinstance(op, For) and _reads(op)).upper
-    each = _in_range(before, "mod", iterations, 2 * ring.ring.stages)
-    for _ in range(place):
-        stage, parity = _past(before, stage, parity, each, ring.ring.stages)
+    if place:
+        iterations = next(op for op in loop.regions[0].walk() if isinstance(op, For) and _reads(op)).upper
+        each = _in_range(before, "mod", iterations, 2 * ring.ring.stages)
+        for _ in range(place):
+            stage, parity = _past(before, stage, parity, each, ring.ring.stages)
     loop.operands[0], loop.operands[2] = before.number(place), before.number(takers)
     loop.operands[-3:-1] = [stage, parity]
     position = block.ops.index(loop)

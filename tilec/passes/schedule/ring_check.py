@@ -61,8 +61,8 @@ def check(function: Function) -> None:
 
 
 def _in_turns(stages: int, takers: int) -> list[tuple[int, int]]:
-    """Turns of pipelined loops, and tiles, of rings whose roles take the tiles in turns. Where a tile begins in the ring follows
-    from its number and the turns of all: those of two rounds, each with so many tiles that the places come again."""
+    """Turns of pipelined loops, and tiles, of rings whose roles take the tiles in turns. Where a tile begins in the ring
+    follows from its number and the turns of all: those of two rounds, each with so many tiles that the places come again."""
     places = 2 * stages
     few = [(turns, tiles) for turns in (1, stages) for tiles in range(takers + 2)]
     return [*few, *((turns, places // gcd(turns, places) + takers) for turns in (*range(places + 1), places + 1))]
