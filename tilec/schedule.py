@@ -21,9 +21,9 @@ for products that read them where they lie."""
 PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
 """Families of products: of a warp, from registers; of four warps, from shared memory."""
 TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped")}
+"""Names that are understood, and that nothing lowers yet."""
 ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
 """How consumers go through a persistent block's tiles: all of them through each, or one after the other, each with its own."""
-"""Names that are understood, and that nothing lowers yet."""
 NEXT: Final = ("behind", "before")
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
@@ -98,7 +98,7 @@ class Schedule:
     @property
     def takers(self) -> int:
         """Roles that take a block's tiles in turns; 1 where all warps that hold tiles share each."""
-        return len(self.roles) - 1 if self.order == "pingpong" else 1
+        return max(1, len(self.roles) - 1) if self.order == "pingpong" else 1
 
     @property
     def tile_registers(self) -> int:

@@ -110,10 +110,10 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                 yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
             for takers in (op.takers - 1, op.takers + 1):
                 yield "wrong readers", f"{takers} takers", lambda f, o, n=takers: _attribute(o, "takers", n)
-        case TurnOp():
-            yield "another's turn", f"place {1 - op.place}", lambda f, o: _attribute(o, "place", 1 - o.place)
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
+        case TurnOp():
+            yield "another's turn", f"place {1 - op.place}", lambda f, o: _attribute(o, "place", 1 - o.place)
         case Release():
             for held in (0, 1, 2):
                 yield "released too early or late", f"held {held}", lambda f, o, n=held: _attribute(o, "held", n)

@@ -94,6 +94,7 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
 BY_TMA = Pipeline(3, "tma", "wgmma")
+IN_TURNS = Schedule(tma_roles(2, order="pingpong"), (BY_TMA,), persistent=True, order="pingpong")
 
 
 def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
@@ -130,6 +131,10 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, cluster=2), "cluster"),
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
+        (replace(GOOD, roles=tma_roles(2, order="pingpong"), pipelines=(BY_TMA,), order="pingpong"), "order"),
+        (replace(IN_TURNS, roles=tma_roles(1, order="pingpong")), "order"),
+        (replace(IN_TURNS, roles=tma_roles(4, order="pingpong")), "consumers"),
+        (replace(IN_TURNS, roles=tma_roles(2)), "consumers"),
         (replace(GOOD, split=2), "split"),
         (replace(GOOD, pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
@@ -141,7 +146,7 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
     ],
 )
 def test_what_nothing_lowers_is_refused_and_not_passed_over(schedule: Schedule, part: str) -> None:
-    assert problems(GOOD, SM_90A) == []
+    assert problems(GOOD, SM_90A) == problems(IN_TURNS, SM_90A) == []
     assert part in {problem.part for problem in problems(schedule, SM_90A)}
 
 
