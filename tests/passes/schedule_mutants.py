@@ -6,7 +6,8 @@ another stage, parity, count, scope or role. A change that leaves the text as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,15 +46,23 @@ class Mutant(NamedTuple):
     text: str
 
 
-def mutants(text: str, every: int = 1) -> Iterator[Mutant]:
-    """All of a function, each once, of what follows the ring's making; with `every`, so many times fewer."""
+def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> Iterator[Mutant]:
+    """All of a function, each once, of what follows the ring's making; with `every`, so many times fewer of each kind, and with
+    `kinds` those alone."""
     seen = {text}
     ops = list(parse_function(text).body.walk())
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
     tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
     planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in _changes(op)]
-    for number, kind, detail, change in planted[::every]:
+    left_out: Counter[str] = Counter()
+    for number, kind, detail, change in planted:
         op = ops[number]
+        kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
+        if kinds is not None and kind not in kinds:
+            continue
+        if left_out[kind]:
+            left_out[kind] -= 1
+            continue
         function = parse_function(text)
         chosen = list(function.body.walk())[number]
         try:
@@ -63,7 +72,7 @@ def mutants(text: str, every: int = 1) -> Iterator[Mutant]:
             continue  # there is no such place, or what is named is not there
         if made not in seen:
             seen.add(made)
-            kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
+            left_out[kind] = every - 1
             yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", made)
 
 
