@@ -122,7 +122,7 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
         case TurnOp():
-            yield "another's turn", f"place {1 - op.place}", lambda f, o: _attribute(o, "place", 1 - o.place)
+            yield "another's turn", f"place {1 - op.place}", lambda f, o, n=1 - op.place: _attribute(o, "place", n)
         case Release():
             for held in (0, 1, 2):
                 yield "released too early or late", f"held {held}", lambda f, o, n=held: _attribute(o, "held", n)

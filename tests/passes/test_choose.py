@@ -89,6 +89,7 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
     assert "4 warps where consumers and producer have 8" in refused("matmul", SM_90A, Overrides(copy="tma", warps=4)).message
     assert "leave 40 registers a thread" in refused("matmul", SM_90A, Overrides(copy="tma", blocks=6)).message
     assert "stages take" in refused("matmul", SM_90A, Overrides(copy="tma", stages=15)).message
+    assert "take one tile each" in refused("matmul", SM_90A, Overrides(copy="tma", order="pingpong")).message
 
 
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
@@ -105,6 +106,28 @@ def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
     choose(function, SM_90A, Overrides(copy="cp_async"))
     with pytest.raises(CompileError, match="only a tensor that is declared `In` has a map"):
         choose(function, SM_90A, Overrides(copy="tma"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rows", "why"),
+    [
+        ("", "", 128, "`wgmma` does not make its product"),
+        ("range(cdiv(K, BK))", "range(m + 1)", 64, "the turns of its loop follow from the tile"),
+        ("range(cdiv(K, BK))", "range(1, cdiv(K, BK))", 64, "does not begin at 0"),
+        ("out: Out[", "out: InOut[", 64, "`out` is not written once alone"),
+    ],
+)
+def test_consumers_take_turns_at_products_of_tiles_that_are_alike(
+    tmp_path: Path, old: str, new: str, rows: int, why: str
+) -> None:
+    path = tmp_path / "matmul.py"
+    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
+    path.write_text(text.replace(old, new).replace("In, Out,", "In, InOut, Out,") if old else text)
+    function = load_kernel(path, {"E": "bf16", "BM": rows, "BN": 256, "BK": 64, "GROUP": 8})
+    wanted = Overrides(copy="tma", consumers=2, persistent=True)
+    choose(function, SM_90A, wanted if rows == 128 else replace(wanted, consumers=1))
+    with pytest.raises(CompileError, match=why):
+        choose(function, SM_90A, replace(wanted, order="pingpong"))
 
 
 def test_copies_by_tma_name_what_the_target_lacks_once() -> None:

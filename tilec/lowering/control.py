@@ -36,7 +36,7 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
 
     stride = context.scalar(op.step) if factor == 1 else step * factor
     upper = rest[0] if rest else context.scalar(op.upper)
-    lower_bound, unsigned = context.scalar(op.lower), is_share_of_tiles(op)
+    lower_bound, unsigned = context.scalar(op.lower), _is_share_of_tiles(op)
     after = _split(context.loop(lower_bound, upper, stride, _joined(start), turns, unsigned), counts)
     for index in rest:
         after = _turn(context, body, context.constant(index), after, lower)
@@ -44,7 +44,7 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
         context.assign(value, registers)
 
 
-def is_share_of_tiles(op: For) -> bool:
+def _is_share_of_tiles(op: For) -> bool:
     """Whether a loop goes through every other of a block's tiles, or fewer of them (`tilec.passes.schedule.pingpong`): from a
     number that is not negative, below (extent - 1 - block) // blocks + 1, which is at least 1. The last tile may be so near to
     2^31 - 1 that the next turn is not in i32; nothing but the comparison sees it, and that is exact without a sign."""

@@ -10,7 +10,8 @@ carried from tile to tile goes past the stages of the tiles that others take:
 
 Out of `consumers`, once there are roles: for each of n consumers the same over `range(place, turns, n)`, from where the tiles
 before leave the ring, with scratch of its own. The producer goes through all tiles as ever. Which stages a tile has follows
-from its number alone, so that nobody need be told: each tile takes as many as the one before.
+from its number alone, so that nobody need be told: each tile takes as many as the one before. The turn behind a consumer's last
+may be past i32; it is compared alone, and lowered without a sign for that.
 """
 
 from __future__ import annotations
