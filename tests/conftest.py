@@ -49,7 +49,7 @@ LONGEST = (
     "mutation/test_mutants.py", "lowering/test_attention_results.py", "project/test_endings.py", "workers/test_paths.py",
     "lowering/test_positions.py", "cli/test_check.py", "emulator/test_command.py", "frontend/test_fuzz.py",
     "fuzz/test_builds.py", "fuzz/test_stores.py", "fuzz/test_model_folders.py", "frontend/test_ir.py", "test_collection.py",
-    "lsp/test_endings.py", "lsp/test_server.py",
+    "lsp/test_server_endings.py", "lsp/test_server.py",
     "docs/test_pages.py",
 )  # fmt: skip
 """Files that take longest, which begin first: a worker that gets one at the end leaves the others without work."""

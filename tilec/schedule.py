@@ -22,6 +22,8 @@ PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
 """Families of products: of a warp, from registers; of four warps, from shared memory."""
 TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped")}
 """Names that are understood, and that nothing lowers yet."""
+ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
+"""How consumers go through a persistent block's tiles: all of them through each, or one after the other, each with its own."""
 NEXT: Final = ("behind", "before")
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
@@ -68,9 +70,9 @@ NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
 class Schedule:
     """`pipelines` are the loops that feed products, those inside others first, in the order of the text. `blocks`: as many
     share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
-    tile, in `order`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads of
-    resident tensors do not wait for earlier kernels; None: as many as registers are there for. `next`: whether a block lets
-    those of the next kernel come before or behind its wait for earlier ones."""
+    tile, in an order of `ORDERS`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads of resident
+    tensors do not wait for earlier kernels; None: as many as registers are there for. `next`: whether a block lets those of the
+    next kernel come before or behind its wait for earlier ones."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -90,6 +92,11 @@ class Schedule:
     def tile_warps(self) -> int:
         """Warps of the first role, which hold the kernel's tiles."""
         return self.roles[0].warps
+
+    @property
+    def takers(self) -> int:
+        """Roles that take a block's tiles in turns; 1 where all warps that hold tiles share each."""
+        return max(1, len(self.roles) - 1) if self.order == "pingpong" else 1
 
     @property
     def tile_registers(self) -> int:
@@ -199,8 +206,10 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
             found.append(
                 Problem("stages", f"`{loop.copy}` with {loop.stages} stages", "one stage is for `load`, more are for copies")
             )
-    if schedule.order != "grid":
-        found += _of_family("order", schedule.order, {"grid": None}, target)
+    found += _of_family("order", schedule.order, ORDERS, target)
+    if schedule.order == "pingpong" and not schedule.persistent:
+        text = "`pingpong` of blocks that take one tile each"
+        found.append(Problem("order", text, "write `persistent = true` too"))
     if schedule.next not in NEXT:
         found.append(Problem("next", f'`next = "{schedule.next}"` is not known', f"choose among {', '.join(NEXT)}"))
     if schedule.persistent and all(loop.copy != "tma" for loop in schedule.pipelines):
@@ -210,9 +219,13 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
     return list(dict.fromkeys(found))
 
 
-def tma_roles(consumers: int, passed_on: bool = False) -> tuple[Role, ...]:
-    """The roles of a block whose operands come by `tma`; with `passed_on`, the producer leaves registers to the consumers."""
+def tma_roles(consumers: int, passed_on: bool = False, order: str = "grid") -> tuple[Role, ...]:
+    """The roles of a block whose operands come by `tma`; with `passed_on`, the producer leaves registers to the consumers. In
+    `pingpong` each group of four warps is a role."""
     more, less = PASSED_ON.get(consumers, (None, None)) if passed_on else (None, None)
+    if order == "pingpong":
+        each = [Role(f"{CONSUMER}{number}", 4, more) for number in range(consumers)]
+        return *each, Role(PRODUCER, PRODUCER_WARPS, less)
     return Role(CONSUMER, 4 * consumers, more), Role(PRODUCER, PRODUCER_WARPS, less)
 
 
@@ -221,8 +234,11 @@ def _of_roles(schedule: Schedule, target: Target) -> list[Problem]:
     if not 1 <= schedule.warps <= MOST_WARPS or min(role.warps for role in schedule.roles) < 1:
         found.append(Problem("warps", f"{schedule.warps} warps a block", f"choose 1 to {MOST_WARPS}"))
     by_tma = [loop for loop in schedule.pipelines if loop.copy == "tma"]
-    known = [tma_roles(schedule.tile_warps // 4, passed_on) for passed_on in (False, True)]
-    if by_tma and (schedule.roles not in known or schedule.tile_warps > 4 * MOST_CONSUMERS):
+    consumers = schedule.takers if schedule.takers > 1 else schedule.tile_warps // 4
+    known = [tma_roles(consumers, passed_on, schedule.order) for passed_on in (False, True)]
+    if by_tma and schedule.order == "pingpong" and consumers < 2:
+        found.append(Problem("order", "`pingpong` of one consumer", "choose 2 or 3 consumers"))
+    if by_tma and (schedule.roles not in known or consumers > MOST_CONSUMERS):
         text = f"`tma` for roles {', '.join(f'{role.name} of {role.warps} warps' for role in schedule.roles)}"
         found.append(Problem("consumers", text, f"choose 1 to {MOST_CONSUMERS} consumers"))
     if not by_tma and len(schedule.roles) > 1:

@@ -18,6 +18,7 @@ from typing import Final
 from candidates import ELEMENT, Candidate, Part, arguments, run, tma
 
 PERSISTENT: Final = ", persistent = true"
+IN_TURNS: Final = f'{PERSISTENT}, order = "pingpong"'
 CANDIDATES: Final = (
     tma(128, 256, 2, 3, PERSISTENT),
     tma(128, 256, 2, 3, PERSISTENT, 16),
@@ -27,6 +28,17 @@ CANDIDATES: Final = (
     tma(128, 128, 2, 6, PERSISTENT, 4),
     tma(128, 128, 2, 6, PERSISTENT, 16),
     tma(128, 96, 2, 6, PERSISTENT),
+    tma(128, 192, 2, 3, IN_TURNS),
+    tma(192, 128, 2, 3, IN_TURNS),
+    tma(128, 160, 2, 4, IN_TURNS),
+    tma(128, 128, 2, 4, IN_TURNS),
+    tma(128, 128, 2, 4, IN_TURNS, 16),
+    tma(64, 256, 2, 4, IN_TURNS),
+    tma(64, 192, 2, 5, IN_TURNS),
+    tma(64, 160, 2, 6, IN_TURNS),
+    tma(64, 128, 2, 7, IN_TURNS),
+    tma(64, 128, 3, 6, IN_TURNS),
+    tma(128, 80, 2, 6, IN_TURNS),
     tma(128, 80, 2, 6),
     tma(128, 80, 2, 6, PERSISTENT),
     tma(64, 256, 1, 4, PERSISTENT),

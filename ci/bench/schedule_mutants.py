@@ -39,6 +39,7 @@ KERNELS: Final[tuple[tuple[Any, tuple[Any, ...], dict[str, Any], tuple[int, ...]
     (tensor_products, ("bf16", 64, 64), {"stages": 2}, (72, 72, 392)),
     (tensor_products, ("f16", 128, 64), {"stages": 3, "consumers": 2}, (136, 72, 328)),
     (tensor_products, ("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200)),
+    (tensor_products, ("bf16", 64, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (136, 200, 200)),
     (tensor_attention, ("bf16", 64, 64, 64), {"stages": 2}, (65, 170, 256, 1)),
 )
 """What makes and runs a kernel, element and tile, what is wanted of the schedule, and extents of the launch: two tiles each

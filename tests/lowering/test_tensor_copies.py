@@ -35,6 +35,8 @@ CASES: list[Any] = [
     (("bf16", 128, 256), {}, (8, 264, 72), (0,)),
     (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200), (0, 1)),
     (("f16", 128, 64), {"consumers": 2, "stages": 3, "persistent": True}, (264, 136, 72), (1,)),
+    (("bf16", 64, 64), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 136, 136), (0,)),
+    (("f16", 128, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (136, 200, 72), (1,)),
 ]  # fmt: skip
 
 
@@ -45,6 +47,13 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents:
         report, found, right = emulated(kernel, extents, seed)
         assert report.clean, str(report.faults[0])
         assert (found == right).all()
+
+
+def test_turns_of_consumers_end_where_the_next_turn_is_not_in_i32() -> None:
+    """A block may take 2^31 - 1 tiles; with a sign, the turn behind the last would be below it."""
+    wanted = {"stages": 2, "persistent": True}
+    shared, each = made("bf16", 64, 64, **wanted), made("bf16", 64, 64, **wanted, order="pingpong")
+    assert [kernel.lowered.mlir.count("scf.for unsigned") for kernel in (shared, each)] == [0, 2]
 
 
 SCALED = '''"""A product onto a tile, scaled by sums of weights."""

@@ -6,20 +6,35 @@ another stage, parity, count, scope or role. A change that leaves the text as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Constant, For, If
 from tilec.ir.ops_staging import GroupMma, SharedAlloc, TensorCopy, WaitMma
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Ring, RingOp, Roles, SharedFree, Wait
+from tilec.ir.ops_sync import (
+    Acquire,
+    Barrier,
+    Commit,
+    PassTurn,
+    ProxyFence,
+    Release,
+    Ring,
+    RingOp,
+    Roles,
+    SharedFree,
+    TakeTurn,
+    TurnOp,
+    Wait,
+)
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.ir.types import TileType, i32
 
 Change = Callable[[Function, Op], None]
-ORDERING = (Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree)
+ORDERING = (Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, TakeTurn, PassTurn)
 MOVED = (*ORDERING, GroupMma, WaitMma)
 
 
@@ -31,15 +46,23 @@ class Mutant(NamedTuple):
     text: str
 
 
-def mutants(text: str, every: int = 1) -> Iterator[Mutant]:
-    """All of a function, each once, of what follows the ring's making; with `every`, so many times fewer."""
+def mutants(text: str, every: int = 1, kinds: Collection[str] | None = None) -> Iterator[Mutant]:
+    """All of a function, each once, of what follows the ring's making; with `every`, so many times fewer of each kind, and with
+    `kinds` those alone."""
     seen = {text}
     ops = list(parse_function(text).body.walk())
     first = next(number for number, op in enumerate(ops) if isinstance(op, Ring))
     tiles = [op for op in ops if isinstance(op, For) and op.variable == "turn"]
     planted = [(number, *change) for number, op in enumerate(ops) if number >= first for change in _changes(op)]
-    for number, kind, detail, change in planted[::every]:
+    left_out: Counter[str] = Counter()
+    for number, kind, detail, change in planted:
         op = ops[number]
+        kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
+        if kinds is not None and kind not in kinds:
+            continue
+        if left_out[kind]:
+            left_out[kind] -= 1
+            continue
         function = parse_function(text)
         chosen = list(function.body.walk())[number]
         try:
@@ -49,7 +72,7 @@ def mutants(text: str, every: int = 1) -> Iterator[Mutant]:
             continue  # there is no such place, or what is named is not there
         if made not in seen:
             seen.add(made)
-            kind = "another tile" if kind == "counts other stages" and _says_which_tile(op, tiles) else kind
+            left_out[kind] = every - 1
             yield Mutant(kind, f"{op.opcode} {number}{f', {detail}' if detail else ''}", made)
 
 
@@ -69,7 +92,7 @@ def _changes(op: Op) -> Iterator[tuple[str, str, Change]]:
 
 def _of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
     """A stage, a parity or a coordinate is another."""
-    parity = isinstance(op, Acquire | Wait) and place == 2
+    parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, TakeTurn)
     kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
     for number in (0, 1):
         yield (
@@ -94,8 +117,12 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
         case Ring():
             for readers in (1, op.readers - 1, op.readers + 1, op.readers * 2, op.readers * 32):
                 yield "wrong readers", str(readers), lambda f, o, n=readers: _attribute(o, "readers", n)
+            for takers in (op.takers - 1, op.takers + 1):
+                yield "wrong readers", f"{takers} takers", lambda f, o, n=takers: _attribute(o, "takers", n)
             for offset in (1024, 1032, 4):
                 yield "wrong place", f"ring at {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
+        case TurnOp():
+            yield "another's turn", f"place {1 - op.place}", lambda f, o, n=1 - op.place: _attribute(o, "place", n)
         case Release():
             for held in (0, 1, 2):
                 yield "released too early or late", f"held {held}", lambda f, o, n=held: _attribute(o, "held", n)
@@ -106,15 +133,15 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             for scope in ("block", "role", "cluster"):
                 yield "barrier of other threads", scope, lambda f, o, s=scope: _attribute(o, "scope", s)
         case SharedAlloc():
-            for offset in (0, op.offset - 1024, op.offset + 128):
+            for offset in (0, op.offset - 1024, op.offset + 128, op.offset - op.bytes):
                 yield "wrong place", f"offset {offset}", lambda f, o, n=offset: _attribute(o, "offset", n)
         case Roles():
             yield "swapped roles", "regions", lambda f, o: _attribute(o, "regions", o.regions[::-1])
             yield "swapped roles", "who is alone", lambda f, o: _attribute(o, "alone", op.alone[::-1])
-            for alone in ((False, False), (True, True)):
+            for alone in ((False,) * len(op.alone), (True,) * len(op.alone)):
                 yield "swapped roles", f"alone {alone}", lambda f, o, a=alone: _attribute(o, "alone", a)
             yield "swapped roles", "warps", lambda f, o: _attribute(o, "warps", op.warps[::-1])
-            less = (op.warps[0] - 4, op.warps[1] + 4)
+            less = (op.warps[0] - 4, *op.warps[1:-1], op.warps[-1] + 4)
             yield "roles of other warps", str(less), lambda f, o: _attribute(o, "warps", less)
         case TensorCopy():
             yield (
@@ -124,6 +151,8 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             )
         case For() if any(isinstance(inner, RingOp) for inner in op.regions[0].walk()):
             for place in (0, 3, 4, 5):
+                yield "loop begins elsewhere", f"operand {place} is 0", lambda f, o, p=place: _begin(f, o, p, 0)
+                yield "loop begins elsewhere", f"operand {place} is 1", lambda f, o, p=place: _begin(f, o, p, 1)
                 yield (
                     "loop begins elsewhere",
                     f"operand {place}",
@@ -134,6 +163,8 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield "loop of other turns", "one more", lambda f, o: _set(f, o, 1, lambda f, v: _computed(f, o, "add", v, 1))
             yield "loop of other turns", "one less", lambda f, o: _set(f, o, 1, lambda f, v: _computed(f, o, "sub", v, -1))
             yield "loop of other turns", "every other", lambda f, o: _set(f, o, 2, lambda f, v: _computed(f, o, "add", v, 1))
+            for step in (1, 2):
+                yield "loop of other turns", f"by {step}", lambda f, o, n=step: _begin(f, o, 2, n)
         case If() if any(isinstance(inner, Release) for inner in op.regions[0].walk()):
             yield "released too early or late", "where not", lambda f, o: _attribute(o, "regions", o.regions[::-1])
             yield "released too early or late", "always", _always
@@ -197,6 +228,13 @@ def _attribute(op: Op, name: str, value: object) -> None:
 
 def _set(function: Function, op: Op, place: int, made: Callable[[Function, Value], Value]) -> None:
     op.operands[place] = made(function, op.operands[place])
+
+
+def _begin(function: Function, op: Op, place: int, number: int) -> None:
+    value = op.operands[place]
+    if value.type != TileType(i32) or (isinstance(value.owner, Constant) and value.owner.value == number):
+        raise IndexError
+    op.operands[place] = _constant(function, op, number)
 
 
 def _constant(function: Function, op: Op, number: int) -> Value:

@@ -89,11 +89,13 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
     assert "4 warps where consumers and producer have 8" in refused("matmul", SM_90A, Overrides(copy="tma", warps=4)).message
     assert "leave 40 registers a thread" in refused("matmul", SM_90A, Overrides(copy="tma", blocks=6)).message
     assert "stages take" in refused("matmul", SM_90A, Overrides(copy="tma", stages=15)).message
+    assert "take one tile each" in refused("matmul", SM_90A, Overrides(copy="tma", order="pingpong")).message
 
 
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)
 LOOP = GOOD.pipelines[0]
 BY_TMA = Pipeline(3, "tma", "wgmma")
+IN_TURNS = Schedule(tma_roles(2, order="pingpong"), (BY_TMA,), persistent=True, order="pingpong")
 
 
 def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
@@ -104,6 +106,28 @@ def test_a_tensor_that_may_be_written_has_no_map(tmp_path: Path) -> None:
     choose(function, SM_90A, Overrides(copy="cp_async"))
     with pytest.raises(CompileError, match="only a tensor that is declared `In` has a map"):
         choose(function, SM_90A, Overrides(copy="tma"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rows", "why"),
+    [
+        ("", "", 128, "`wgmma` does not make its product"),
+        ("range(cdiv(K, BK))", "range(m + 1)", 64, "the turns of its loop follow from the tile"),
+        ("range(cdiv(K, BK))", "range(1, cdiv(K, BK))", 64, "does not begin at 0"),
+        ("out: Out[", "out: InOut[", 64, "`out` is not written once alone"),
+    ],
+)
+def test_consumers_take_turns_at_products_of_tiles_that_are_alike(
+    tmp_path: Path, old: str, new: str, rows: int, why: str
+) -> None:
+    path = tmp_path / "matmul.py"
+    text = (shipped.ROOT / "kernels_src/matmul.py").read_text()
+    path.write_text(text.replace(old, new).replace("In, Out,", "In, InOut, Out,") if old else text)
+    function = load_kernel(path, {"E": "bf16", "BM": rows, "BN": 256, "BK": 64, "GROUP": 8})
+    wanted = Overrides(copy="tma", consumers=2, persistent=True)
+    choose(function, SM_90A, wanted if rows == 128 else replace(wanted, consumers=1))
+    with pytest.raises(CompileError, match=why):
+        choose(function, SM_90A, replace(wanted, order="pingpong"))
 
 
 def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
@@ -130,6 +154,10 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
         (replace(GOOD, cluster=2), "cluster"),
         (replace(GOOD, order="snake"), "order"),
         (replace(GOOD, order="up"), "order"),
+        (replace(GOOD, roles=tma_roles(2, order="pingpong"), pipelines=(BY_TMA,), order="pingpong"), "order"),
+        (replace(IN_TURNS, roles=tma_roles(1, order="pingpong")), "order"),
+        (replace(IN_TURNS, roles=tma_roles(4, order="pingpong")), "consumers"),
+        (replace(IN_TURNS, roles=tma_roles(2)), "consumers"),
         (replace(GOOD, pipelines=(BY_TMA,)), "consumers"),
         (replace(GOOD, pipelines=(replace(LOOP, copy="load"),)), "stages"),
         (replace(GOOD, pipelines=(replace(LOOP, stages=1),)), "stages"),
@@ -140,7 +168,7 @@ def test_copies_by_tma_name_what_the_target_lacks_once() -> None:
     ],
 )
 def test_what_nothing_lowers_is_refused_and_not_passed_over(schedule: Schedule, part: str) -> None:
-    assert problems(GOOD, SM_90A) == []
+    assert problems(GOOD, SM_90A) == problems(IN_TURNS, SM_90A) == []
     assert part in {problem.part for problem in problems(schedule, SM_90A)}
 
 

@@ -57,6 +57,8 @@ def refused(tmp_path: Path, text: str | bytes) -> list[Diagnostic]:
         ("N = 8 }\n", "N = 8 }\nschedule = { persistent = true }\n", "E0809", 6, "persistent"),
         ("N = 8 }\n", "N = 8 }\nschedule = { split = 4 }\n", "E0802", 6, "split"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { order = "snake" }\n', "E0809", 6, "order"),
+        ("N = 8 }\n", 'N = 8 }\nschedule = { order = "pingpong", persistent = false }\n', "E0809", 6, "order"),
+        ("N = 8 }\n", 'N = 8 }\nschedule = { order = "pingpong", consumers = 1 }\n', "E0809", 6, "order"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", mma = "mma_sync" }\n', "E0809", 6, "copy"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { copy = "tma", consumers = 4 }\n', "E0809", 6, "consumers"),
         ("N = 8 }\n", 'N = 8 }\nschedule = { mma = "tcgen05" }\n', "E0809", 6, "mma"),

@@ -26,11 +26,19 @@ def empty(out: Builder, ring: SsaValue, stage: SsaValue, stages: int) -> SsaValu
     return out.offset(out.offset(ring, BYTES * stages), out.mul(stage, BYTES))
 
 
-def make(out: Builder, ring: SsaValue, stages: int, readers: int) -> None:
-    """Make the barriers of a ring; by one thread. `readers`: warps that arrive where a stage is empty."""
+def turn(out: Builder, ring: SsaValue, place: int, stages: int) -> SsaValue:
+    """Pointer to the barrier that those complete who read the stages before the ones of the reader at a place."""
+    return out.offset(ring, BYTES * (2 * stages + place))
+
+
+def make(out: Builder, ring: SsaValue, stages: int, readers: int, takers: int = 0) -> None:
+    """Make the barriers of a ring; by one thread. `readers`: warps that arrive where a stage is empty, and where one of the
+    `takers`, which read in turns, passes its turn on."""
     for stage in range(stages):
         _make(out, out.offset(ring, BYTES * stage), 1)
         _make(out, out.offset(ring, BYTES * (stages + stage)), readers)
+    for place in range(takers):
+        _make(out, turn(out, ring, place, stages), readers)
 
 
 def _make(out: Builder, barrier: SsaValue, arrivals: int) -> None:

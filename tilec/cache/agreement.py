@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from tilec.cubin_image import check_image, read_image
+from tilec.schedule import PRODUCER
 from tilec.toolchain import stated
 
 Fields = Mapping[str, int | str | None]
@@ -120,7 +121,7 @@ def _scheduled(found: dict[str, Any], fields: Fields) -> bool:
     """Whether a schedule has what the key fixes of it."""
     told = {name: typed(found[name]) for name in PLAIN_PARTS if name in found}
     told["warps"] = typed(sum(role["warps"] for role in found["roles"]))
-    told["consumers"] = typed(found["roles"][0]["warps"] // 4)
+    told["consumers"] = typed(sum(role["warps"] for role in found["roles"] if role["name"] != PRODUCER) // 4)
     loops = {(part, typed(loop[part])) for loop in found["pipelines"] for part in ("stages", "copy", "mma")}
     wanted = _named("schedule", fields).items()
     return all(told.get(name) == value or {v for n, v in loops if n == name} == {value} for name, value in wanted)

@@ -15,6 +15,14 @@ stage: one that the bytes of its copies complete, and one that its readers arriv
 Which stage they mean, and in which round of the ring, is given beside it: turn t is stage t % stages in the round of parity
 t // stages % 2.
 
+Several roles may read a ring in turns, each all stages of a tile: it then has an mbarrier more for each of them, and
+
+    take_turn   all stages before those of this tile were waited for, by the others           by the role whose tile is next
+    pass_turn   all stages of this tile were waited for; the tile behind it is the next role's by the same
+
+The parity of a stage tells a round from the one before alone, so a role that waited for a stage without its turn could take
+what lies there two rounds early for its own.
+
 `tilec.passes.schedule.verify` holds every function to this.
 """
 
@@ -34,8 +42,9 @@ SCOPES: Final = ("block", "role", "cluster")
 class Ring(Op, opcode="ring", effect=Effect.SHARED):
     """A ring of as many stages as its type says; all of them are free. No operands. `offset`: where its mbarriers begin, bytes
     from the start of dynamic shared memory, two of 8 bytes for each stage; with `groups` it takes none. `readers`: warps that
-    release a stage before it is free, with `mbarriers`. One thread makes the mbarriers: others know of them when all have met,
-    and copies once it has fenced its proxy as well."""
+    release a stage before it is free, with `mbarriers`. `takers`: roles that read it in turns, of as many warps each; where
+    there are several, an mbarrier for each lies behind those of the stages. One thread makes the mbarriers: others know of
+    them when all have met, and copies once it has fenced its proxy as well."""
 
     num_operands = 0
     makes_tiles = False
@@ -43,6 +52,7 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
     sync: str = "groups"
     offset: int = 0
     readers: int = 0
+    takers: int = 1
 
     def verify(self) -> None:
         type_ = self.result.type
@@ -51,11 +61,13 @@ class Ring(Op, opcode="ring", effect=Effect.SHARED):
         self.require(self.sync in SYNCS, f"unknown way to signal, {self.sync}")
         self.require(self.offset % 8 == 0, "mbarriers are aligned to 8 bytes")
         self.require((self.readers > 0) == (self.sync == "mbarriers"), "warps read a ring of mbarriers, and of no other kind")
+        self.require(1 <= self.takers <= (1 if self.sync == "groups" else 15), f"{self.takers} roles cannot take turns")
 
     @property
     def bytes(self) -> int:
         """Shared memory that it takes itself."""
-        return 16 * self.result.ring.stages if self.sync == "mbarriers" else 0
+        turns = 8 * self.takers if self.takers > 1 else 0
+        return 16 * self.result.ring.stages + turns if self.sync == "mbarriers" else 0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -141,6 +153,37 @@ class Release(RingOp, opcode="release", effect=Effect.SHARED):
     def verify(self) -> None:
         super().verify()
         self.require(self.held >= 0, f"{self.held} stages cannot be held")
+
+
+@dataclass(eq=False, kw_only=True)
+class TurnOp(RingOp):
+    """Base of what roles do that read a ring in turns; the first turn is that of `place` 0, and so on round."""
+
+    place: int = 0
+
+    def verify(self) -> None:
+        super().verify()
+        made = self.ring.owner
+        assert isinstance(made, Ring)
+        self.require(made.takers > 1, "several roles take turns")
+        self.require(0 <= self.place < made.takers, f"no place {self.place} among {made.takers}")
+
+
+@dataclass(eq=False, kw_only=True)
+class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
+    """Wait until the role before has passed the turn on; the first has it from the start. Operands: ring, and the parity (i32)
+    of the role's own turns so far. `place` is the role's."""
+
+    takes = 1
+
+    @property
+    def parity(self) -> Value:
+        return self.operands[1]
+
+
+@dataclass(eq=False, kw_only=True)
+class PassTurn(TurnOp, opcode="pass_turn", effect=Effect.SHARED):
+    """All stages of this turn were waited for; the turn is the next role's. Operand: ring. `place` is that of who had it."""
 
 
 @dataclass(eq=False, kw_only=True)

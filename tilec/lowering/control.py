@@ -8,7 +8,8 @@ from itertools import islice
 from tilec.atoms import wgmma
 from tilec.atoms.registers import take_registers
 from tilec.ir.core import Block, Op
-from tilec.ir.ops import Constant, For, If
+from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
+from tilec.ir.ops_launch import LaunchedBlocks
 from tilec.ir.ops_staging import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops_sync import Roles, SharedFree
 from tilec.lowering.context import Context
@@ -35,11 +36,28 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
 
     stride = context.scalar(op.step) if factor == 1 else step * factor
     upper = rest[0] if rest else context.scalar(op.upper)
-    after = _split(context.loop(context.scalar(op.lower), upper, stride, _joined(start), turns), counts)
+    lower_bound, unsigned = context.scalar(op.lower), _is_share_of_tiles(op)
+    after = _split(context.loop(lower_bound, upper, stride, _joined(start), turns, unsigned), counts)
     for index in rest:
         after = _turn(context, body, context.constant(index), after, lower)
     for value, registers in zip(op.results, after, strict=True):
         context.assign(value, registers)
+
+
+def _is_share_of_tiles(op: For) -> bool:
+    """Whether a loop goes through every other of a block's tiles, or fewer of them (`tilec.passes.schedule.pingpong`): from a
+    number that is not negative, below (extent - 1 - block) // blocks + 1, which is at least 1. The last tile may be so near to
+    2^31 - 1 that the next turn is not in i32; nothing but the comparison sees it, and that is exact without a sign."""
+    step, others = op.step.owner, op.upper.owner
+    if not (isinstance(step, Constant) and step.value > 1 and isinstance(others, Binary | BinaryInRange)):
+        return False
+    quotient = others.operands[0].owner
+    return (
+        others.kind == "add"
+        and isinstance(quotient, Binary | BinaryInRange)
+        and quotient.kind == "floordiv"
+        and isinstance(quotient.operands[1].owner, LaunchedBlocks)
+    )
 
 
 def _turn(context: Context, body: Block, index: SsaValue, held: list[list[SsaValue]], lower: Lower) -> list[list[SsaValue]]:

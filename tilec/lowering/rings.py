@@ -5,7 +5,20 @@ from __future__ import annotations
 
 from tilec.atoms import cp_async, mbarrier
 from tilec.ir.core import Op, Value
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
+from tilec.ir.ops_sync import (
+    Acquire,
+    Barrier,
+    Commit,
+    Drain,
+    PassTurn,
+    ProxyFence,
+    Release,
+    Ring,
+    SharedFree,
+    TakeTurn,
+    TurnOp,
+    Wait,
+)
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue
@@ -19,7 +32,7 @@ def lower_ring(context: Context, op: Ring) -> None:
     base = context.offset(context.shared_base(), op.offset)
     context.assign(op.result, [base])
     with context.where(context.compare("eq", context.thread(), context.constant(0))):
-        mbarrier.make(context, base, op.result.ring.stages, op.readers)
+        mbarrier.make(context, base, op.result.ring.stages, op.readers, op.takers if op.takers > 1 else 0)
 
 
 @lowers(SharedFree)
@@ -75,6 +88,23 @@ def lower_release(context: Context, op: Release) -> None:
     mbarrier.arrive(context, barrier, context.compare("eq", lane, context.constant(0)))
 
 
+@lowers(TakeTurn)
+def lower_take_turn(context: Context, op: TakeTurn) -> None:
+    """Who is first need not wait for its first turn: it waits for the round before."""
+    parity = context.scalar(op.parity)
+    mbarrier.wait(context, turn(context, op, op.place), parity if op.place else context.bit_xor(parity, 1))
+
+
+@lowers(PassTurn)
+def lower_pass_turn(context: Context, op: PassTurn) -> None:
+    """The first thread of every warp arrives, for all of it."""
+    made = op.ring.owner
+    assert isinstance(made, Ring)
+    lane = context.bit_and(context.thread(), 31)
+    following = turn(context, op, (op.place + 1) % made.takers)
+    mbarrier.arrive(context, following, context.compare("eq", lane, context.constant(0)))
+
+
 @lowers(Drain)
 def lower_drain(context: Context, op: Drain) -> None:
     """For all groups of the thread."""
@@ -93,6 +123,11 @@ def by_groups(ring: Value) -> bool:
     made = ring.owner
     assert isinstance(made, Ring)
     return made.sync == "groups"
+
+
+def turn(context: Context, op: TurnOp, place: int) -> SsaValue:
+    """The mbarrier that gives a role its turn."""
+    return mbarrier.turn(context, context.pointer(op.ring), place, op.ring.ring.stages)
 
 
 def full(context: Context, ring: Value, stage: Value) -> SsaValue:

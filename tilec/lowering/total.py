@@ -41,7 +41,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "llvm.inline_asm": ("has_side_effects",),
     "llvm.call_intrinsic": (),
     "scf.if": (),
-    "scf.for": ("step", "iter_args"),
+    "scf.for": ("unsigned", "step", "iter_args"),
     "scf.yield": (),
     "nvvm.shfl.sync": ("bfly",),
     "nvvm.barrier": ("id", "number_of_threads"),

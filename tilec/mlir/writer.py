@@ -123,9 +123,10 @@ class Writer:
         step: SsaValue | int,
         start: Sequence[SsaValue],
         body: Callable[[SsaValue, list[SsaValue]], list[SsaValue]],
+        unsigned: bool = False,
     ) -> list[SsaValue]:
         """The values carried by a loop over `lower .. upper` (i32), after it; `body` gets the index and the values of a turn,
-        and gives those of the next."""
+        and gives those of the next. `unsigned`: the bounds have no sign, and the step may go past 2^31 - 1."""
         types = [value.type for value in start]
         variable, name = self._name(), self._name()
         carried = [SsaValue(self._name(), type) for type in types]
@@ -139,7 +140,7 @@ class Writer:
         head = f"{name}:{len(types)} = " if types else ""
         iteration = f" iter_args({pairs}) -> ({text})" if types else ""
         bounds = f"{lower.name} to {upper.name} step {step.name}"
-        self._effect(f"{head}scf.for {variable} = {bounds}{iteration} : i32 {{")
+        self._effect(f"{head}scf.for {'unsigned ' if unsigned else ''}{variable} = {bounds}{iteration} : i32 {{")
         after = body(SsaValue(variable, i32), carried)
         if [value.type for value in after] != types:
             raise VerifyError(f"MLIR: a loop carries ({text}), and a turn ({', '.join(value.type.text for value in after)})")

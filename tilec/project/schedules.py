@@ -99,14 +99,15 @@ def _rules(
 
 def _alone(overrides: Overrides) -> Schedule:
     """A schedule of what is fixed, and of what never is a problem."""
-    stages = overrides.stages or 2
-    copy = overrides.copy or ("tma" if overrides.consumers else "load" if stages == 1 else "cp_async")
+    stages, order = overrides.stages or 2, overrides.order or "grid"
+    in_turns = order == "pingpong"
+    copy = overrides.copy or ("tma" if overrides.consumers or in_turns else "load" if stages == 1 else "cp_async")
     by_tma = copy == "tma"
     loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
-    roles = tma_roles(overrides.consumers or 1) if by_tma else (Role("all", overrides.warps or 1),)
+    roles = tma_roles(overrides.consumers or 1 + in_turns, order=order) if by_tma else (Role("all", overrides.warps or 1),)
+    persistent = in_turns if overrides.persistent is None else overrides.persistent
     return Schedule(
-        roles, loops, overrides.blocks, bool(overrides.persistent), overrides.cluster or 1,
-        overrides.order or "grid", overrides.early, overrides.next or "behind",
+        roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or "behind",
     )  # fmt: skip
 
 

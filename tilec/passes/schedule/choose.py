@@ -24,7 +24,7 @@ from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
-from tilec.passes.schedule import chains, conversions, exchanges, layout, persistent, tensor_staging
+from tilec.passes.schedule import chains, conversions, exchanges, layout, persistent, pingpong, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
 from tilec.schedule import (
@@ -59,7 +59,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     canonicalize(draft)
     warps = function.num_warps or wanted.warps or product_warps(draft) or tile_warps(draft)
     schedule = Schedule(
-        tma_roles(wanted.consumers or _consumers(draft)) if wanted.copy == "tma" else (Role("all", warps),),
+        _tma_roles(draft, target, wanted) if wanted.copy == "tma" else (Role("all", warps),),
         (),
         wanted.blocks,
         bool(wanted.persistent),
@@ -69,7 +69,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.next or "behind",
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
-        schedule = _passing_on(draft, schedule, target, wanted)
+        schedule = _passing_on(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
         schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted))
         while _scratch_wants_room(draft, schedule, target) and wanted.stages is None:
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
@@ -79,6 +79,14 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
     if found:
         raise refusal(function, found[0], wanted, target)
     return schedule
+
+
+def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role, ...]:
+    """Consumers in turns each hold a whole tile, for which they need the registers that the producer does not."""
+    if wanted.order != "pingpong":
+        return tma_roles(wanted.consumers or _consumers(draft))
+    passed_on = "setmaxnreg" in target.families and wanted.blocks is None
+    return tma_roles(wanted.consumers or 2, passed_on, "pingpong")
 
 
 def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
@@ -126,7 +134,7 @@ def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Over
     """Stages that were asked for and have no room; those that are chosen always have it."""
     if wanted.stages is None or _deepest(schedule) < 2:
         return []
-    size = shared_bytes(_laid_out(draft, schedule))
+    size = _bytes(draft, schedule)
     if size <= target.max_shared_bytes:
         return []
     text = f"{wanted.stages} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
@@ -201,7 +209,7 @@ def pipelines_of(
     def decide(candidate: Candidate) -> Pipeline:
         found.append(_pipeline(candidate, schedule.blocks, target, wanted, limit))
         if found[-1].copy == "tma":
-            problem = _no_tma(made, candidate, target)
+            problem = _no_tma(made, candidate, target) or _no_turns(made, candidate, schedule)
             if problem is not None:
                 raise refusal(draft, problem, wanted, target)
             return found[-1]
@@ -210,7 +218,7 @@ def pipelines_of(
             raise refusal(draft, Problem("mma", text, f"leave `mma` out, or have {LEAST_GROUP_STAGES} stages"), wanted, target)
         return found[-1]
 
-    stage_by(made, decide, schedule.tile_registers)
+    stage_by(made, decide, schedule)
     return tuple(found)
 
 
@@ -225,6 +233,15 @@ def _no_tma(function: Function, candidate: Candidate, target: Target) -> Problem
     else:
         text = tensor_staging.problem(function, candidate.loop, candidate.operands) or ""
     return Problem("copy", text, 'choose `copy = "cp_async"`, or other `consumers`') if text else None
+
+
+def _no_turns(function: Function, candidate: Candidate, schedule: Schedule) -> Problem | None:
+    """Why consumers cannot take tiles in turns."""
+    if schedule.takers == 1 or not schedule.persistent or persistent.problem(function) is not None:
+        return None
+    chained = "it is a chain of products" if candidate.chain is not None else None
+    text = chained or pingpong.problem(function, candidate.loop)
+    return Problem("order", f"no `pingpong`: {text}", "leave `order` out") if text else None
 
 
 def _pipeline(
@@ -262,7 +279,13 @@ def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> 
     """Whether scratch beside the rings, known only once there are layouts, leaves too little shared memory for both."""
     if _deepest(schedule) < 2 or problems(schedule, target):
         return False
-    return shared_bytes(_laid_out(draft, schedule)) > target.max_shared_bytes
+    return _bytes(draft, schedule) > target.max_shared_bytes
+
+
+def _bytes(draft: Function, schedule: Schedule) -> int:
+    """Of shared memory that a block takes; consumers in turns have scratch each."""
+    made = _laid_out(draft, schedule)
+    return shared_bytes(made) + (schedule.takers - 1) * pingpong.scratch_bytes(made.body)
 
 
 def _laid_out(draft: Function, schedule: Schedule) -> Function:

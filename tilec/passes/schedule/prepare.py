@@ -14,6 +14,7 @@ from tilec.passes.schedule import (
     layout,
     meetings,
     persistent,
+    pingpong,
     roles,
     staging,
     versioning,
@@ -56,6 +57,9 @@ def prepare(
     _check(function, "staging")
     early_rings.hoist(function)
     _check(function, "copying early")
+    if schedule.takers > 1:
+        pingpong.take_turns(function, schedule.takers)
+        _check(function, "taking turns")
     versioning.version(function)
     _check(function, "versioning")
     in_range.mark(function, positive)

@@ -14,6 +14,8 @@ loop's bounds are computed, all else is unknown.
   (PTX ISA, "Async proxy").
 - What is done with a ring of mbarriers names the stage and the parity of its turn; the bytes that are expected are those of the
   copies, and the mbarriers are used once all know of them. Where a buffer is freed, all copies into it have been waited for.
+- Where roles read a ring in turns, each waits for stages in its turn alone, which the role before it has passed on; and what
+  it waits for was copied for the tile that it is at.
 - Roles run side by side, each until a ring of mbarriers makes it wait. Rings are queues, so what each sees does not depend on
   who goes first; where all wait, none ever goes on.
 - Scratch takes no bytes of a ring with copies or products under way; none are left where a ring is freed and at the end.
@@ -23,12 +25,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import gcd
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Binary, Constant, For, If
 from tilec.ir.ops_staging import GroupProduct, StageCopy, WaitMma
-from tilec.ir.ops_sync import Acquire, Ring, RingOp, Roles, Wait
+from tilec.ir.ops_sync import Acquire, Ring, RingOp, Roles, TakeTurn, Wait
 from tilec.ir.touches import touches
 from tilec.passes.schedule.ring_state import Role
 from tilec.passes.schedule.ring_steps import Operations, Steps, at
@@ -45,17 +48,38 @@ def check(function: Function) -> None:
     loops = [op for op in function.body.walk() if isinstance(op, For) and is_piped(op)]
     begins = [int(op.lower.owner.value) for op in loops if isinstance(op.lower.owner, Constant)]
     # Loops that end at the same value and begin apart do not have the same number of turns: one run is as much longer.
-    for turns in sorted({0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))}):
+    runs = [(turns, 0) for turns in sorted({0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))})]
+    takers = max((op.takers for op in function.body.walk() if isinstance(op, Ring)), default=1)
+    for turns, tiles in runs if takers == 1 else _in_turns(most, takers):
         run = _Run(found, turns=turns)
         run.bound(loops)
+        if takers > 1:
+            run.count(function, tiles)
         for op in run.block(function.body):
             raise VerifyError(f"{at(op)} waits for ever")
         run.end(f"{function.name}: copies or products are under way at the end")
 
 
+def _in_turns(stages: int, takers: int) -> list[tuple[int, int]]:
+    """Turns of pipelined loops, and tiles, of rings whose roles take the tiles in turns. Where a tile begins in the ring
+    follows from its number and the turns of all: those of two rounds, each with so many tiles that the places come again."""
+    places = 2 * stages
+    few = [(turns, tiles) for turns in (1, stages) for tiles in range(takers + 2)]
+    return [*few, *((turns, places // gcd(turns, places) + takers) for turns in (*range(places + 1), places + 1))]
+
+
 @dataclass(eq=False, slots=True)
 class _Run(Operations):
     turns: int = 0
+    counted: set[For] = field(default_factory=set[For])  # loops around pipelines whose turns are told apart
+
+    def count(self, function: Function, tiles: int) -> None:
+        """Choose the end of all loops around the pipelines."""
+        for op in function.body.walk():
+            rings = any(isinstance(inner, Acquire | Wait) for region in op.regions for inner in region.walk())
+            if isinstance(op, For) and rings and not is_piped(op):
+                self.counted.add(op)
+                self.choose(op.upper, tiles, keep=False)
 
     def bound(self, loops: list[For]) -> None:
         """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
@@ -84,8 +108,10 @@ class _Run(Operations):
                 yield from self.branch(op)
             elif isinstance(op, Roles):
                 self.roles(op)
-            elif isinstance(op, Acquire | Wait):
-                yield from self.acquire(op) if isinstance(op, Acquire) else self.wait(op)
+            elif isinstance(op, Acquire):
+                yield from self.acquire(op)
+            elif isinstance(op, Wait | TakeTurn):
+                yield from self.wait(op) if isinstance(op, Wait) else self.take_turn(op)
             else:
                 self.step(op)
 
@@ -129,7 +155,7 @@ class _Run(Operations):
         for value, ring in self.rings.items():
             for count in (outside.waited, outside.released):
                 mine = [(part.waited if count is outside.waited else part.released)[value] for part in ring.readers]
-                count[value] = min(mine)
+                count[value] = max(mine) if ring.in_turns else min(mine)
             ring.free = outside.released[value]
             ring.readers = [outside]
         self.read.clear()
@@ -142,7 +168,7 @@ class _Run(Operations):
             for region in op.regions
             if (
                 nest := tuple(
-                    (root(loop, steps), *loop.operands[1:3])
+                    (loop.upper,) if loop in self.counted else (root(loop, steps), *loop.operands[1:3])
                     for loop in region.walk()
                     if isinstance(loop, For) and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
                 )
@@ -154,7 +180,8 @@ class _Run(Operations):
     def progress(self, parts: list[Role]) -> tuple[int, ...]:
         """Changes whenever a role goes on."""
         counts = [count for ring in self.rings.values() for count in (ring.acquired, ring.committed)]
-        return (*counts, *(sum(part.waited.values()) + sum(part.released.values()) for part in parts))
+        each = [(part.waited, part.released, part.taken) for part in parts]
+        return (*counts, *(sum(count.values()) for part in each for count in part))
 
     def loop(self, op: For) -> Steps:
         (body,) = op.regions
@@ -162,15 +189,17 @@ class _Run(Operations):
         first, step = self.env.get(op.lower, 0), self.env.get(op.step, 1)
         held = [self.env.get(value) for value in op.initial]
         rings = any(isinstance(inner, Acquire | Wait) for inner in body.walk())
-        count = self.turns_of(op) if piped else OUTER_TURNS if rings else 1
-        outer = role.turn
+        exact = piped or op in self.counted
+        count = self.turns_of(op) if exact else OUTER_TURNS if rings else 1
+        outer, tile = role.turn, role.tile
         for turn in range(count):
-            values = [first + step * turn if piped else None, *held]
+            values = [first + step * turn if exact else None, *held]
             self.bind(body.arguments, values)
             role.turn = turn if piped else outer
+            role.tile = tile if piped else first + step * turn
             yield from self.block(body)
             held = [self.env.get(value) for value in body.ops[-1].operands]
-        role.turn = outer
+        role.turn, role.tile = outer, tile
         self.bind(op.results, held)
 
     def turns_of(self, op: For) -> int:

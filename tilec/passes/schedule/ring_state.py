@@ -13,14 +13,19 @@ Stage = tuple[Value, int]
 Copy = tuple[Stage, int]  # and the turn that it is for
 
 _BINARY = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
+_DIVISION = {"floordiv": int.__floordiv__, "mod": int.__mod__}
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
 @dataclass(eq=False, slots=True)
 class Role:
-    """Warps that run together: the block, or a part of it."""
+    """Warps that run together: the block, or a part of it. `tile` is the turn of the loop around pipelines, `taken` how often
+    it had a turn at reading, `has_turn` whether it has one, of each ring that is read in turns."""
 
     turn: int = 0
+    tile: int | None = None
+    taken: Counter[Value] = field(default_factory=Counter[Value])
+    has_turn: set[Value] = field(default_factory=set[Value])
     group: list[Copy] = field(default_factory=list[Copy])  # not yet committed
     groups: list[tuple[Value, list[Copy]]] = field(default_factory=list[tuple[Value, list[Copy]]])  # under way, oldest first
     products: list[set[Stage]] = field(default_factory=list[set[Stage]])  # under way, oldest first
@@ -33,7 +38,8 @@ class Role:
 
 @dataclass(eq=False, slots=True)
 class Queue:
-    """State of a ring: stages acquired, committed and full so far; `free`: those whose release all threads know of."""
+    """State of a ring: stages acquired, committed and full so far; `free`: those whose release all threads know of. Where roles
+    read in turns: how many turns were passed on, stages that were waited for in those, and by which role each."""
 
     op: Ring
     readers: list[Role] = field(default_factory=list[Role])
@@ -46,10 +52,25 @@ class Queue:
     brought: int = 0  # bytes of copies into the stage that was acquired, of
     expected: int = 0
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # of a ring of mbarriers, by stage
+    tiles: list[int | None] = field(default_factory=list[int | None])  # that these were copied for
+    passed: int = 0
+    behind: int = 0
+    takers: list[Role] = field(default_factory=list[Role])
 
     @property
     def by_groups(self) -> bool:
         return self.op.sync == "groups"
+
+    @property
+    def in_turns(self) -> bool:
+        return self.op.takers > 1
+
+    def is_free(self, turn: int) -> bool:
+        """Whether those who read what was in a stage in a turn, of a ring of mbarriers, have given it back."""
+        ring = self.op.result
+        if self.in_turns:
+            return turn < 0 or (turn < len(self.takers) and self.takers[turn].released[ring] > turn)
+        return min(one.released[ring] for one in self.readers) > turn
 
     def problem(self, op: RingOp, count: int, env: dict[Value, int]) -> str | None:
         """Why `op` on a ring of mbarriers does not mean turn `count`; None where it does."""
@@ -72,6 +93,8 @@ class There:
 
 def left_over(value: Value, ring: Queue) -> bool:
     """Whether a stage was committed and nobody has waited for it."""
+    if ring.in_turns:
+        return len(ring.takers) != ring.committed
     return any(one.waited[value] != ring.committed for one in ring.readers)
 
 
@@ -89,4 +112,6 @@ def number(op: Op, env: dict[Value, int]) -> int | None:
         return known[0]
     if isinstance(op, Compare):
         return int(_COMPARE[op.kind](*known))
+    if isinstance(op, Binary) and op.kind in _DIVISION and known[1] > 0:
+        return _DIVISION[op.kind](*known)
     return _BINARY[op.kind](*known) if isinstance(op, Binary) and op.kind in _BINARY else None

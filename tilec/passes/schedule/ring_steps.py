@@ -12,7 +12,21 @@ from dataclasses import dataclass, field
 from tilec.atoms import tma
 from tilec.ir.core import Op, Value, VerifyError
 from tilec.ir.ops_staging import AsyncCopy, GroupProduct, SharedAlloc, SharedLoad, StageCopy, WaitMma
-from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, RingOp, SharedFree, Wait
+from tilec.ir.ops_sync import (
+    Acquire,
+    Barrier,
+    Commit,
+    Drain,
+    PassTurn,
+    ProxyFence,
+    Release,
+    Ring,
+    RingOp,
+    SharedFree,
+    TakeTurn,
+    TurnOp,
+    Wait,
+)
 from tilec.ir.touches import Touches
 from tilec.ir.types import SharedType
 from tilec.passes.schedule.ring_state import Queue, Role, Stage, There, left_over, number
@@ -50,6 +64,8 @@ class Operations:
                 self.commit(op)
             case Release():
                 self.give_back(op)
+            case PassTurn():
+                self.pass_turn(op)
             case Drain():
                 self.drain(op)
             case Barrier():
@@ -110,7 +126,7 @@ class Operations:
         if ring.by_groups and ring.acquired - ring.free >= depth:  # a release counts once all have met
             raise VerifyError(f"{at(op)} takes a stage that may still be read")
         self.expect(op, ring, ring.acquired)
-        while not ring.by_groups and ring.acquired - min(one.released[op.ring] for one in ring.readers) >= depth:
+        while not ring.by_groups and not ring.is_free(ring.acquired - depth):
             yield op
         if not ring.by_groups:  # its readers gave the stage back, which they do after they have read it
             index = ring.acquired % depth
@@ -152,6 +168,7 @@ class Operations:
             if ring.brought != ring.expected:
                 raise VerifyError(f"{at(op)}: copies bring {ring.brought} bytes where {ring.expected} are expected")
             ring.arrivals.append(self.role.group)
+            ring.tiles.append(self.role.tile)
         self.role.group = []
 
     def wait(self, op: Wait) -> Steps:
@@ -160,13 +177,47 @@ class Operations:
             self.finish(op.pending)
             if ring.full <= self.role.waited[op.ring]:
                 raise VerifyError(f"{at(op)}: the next stage may not be full yet")
+        if ring.in_turns and op.ring not in self.role.has_turn:
+            raise VerifyError(f"{at(op)}: the role does not have the turn, and may take a stage of rounds before for its own")
         self.expect(op, ring, self.role.waited[op.ring])
         while not ring.by_groups and ring.committed <= self.role.waited[op.ring]:
             yield op
         if not ring.by_groups:
             arrived = ring.arrivals[self.role.waited[op.ring]]
+            if ring.tiles[self.role.waited[op.ring]] != self.role.tile:
+                raise VerifyError(f"{at(op)}: what comes was copied for another tile")
+            if ring.in_turns:
+                ring.takers.append(self.role)
             self.there |= {stage: There(turn, fenced=True, met=True) for stage, turn in arrived}
         self.role.waited[op.ring] += 1
+
+    def take_turn(self, op: TakeTurn) -> Steps:
+        """The stages that come next are the role's, up to where it passes the turn on."""
+        ring, role = self.reader(op), self.role
+        if op.ring in role.has_turn or role.released[op.ring] != role.waited[op.ring]:
+            raise VerifyError(f"{at(op)}: stages of the turn before were not given back, or it was not passed on")
+        turn, parity = op.place + ring.op.takers * role.taken[op.ring], role.taken[op.ring] % 2
+        if self.env.get(op.parity) != parity:
+            raise VerifyError(f"{at(op)} names parity {self.env.get(op.parity)} where {parity} comes next")
+        while ring.passed < turn:
+            yield op
+        role.taken[op.ring] += 1
+        role.has_turn.add(op.ring)
+        role.waited[op.ring] = role.released[op.ring] = ring.behind
+
+    def pass_turn(self, op: PassTurn) -> None:
+        ring, role = self.reader(op), self.role
+        if op.ring not in role.has_turn or ring.passed % ring.op.takers != op.place:
+            raise VerifyError(f"{at(op)}: the role does not have the turn")
+        role.has_turn.remove(op.ring)
+        ring.behind = role.waited[op.ring]
+        ring.passed += 1
+
+    def reader(self, op: TurnOp) -> Queue:
+        ring = self.queue(op, op.ring)
+        if not (ring.fenced and ring.met):
+            raise VerifyError(f"{at(op)} uses mbarriers that others do not know of yet")
+        return ring
 
     def finish(self, pending: int) -> None:
         """Groups of copies are there, all but the newest `pending`."""

@@ -14,6 +14,7 @@ from tilec.ir.ops import For, Yield
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import TensorCopy
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, Ring, Roles
+from tilec.passes.schedule import pingpong
 from tilec.passes.schedule.persistent import tile_loop
 from tilec.passes.schedule.wait_prior import launch_values
 from tilec.schedule import Schedule
@@ -41,13 +42,14 @@ def split(function: Function, schedule: Schedule) -> Function:
     for op in reading.walk():
         if isinstance(op, Barrier):
             op.scope = "role"
-    roles = schedule.roles
+    roles, takers = schedule.roles, schedule.takers
+    parts = pingpong.consumers(reading, takers) if takers > 1 else [reading]
     made = Roles(
         names=tuple(role.name for role in roles),
         warps=tuple(role.warps for role in roles),
         registers=tuple(role.registers or 0 for role in roles),
-        alone=(False, True),
-        regions=[reading, Block(ops=copying)],
+        alone=(*(False for _ in parts), True),
+        regions=[*parts, Block(ops=copying)],
     )
     body.ops = [*kept, made]
     function.num_warps = schedule.warps

@@ -34,7 +34,7 @@ from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule import chained_staging, chains, tensor_staging
 from tilec.passes.schedule.staged_loads import Operand, held_operand, staged_operand, users_of, without_dead
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
-from tilec.passes.schedule.warpgroups import guarded, multiply, suits
+from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_IN_TURNS, guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
 
 
@@ -68,22 +68,23 @@ def stage(function: Function, schedule: Schedule) -> Function:
             raise VerifyError(f"{function.name}: the schedule has too few pipelines")
         return found
 
-    stage_by(function, decide, schedule.tile_registers)
+    stage_by(function, decide, schedule)
     if next(pipelines, None) is not None:
         raise VerifyError(f"{function.name}: the schedule has more pipelines than there are loops that feed products")
     return function
 
 
-def stage_by(function: Function, decide: Decide, registers: int) -> Function:
-    """Pipeline every loop that qualifies, in place, as `decide` says of each, those inside others first; a thread that
-    multiplies has `registers`.
+def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function:
+    """Pipeline every loop that qualifies, in place, as `decide` says of each, those inside others first; `schedule` says what
+    registers a thread that multiplies has.
 
     Layouts are set on the operands and results of each pipelined `mma`; the layout pass keeps them and converts where other
     operations want something else.
     """
     if not any(isinstance(op, Mma) for op in function.body.walk()):
         return function
-    warps = function.num_warps
+    warps, registers = function.num_warps, schedule.tile_registers
+    most = MOST_IN_TURNS if schedule.takers > 1 else MOST_ACCUMULATORS
     facts = aligned_ranges(function)
     by_rows = _is_chained(function)
     for block in _blocks(function.body):
@@ -91,7 +92,7 @@ def stage_by(function: Function, decide: Decide, registers: int) -> Function:
         for loop in [op for op in block.ops if isinstance(op, For)]:
             products = _find_products(function, loop, facts, warps, by_rows)
             if products:
-                candidate = _candidate(loop, products, warps)
+                candidate = _candidate(loop, products, warps, most)
                 held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
                 candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
                 _pipeline(function, block, candidate, known, decide, registers)
@@ -166,13 +167,13 @@ def _find_products(function: Function, loop: For, facts: dict[Value, Range], war
     return found
 
 
-def _candidate(loop: For, products: list[Product], warps: int) -> Candidate:
+def _candidate(loop: For, products: list[Product], warps: int, most: int) -> Candidate:
     operands = list(dict.fromkeys(operand for product in products for operand in product.operands))
     stage_bytes = sum(SharedType(o.load.result.tile.dtype, o.shape, 1).stage_bytes for o in operands)
     # Loops inside this one were pipelined first and keep their bytes; loops beside it are over and their bytes are free.
     used = max((op.offset + op.result.shared.bytes for op in _allocations(loop)), default=0)
     return Candidate(
-        loop, products, operands, used, held_bytes(products), stage_bytes, not used and suits(loop, products, warps)
+        loop, products, operands, used, held_bytes(products), stage_bytes, not used and suits(loop, products, warps, most)
     )
 
 

@@ -3,7 +3,8 @@
 In: a prepared function. Out: nothing, or a VerifyError that names the operation. With b blocks that run, block + turn * b for
 turns below (extent - 1 - block) // b + 1 are the tiles below the extent, each once. So all that is said of blocks that run must
 be of that form: numbers of blocks are used in such loops alone, every role goes through one, and nothing is left in front of it
-that touches memory.
+that touches memory. Roles that take tiles in turns are as many as the step of their loops, and begin at different turns below
+it; another role goes through all of them, and writes no tensor.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def check(function: Function) -> None:
     allowed: set[Op] = set()
     for loop in loops:
         allowed |= _count(loop) | _tile(loop)
+    _check_shares(loops)
     for op in ops:
         if isinstance(op, NumBlocks):
             raise VerifyError(f"{op.opcode}: fewer blocks run than the grid has")
@@ -46,17 +48,34 @@ def _tile_loops(function: Function) -> list[For]:
     return loops
 
 
+def _check_shares(loops: list[For]) -> None:
+    """Each turn is one role's where roles share them."""
+    begins: dict[int, list[int]] = {}
+    for loop in loops:
+        begin, step = _number(loop.lower), _number(loop.step)
+        if begin is None or step is None or not 0 <= begin < step:
+            raise VerifyError(f"{loop.opcode}: turns that are not those of a block's tiles")
+        begins.setdefault(step, []).append(begin)
+    shared = [step for step in begins if step > 1]
+    if len(shared) > 1 or any(sorted(begins[step]) != list(range(step)) for step in shared):
+        raise VerifyError(f"{loops[0].opcode}: a tile is taken by several roles, or by none")
+    for loop in loops if shared else ():
+        writes = any(op.effect in (Effect.WRITE, Effect.ATOMIC) for op in loop.regions[0].walk())
+        if writes and _number(loop.step) == 1:
+            raise VerifyError(f"{loop.opcode}: one role writes all tiles that others share")
+
+
 def _count(loop: For) -> set[Op]:
-    """What says how many turns a loop makes: (extent - 1 - block) // blocks + 1, from 0 in steps of 1."""
+    """What says how many turns a loop makes: (extent - 1 - block) // blocks + 1."""
     others, one = _operands(loop.upper, "add")
     rest, blocks = _operands(others, "floordiv")
     last, block = _operands(rest, "sub")
     extent, less = _operands(last, "sub")
-    numbers = [_number(value) for value in (loop.lower, loop.step, one, less)]
+    numbers = [_number(value) for value in (one, less)]
     right = (
         isinstance(extent.owner, GridExtent) and isinstance(block.owner, BlockId) and isinstance(blocks.owner, LaunchedBlocks)
     )
-    if numbers != [0, 1, 1, 1] or not right:
+    if numbers != [1, 1] or not right:
         raise VerifyError(f"{loop.opcode}: turns that are not those of a block's tiles")
     return {owner for value in (others, rest) if isinstance(owner := value.owner, Op)}
 

@@ -27,7 +27,7 @@ from tilec.ir.layout import Layout
 from tilec.ir.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.ops import Permute, Reshape, Yield
 from tilec.ir.ops_staging import GroupProduct, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
-from tilec.ir.ops_sync import Acquire, Barrier, Release, Ring, RingOp, Roles, Wait
+from tilec.ir.ops_sync import Acquire, Barrier, Release, Ring, RingOp, Roles, TurnOp, Wait
 from tilec.ir.shared_plan import interval, live_shared, shared_bytes
 from tilec.ir.touches import Touch, may_conflict, touches
 from tilec.ir.types import TileType
@@ -89,7 +89,7 @@ class _Walk:
 
     def by_threads(self, op: Op, alone: bool) -> None:
         """What one thread must do alone, and what all must do together."""
-        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy)
+        signals = (isinstance(op, RingOp) and len(op.operands) > 1) or isinstance(op, TensorCopy | TurnOp)
         if signals and alone != isinstance(op, Acquire | TensorCopy):
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
@@ -164,20 +164,30 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: {found}")
 
     def readers(self, op: Roles) -> None:
-        """Every ring of mbarriers is released by as many warps as it waits for."""
+        """Every ring of mbarriers is released by as many warps as it waits for, those of each role that has its turn."""
         rings = dict.fromkeys(
             one.ring
             for one in (inner for region in op.regions for inner in region.walk())
             if isinstance(one, RingOp) and len(one.operands) > 1
         )
         for ring in rings:
-            warps = sum(
+            made = ring.owner
+            assert isinstance(made, Ring)
+            reading = [
                 count
                 for count, region in zip(op.warps, op.regions, strict=True)
-                if any(isinstance(one, Wait | Release) and one.ring is ring for one in region.walk())
-            )
-            if isinstance(ring.owner, Ring) and ring.owner.readers != warps:
-                raise VerifyError(f"{_at(ring.owner)}: a stage is free after {ring.owner.readers} warps, and {warps} read it")
+                if any(isinstance(one, Wait | Release | TurnOp) and one.ring is ring for one in region.walk())
+            ]
+            places = [
+                {one.place for one in region.walk() if isinstance(one, TurnOp) and one.ring is ring} for region in op.regions
+            ]
+            if made.takers > 1 and sorted(map(sorted, filter(None, places))) != [[place] for place in range(made.takers)]:
+                raise VerifyError(f"{_at(made)}: {made.takers} roles take turns, each at its place")
+            if made.takers > 1 and len(reading) != made.takers:
+                raise VerifyError(f"{_at(made)}: {made.takers} roles take turns, and {len(reading)} read it")
+            for warps in reading if made.takers > 1 else [sum(reading)]:
+                if made.readers != warps:
+                    raise VerifyError(f"{_at(made)}: a stage is free after {made.readers} warps, and {warps} read it")
 
     def roles(self, op: Roles) -> None:
         if op not in self.function.body.ops:

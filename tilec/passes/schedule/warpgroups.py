@@ -18,13 +18,15 @@ from tilec.passes.schedule.staged_products import Emitter, Product
 
 MOST_ACCUMULATORS = 128
 """Of a thread: more leave too few of its 255 registers."""
+MOST_IN_TURNS = 192
+"""The same where consumers take turns: one starts no copies, and the last product alone is stored, beside nothing else."""
 Behind = Callable[[For], list[Op]]
 """What stands behind a loop, given that loop."""
 
 
-def suits(loop: For, products: list[Product], warps: int) -> bool:
+def suits(loop: For, products: list[Product], warps: int, most: int = MOST_ACCUMULATORS) -> bool:
     """Whether the loop is one product of whole tiles that both come by copies, rows of 128 bytes as they lie in memory, summed
-    up from iteration to iteration and used by nothing else."""
+    up from iteration to iteration and used by nothing else; a thread holds `most` of its elements at most."""
     if len(products) != 1 or warps % 4:
         return False
     (product,) = products
@@ -33,7 +35,7 @@ def suits(loop: For, products: list[Product], warps: int) -> bool:
         return False
     rows, columns = mma.result.tile.shape
     row_bytes = {operand.shape[1] * operand.load.result.tile.dtype.bytes for operand in (left, right)}
-    fits = rows * columns <= MOST_ACCUMULATORS * 32 * warps
+    fits = rows * columns <= most * 32 * warps
     shape = fits and rows % (wgmma.GROUP_M * (warps // 4)) == 0 and columns <= wgmma.GROUP_N_LIMIT
     body = loop.regions[0]
     users = [op for op in body.walk() for value in op.operands if value is mma.result]
