@@ -1,0 +1,95 @@
+"""The LM head of greedy decoding for the tokens of several sequences, behind a norm that has begun: `matvec_argmax` of rows."""
+
+from typing import Literal
+
+import tilec
+from tilec import (
+    Const,
+    Dim,
+    Element,
+    In,
+    Out,
+    arange,
+    astype,
+    bid,
+    f32,
+    full,
+    grid,
+    i32,
+    inf,
+    load,
+    max,
+    min,
+    mma,
+    permute,
+    requires,
+    reshape,
+    resident,
+    rsqrt,
+    store,
+    sum,
+    where,
+    zeros,
+)
+
+
+class E(Element):
+    """bf16 or f16"""
+
+
+class B(Dim):
+    """rows, one of each sequence"""
+
+
+class V(Dim):
+    """vocabulary size"""
+
+
+class K(Dim):
+    """inputs"""
+
+
+class P(Dim):
+    """parts of the vocabulary"""
+
+
+@tilec.kernel
+def scaled_matvec_argmax_rows(
+    x: In[E, B, K],
+    squares: In[f32, B, Literal["K // 16"]],
+    w: In[E, V, K],
+    maxima: Out[f32, B, P],
+    indices: Out[i32, B, P],
+    eps: f32,
+    *,
+    E: Const,
+    K: Const,
+    ROWS: Const,
+    SPLIT: Const,
+    BLOCK: Const,
+):
+    """Of the logits that `scaled_matvec_rows` makes, part p has every P-th group of ROWS columns; the lowest among equals.
+
+    A part without columns gives -inf. `argmax_reduce` finds a row's maximum among the parts. No NaN in the logits.
+    """
+    grid(P)
+    requires(B <= 8 and K % (SPLIT * BLOCK) == 0 and V % ROWS == 0 and P <= 65536 and V <= 1073741824)
+    resident(w)
+    part = bid(0)
+    total = sum(load(squares, (0, 0), shape=(8, K // 16), pad=0), axis=1)
+    scale = rsqrt(total * (1.0 / K) + eps)
+    best = full((ROWS, 8), -inf, f32)
+    place = full((ROWS, 8), 2147483647, i32)
+    for n in range(part, V // ROWS, P):
+        acc = zeros((SPLIT, ROWS, 8), f32)
+        for k in range(K // (SPLIT * BLOCK)):
+            a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
+            b = reshape(load(x, (0, k), shape=(8, SPLIT * BLOCK), pad=0), (8, SPLIT, BLOCK))
+            acc = mma(permute(a, (1, 0, 2)), permute(b, (1, 2, 0)), acc)
+        logits = astype(sum(acc, axis=0) * scale[None, :], E).astype(f32)
+        column = (n * ROWS + arange(ROWS))[:, None]
+        place = where(logits > best, column, place)
+        best = where(logits > best, logits, best)
+    top = max(best, axis=0)
+    store(maxima, (0, part), reshape(top, (8, 1)), mask=True)
+    store(indices, (0, part), reshape(min(where(best == top[None, :], place, 2147483647), axis=0), (8, 1)), mask=True)
