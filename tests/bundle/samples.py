@@ -43,13 +43,13 @@ def cubin(entry: str, salt: int = 0, sm: int = SM, padding: int = 0) -> bytes:
 def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "sm_90a") -> dict[str, Any]:
     """A manifest with every kind of field."""
     return {
-        "format": 4,
+        "format": 5,
         "kernel": kernel,
         "entry": kernel,
         "arch": arch,
         "constants": constants,
         "tensors": [
-            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16, "resident": True},
+            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16, "resident": True, "row": None},
             {
                 "name": "out",
                 "access": "out",
@@ -58,6 +58,7 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
                 "strides": ["S", 1],
                 "align": 16,
                 "resident": False,
+                "row": 0,
             },
         ],
         "scalars": [{"name": "eps", "dtype": "f32"}],

@@ -13,7 +13,7 @@ from typing import Any, Final
 from tilec.step.expressions import StepError
 from tilec.step.graph import Constant
 from tilec.step.reader import LENGTHS, Condition, Launch, Statement
-from tilec.step.step import CHUNK_TOKENS, HEADS, Step
+from tilec.step.step import BATCHES, CHUNK_TOKENS, HEADS, Step
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
@@ -65,7 +65,7 @@ def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
 
 def _lengths(mode: str) -> range:
     """Tokens of a step."""
-    return range(1, CHUNK_TOKENS + 1) if mode == "prefill" else range(1, 2)
+    return {"decode": range(1, 2), "prefill": range(1, CHUNK_TOKENS + 1), "batch": BATCHES}[mode]
 
 
 def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
