@@ -108,15 +108,17 @@ class Batch:
         self._state.members[place] = None
         self._state.changed = True
 
-    def step(self) -> dict[int, int]:
+    def step(self, *, ahead: bool = True) -> dict[int, int]:
         """Take in the last token of every sequence; the next of each, by place. Of a sequence that came since the step before
-        it may be the next call that has one, where a step was on its way already."""
+        it may be the next call that has one, where a step was on its way already. With `ahead`, the next step is begun before
+        this one's tokens are here, as most callers want, who ask for another."""
         state = self._state
         if not any(state.members):
             raise UsageError("the batch has no sequence", fix="add one")
         found: dict[int, int] = {}
         while not found:
-            while not state.waiting or (len(state.waiting) <= self._steps.ahead and self._full() is None):
+            most = self._steps.ahead if ahead else 0
+            while not state.waiting or (len(state.waiting) <= most and self._full() is None):
                 self._launch()
             step = state.waiting.popleft()
             tokens = self._tokens(step)

@@ -12,8 +12,8 @@ writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is 
 |         | that writes a buffer has no other view of the same elements                                                   |
 | early   | what a kernel reads before those before it are complete (`resident`) holds something when the step begins, and  |
 |         | no operation before it writes it: a step begins once the one before it is complete                              |
-| rows    | of several sequences, an operation that touches a cache keeps to one in each block: all that it has of sequences    |
-|         | it reads and writes at the same place on their first axis, which is the block's on one axis of the grid          |
+| rows    | of several sequences, an operation that touches a cache keeps to one in each block: whatever it has of each       |
+|         | sequence it touches at one place of the first axis, the block's own on one axis of the grid                     |
 | memory  | activations that are alive at the same operation do not share bytes of the arena, and lie inside it            |
 | ends    | every output is written whole                                                                                 |
 | values  | integers that a kernel uses as indices come from the host, within bounds that satisfy the kernel for these     |

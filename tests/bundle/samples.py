@@ -49,7 +49,16 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
         "arch": arch,
         "constants": constants,
         "tensors": [
-            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16, "resident": True, "row": None},
+            {
+                "name": "x",
+                "access": "in",
+                "dtype": "bf16",
+                "dims": ["T", 128],
+                "strides": None,
+                "align": 16,
+                "resident": True,
+                "row": None,
+            },
             {
                 "name": "out",
                 "access": "out",

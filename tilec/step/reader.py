@@ -157,7 +157,9 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    raise StepError("not a number, `weights`, `buffers`, `tied`, `def decode()`, `def prefill()` or `def batch()`", node)
+                    raise StepError(
+                        "not a number, `weights`, `buffers`, `tied`, `def decode()`, `def prefill()` or `def batch()`", node
+                    )
         missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
             raise StepError(f"there is no `def {missing}()`")
