@@ -138,8 +138,8 @@ def _measured(
                 "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder", "config": asdict(config),
             },
             policy={
-                "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} of "
-                "warm-up",
+                "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "
+                "of warm-up",
                 "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": room,
                 **asdict(policy),
             },
