@@ -25,6 +25,11 @@ from engine.sampling import SamplingParams, settings
 from tilec.step.step import BATCHES, Head
 
 
+def _named(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}"
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
     """A sequence of the batch: how many tokens it has in the cache once all steps on their way are done, the last token that
@@ -62,7 +67,7 @@ class Batch:
 
     def __init__(self, backend: Backend, sequences: int) -> None:
         if sequences not in BATCHES:
-            raise UsageError(f"a batch has {BATCHES.start} to {BATCHES.stop - 1} sequences, not {sequences}")
+            raise UsageError(f"a batch has {_named(BATCHES)} sequences, not {sequences}", fix="places may stay free")
         self._backend, self.sequences = backend, sequences
         self._steps = backend.batch_steps(sequences)
         self._state = _State([None] * sequences)

@@ -1,5 +1,7 @@
 """`matvec_add_scaled` of the tokens of several sequences: the weights are read once for all rows."""
 
+from eight_rows import each_once, eight_rows
+
 import tilec
 from tilec import (
     Const,
@@ -29,7 +31,7 @@ class E(Element):
 
 
 class B(Dim):
-    """rows, one of each sequence"""
+    """rows, one of each sequence: 2, 4 or 8"""
 
 
 class N(Dim):
@@ -54,6 +56,7 @@ def matvec_add_scaled_rows(
     squares: Out[f32, B, P],
     *,
     E: Const,
+    B: Const,
     K: Const,
     ROWS: Const,
     SPLIT: Const,
@@ -62,18 +65,18 @@ def matvec_add_scaled_rows(
     """`residual += x @ w.T` for each row, then `scaled = residual * weight` and the sum of squares of each ROWS elements of the
     residual. SPLIT warps share a sum, as in `scaled_matvec_rows`."""
     grid(P)
-    requires(B <= 8 and K % (SPLIT * BLOCK) == 0 and P * ROWS == N)
+    requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and P * ROWS == N)
     resident(w, weight)
     n = bid(0)
     g = load(weight, n, shape=ROWS).astype(f32)
-    old = load(residual, (0, n), shape=(8, ROWS), pad=0).astype(f32)
+    old = load(residual, (0, n), shape=(B, ROWS)).astype(f32)
     acc = zeros((SPLIT, ROWS, 8), f32)
     for k in range(K // (SPLIT * BLOCK)):
         a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-        b = reshape(load(x, (0, k), shape=(8, SPLIT * BLOCK), pad=0), (8, SPLIT, BLOCK))
+        b = reshape(eight_rows(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT * BLOCK), (8, SPLIT, BLOCK))
         acc = mma(permute(a, (1, 0, 2)), permute(b, (1, 2, 0)), acc)
-    total = astype(sum(acc, axis=0).T + old, E)
-    store(residual, (0, n), total, mask=True)
+    total = astype(each_once(sum(acc, axis=0), ROWS, B).T + old, E)
+    store(residual, (0, n), total)
     v = total.astype(f32)
-    store(scaled, (0, n), astype(v * g[None, :], E), mask=True)
-    store(squares, (0, n), sum(v * v, axis=1)[:, None], mask=True)
+    store(scaled, (0, n), astype(v * g[None, :], E))
+    store(squares, (0, n), sum(v * v, axis=1)[:, None])

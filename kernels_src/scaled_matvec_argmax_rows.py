@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from eight_rows import each_once, eight_rows
+
 import tilec
 from tilec import (
     Const,
@@ -38,7 +40,7 @@ class E(Element):
 
 
 class B(Dim):
-    """rows, one of each sequence"""
+    """rows, one of each sequence: 2, 4 or 8"""
 
 
 class V(Dim):
@@ -63,6 +65,7 @@ def scaled_matvec_argmax_rows(
     eps: f32,
     *,
     E: Const,
+    B: Const,
     K: Const,
     ROWS: Const,
     SPLIT: Const,
@@ -73,23 +76,23 @@ def scaled_matvec_argmax_rows(
     A part without columns gives -inf. `argmax_reduce` finds a row's maximum among the parts. No NaN in the logits.
     """
     grid(P)
-    requires(B <= 8 and K % (SPLIT * BLOCK) == 0 and V % ROWS == 0 and P <= 65536 and V <= 1073741824)
+    requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and V % ROWS == 0 and P <= 65536 and V <= 1073741824)
     resident(w)
     part = bid(0)
-    total = sum(load(squares, (0, 0), shape=(8, K // 16), pad=0), axis=1)
+    total = sum(load(squares, (0, 0), shape=(B, K // 16)), axis=1)
     scale = rsqrt(total * (1.0 / K) + eps)
-    best = full((ROWS, 8), -inf, f32)
-    place = full((ROWS, 8), 2147483647, i32)
+    best = full((ROWS, B), -inf, f32)
+    place = full((ROWS, B), 2147483647, i32)
     for n in range(part, V // ROWS, P):
         acc = zeros((SPLIT, ROWS, 8), f32)
         for k in range(K // (SPLIT * BLOCK)):
             a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-            b = reshape(load(x, (0, k), shape=(8, SPLIT * BLOCK), pad=0), (8, SPLIT, BLOCK))
+            b = reshape(eight_rows(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT * BLOCK), (8, SPLIT, BLOCK))
             acc = mma(permute(a, (1, 0, 2)), permute(b, (1, 2, 0)), acc)
-        logits = astype(sum(acc, axis=0) * scale[None, :], E).astype(f32)
+        logits = astype(each_once(sum(acc, axis=0), ROWS, B) * scale[None, :], E).astype(f32)
         column = (n * ROWS + arange(ROWS))[:, None]
         place = where(logits > best, column, place)
         best = where(logits > best, logits, best)
     top = max(best, axis=0)
-    store(maxima, (0, part), reshape(top, (8, 1)), mask=True)
-    store(indices, (0, part), reshape(min(where(best == top[None, :], place, 2147483647), axis=0), (8, 1)), mask=True)
+    store(maxima, (0, part), reshape(top, (B, 1)))
+    store(indices, (0, part), reshape(min(where(best == top[None, :], place, 2147483647), axis=0), (B, 1)))

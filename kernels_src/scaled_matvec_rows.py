@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from eight_rows import each_once, eight_rows
+
 import tilec
 from tilec import (
     Const,
@@ -31,7 +33,7 @@ class E(Element):
 
 
 class B(Dim):
-    """rows, one of each sequence"""
+    """rows, one of each sequence: 2, 4 or 8"""
 
 
 class N(Dim):
@@ -51,6 +53,7 @@ def scaled_matvec_rows(
     eps: f32,
     *,
     E: Const,
+    B: Const,
     K: Const,
     ROWS: Const,
     SPLIT: Const,
@@ -59,17 +62,17 @@ def scaled_matvec_rows(
     """`out = (x @ w.T) / sqrt(sum(squares) / K + eps)` for each row, in f32, rounded once; ROWS outputs per block. `x` has rows
     times the norm's weight, `squares` the sums of squares of each row's groups of 16.
 
-    Tensor cores take eight rows, those behind B are zero. SPLIT warps share a sum: each has BLOCK columns of SPLIT * BLOCK.
+    SPLIT warps share a sum: each has BLOCK columns of SPLIT * BLOCK.
     """
     grid(N // ROWS)
-    requires(B <= 8 and K % (SPLIT * BLOCK) == 0 and N % ROWS == 0)
+    requires(8 % B == 0 and K % (SPLIT * BLOCK) == 0 and N % ROWS == 0)
     resident(w)
     n = bid(0)
-    total = sum(load(squares, (0, 0), shape=(8, K // 16), pad=0), axis=1)
+    total = sum(load(squares, (0, 0), shape=(B, K // 16)), axis=1)
     scale = rsqrt(total * (1.0 / K) + eps)
     acc = zeros((SPLIT, ROWS, 8), f32)
     for k in range(K // (SPLIT * BLOCK)):
         a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-        b = reshape(load(x, (0, k), shape=(8, SPLIT * BLOCK), pad=0), (8, SPLIT, BLOCK))
+        b = reshape(eight_rows(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT * BLOCK), (8, SPLIT, BLOCK))
         acc = mma(permute(a, (1, 0, 2)), permute(b, (1, 2, 0)), acc)
-    store(out, (0, n), astype((sum(acc, axis=0) * scale[None, :]).T, E), mask=True)
+    store(out, (0, n), astype((each_once(sum(acc, axis=0), ROWS, B) * scale[None, :]).T, E))

@@ -17,6 +17,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
+FUNCTIONS: Final = ("eight_rows",)
+"""Modules that kernels import."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def built(folder: Path) -> bool:
 def build(kernel: str, constants: str, schedule: str, folder: Path) -> bool:
     """Make the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / "kernels_src" / f"{kernel}.py", folder / "kernels")
+    for name in (kernel, *FUNCTIONS):
+        shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
     (folder / "build.toml").write_text(
         f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n\n[[kernel]]\nname = "{kernel}"\n'
         f"constants = {{ {constants} }}\nschedule = {{ {schedule} }}\n",

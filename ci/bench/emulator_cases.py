@@ -70,13 +70,13 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matvec_silu_mul":
             return [{"I": 3 * rows, "I2": 6 * rows}]
         case "scaled_matvec_rows":
-            return [{"B": 8, "N": 2 * rows}, {"B": 3, "N": rows}]
+            return [{"N": 2 * rows}]
         case "scaled_matvec_silu_mul_rows":
-            return [{"B": 8, "I": 2 * rows, "I2": 4 * rows}, {"B": 3, "I": rows, "I2": 2 * rows}]
+            return [{"I": 2 * rows, "I2": 4 * rows}]
         case "matvec_add_scaled_rows":
-            return [{"B": 8, "N": 2 * rows, "P": 2}, {"B": 3, "N": rows, "P": 1}]
+            return [{"N": 2 * rows, "P": 2}]
         case "scaled_matvec_argmax_rows":
-            return [{"B": 8, "V": 4 * rows, "P": 3}, {"B": 3, "V": rows, "P": 2}]
+            return [{"V": 4 * rows, "P": 3}]
         case "embedding_scaled_rows":
             return [{"B": 3, "V": 7}]
         case "advance_rows":

@@ -15,6 +15,8 @@ from typing import Final
 
 from candidates import ROOT, arguments, build, built
 
+BATCH: Final = 8
+
 
 @dataclass(frozen=True)
 class Form:
@@ -70,7 +72,9 @@ def main() -> int:
         for form in forms:
             folder = options.folder / name / form.name
             if options.only in f"{name}/{form.name}" and not built(folder):
-                constants = f'E = "bf16", K = {inputs}, ROWS = {form.rows}, SPLIT = {form.split}, BLOCK = {form.block}'
+                constants = (
+                    f'E = "bf16", B = {BATCH}, K = {inputs}, ROWS = {form.rows}, SPLIT = {form.split}, BLOCK = {form.block}'
+                )
                 if not build(kernel, constants, form.schedule, folder):
                     print(f"not built: {name}/{form.name}", file=sys.stderr)
                     failed += 1

@@ -36,7 +36,7 @@ def values(pointer: int, count: int) -> list[int]:
 
 def test_a_step_is_one_graph_and_one_runs_ahead(made: tuple[CudaBackend, FakeDriver]) -> None:
     backend, driver = made
-    with Batch(backend, 3) as batch:
+    with Batch(backend, 4) as batch:
         batch.add([1, 2])
         batch.add([3])
         before = len(driver.launches)

@@ -21,7 +21,7 @@ from tilec.step.reader import read_declaration
 from tilec.step.step import BATCHES
 
 
-def batch(head: Any = "argmax", sequences: int = 3, shape: Any = TINY) -> StepGraph:
+def batch(head: Any = "argmax", sequences: int = 4, shape: Any = TINY) -> StepGraph:
     return model_step(shape, 2048).graph("batch", head, tokens=sequences)
 
 
@@ -80,7 +80,7 @@ def test_a_cache_seen_as_one_sequence_or_in_part_is_refused() -> None:
 
 def test_another_lengths_than_the_sequences_own_are_refused() -> None:
     graph = batch()
-    changed(graph, "layers.0.attention", "lengths", lambda _: View("positions", (3,)))  # may be 0
+    changed(graph, "layers.0.attention", "lengths", lambda _: View("positions", (4,)))  # may be 0
     with pytest.raises(GraphError, match=r"holds 0 to 2047, and `lengths` of `rotary_decode_attention` takes 1 to 2048"):
         verify(graph, plan_memory(graph), contract)
 

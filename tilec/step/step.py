@@ -21,8 +21,8 @@ HEADS: Final[tuple[Head, ...]] = ("argmax", "sample", "logits", "none")
 Mode = Literal["decode", "prefill", "batch"]
 """What a step takes in: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
 
-BATCHES: Final = range(2, 9)
-"""Sequences of a batch: tensor cores multiply by eight columns."""
+BATCHES: Final = (2, 4, 8)
+"""Sequences of a batch: they divide the eight columns that tensor cores multiply by."""
 
 DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model runs in."""

@@ -52,7 +52,7 @@ LIMIT_BYTES: Final = 64 << 20
 @click.option("--dtype", type=click.Choice(["bf16", "f16"]), default="bf16", show_default=True, help="Of the weights.")
 @click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Tokens of prompts.")
 @click.option("--tg", default=",".join(map(str, ANSWERS)), show_default=True, help="Tokens of answers.")
-@click.option("--batch", default=1, show_default=True, help="Sequences that are answered at once, 1 to 8.")
+@click.option("--batch", default=1, show_default=True, help="Sequences that are answered at once: 1, 2, 4 or 8.")
 @click.option("--full", is_flag=True, help="Every pair. Default: all of --tg with the first of --pp, and the reverse.")
 @click.option("--reps", default=5, show_default=True, help="Repetitions that count.")
 @click.option("--warmup-reps", default=2, show_default=True, help="Repetitions before them that do not.")

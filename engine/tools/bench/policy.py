@@ -59,7 +59,7 @@ class Policy:
         if self.warmup_reps < 0:
             raise UsageError(f"{self.warmup_reps} is below 0", where="--warmup-reps")
         if self.batch != 1 and self.batch not in BATCHES:
-            raise UsageError(f"{self.batch} sequences are not 1 to {BATCHES.stop - 1}", where="--batch")
+            raise UsageError(f"{self.batch} is none of {', '.join(map(str, (1, *BATCHES)))}", where="--batch")
         if self.seed < 0:
             raise UsageError(f"{self.seed} is below 0", where="--seed")
 

@@ -18,10 +18,10 @@ from typing import Final
 
 from tilec.atoms import mma_sync
 from tilec.diagnostics import CompileError, Diagnostic, Label
-from tilec.ir.blocked_layouts import reshaped, with_axes
+from tilec.ir.blocked_layouts import hidden, reshaped, with_axes
 from tilec.ir.core import Op, Value
 from tilec.ir.layout import Digit, Layout
-from tilec.ir.ops import Load, Mma, Permute, Reshape
+from tilec.ir.ops import Broadcast, Load, Mma, Permute, Reshape
 from tilec.ir.types import TileType
 from tilec.passes.schedule.staged_products import Emitter, relayout
 
@@ -77,11 +77,14 @@ def _in_order(out: Emitter, value: Value, axis: int) -> Value:
 
 
 def _load_as(value: Value, layout: Layout | None) -> None:
-    """Let the load that `value` is, in another shape, be done so that threads have what they need of it in `layout`."""
-    while isinstance(op := value.owner, Reshape | Permute) and layout is not None:
+    """Let the load that `value` is, reshaped or repeated, be done so that threads have what they need of it in `layout`."""
+    while isinstance(op := value.owner, Reshape | Permute | Broadcast) and op.operands[0].tile.rank and layout is not None:
         value = op.operands[0]
         if isinstance(op, Permute):
             layout = with_axes(layout, dict(enumerate(op.axes)), value.tile.rank)
+        elif isinstance(op, Broadcast):
+            pairs = enumerate(zip(value.tile.shape, op.result.tile.shape, strict=True))
+            layout = hidden(layout, {axis for axis, (before, after) in pairs if before < after})
         else:
             layout = reshaped(layout, op.result.tile.shape, value.tile.shape)
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
