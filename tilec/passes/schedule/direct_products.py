@@ -78,11 +78,13 @@ def _in_order(out: Emitter, value: Value, axis: int) -> Value:
 
 def _load_as(value: Value, layout: Layout | None) -> None:
     """Let the load that `value` is, reshaped or repeated, be done so that threads have what they need of it in `layout`."""
+    repeated: list[tuple[Value, Layout]] = []
     while isinstance(op := value.owner, Reshape | Permute | Broadcast) and op.operands[0].tile.rank and layout is not None:
         value = op.operands[0]
         if isinstance(op, Permute):
             layout = with_axes(layout, dict(enumerate(op.axes)), value.tile.rank)
         elif isinstance(op, Broadcast):
+            repeated.append((op.result, layout))
             pairs = enumerate(zip(value.tile.shape, op.result.tile.shape, strict=True))
             layout = hidden(layout, {axis for axis, (before, after) in pairs if before < after})
         else:
@@ -90,8 +92,10 @@ def _load_as(value: Value, layout: Layout | None) -> None:
     if not isinstance(value.owner, Load) or layout is None or value.layout is not None:
         return
     made = _vectors_first(layout)
-    if made.registers and made.registers[0] == Digit(made.registers[0].extent, made.rank - 1, 1):
-        value.layout = made if made.registers[0].extent >= VECTOR else None
+    if made.registers and made.registers[0].axis == made.rank - 1 and made.registers[0].extent >= VECTOR:
+        value.layout = made
+        for result, wanted in repeated:
+            result.layout = wanted
 
 
 def _vectors_first(layout: Layout) -> Layout:
