@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,6 +139,7 @@ def test_logits_that_are_not_finite_choose_no_token(backend: InterpreterBackend,
     broken.load(config, WeightPlan.for_model(config, tmp_path / "model", "bf16"), MAX_SEQ_LEN)
     with Batch(broken, 2) as batch:
         batch.add([1, 2])
-        broken._held["model.norm.weight"] = np.full_like(broken._held["model.norm.weight"], np.nan)
+        inside: Any = broken
+        inside._held["model.norm.weight"] = np.full_like(inside._held["model.norm.weight"], np.nan)
         with pytest.raises(ModelError, match="the logits are not finite"):
             batch.step()

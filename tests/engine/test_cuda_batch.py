@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from test_cuda_backend import SMALLEST, FakeDriver
+from test_cuda_backend import SMALLEST
 
 from engine.backends.cuda import CudaBackend
 from engine.batch import Batch
@@ -15,6 +18,9 @@ from engine.errors import DeviceError, UsageError
 from engine.sampling import SamplingParams, uniforms
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver
 
 PER_STEP = 1 + 6 * SMALLEST.num_hidden_layers + 3
 
@@ -55,7 +61,8 @@ def test_a_step_is_one_graph_and_one_runs_ahead(made: tuple[CudaBackend, FakeDri
 def test_inputs_say_who_goes_and_a_prompt_moves_to_its_place(made: tuple[CudaBackend, FakeDriver]) -> None:
     backend, driver = made
     with Batch(backend, 2) as batch:
-        steps = backend._batches[-1]
+        inside: Any = backend
+        steps = inside._batches[-1]
         places = steps._memory.places | steps._inputs[0].places | steps._inputs[1].places
         batch.add([5, 6, 7])
         for layer in range(SMALLEST.num_hidden_layers):

@@ -65,11 +65,12 @@ def test_a_kernel_that_may_touch_another_sequence_is_refused(kernel: str, row: i
 
 
 def test_a_cache_seen_as_one_sequence_or_in_part_is_refused() -> None:
-    for view in (
+    views: tuple[Callable[[View], View], ...] = (
         lambda view: View(view.buffer, (view.shape[0] - 1, *view.shape[1:])),
         lambda view: View(view.buffer, (view.shape[0] - 1, *view.shape[1:]), view.elements // view.shape[0]),
         lambda view: View(view.buffer, (1, view.shape[0] * view.shape[1], *view.shape[2:])),
-    ):
+    )
+    for view in views:
         for kernel in ("attention", "merge"):
             for parameter in ("k_cache", "v_cache"):
                 graph = batch()

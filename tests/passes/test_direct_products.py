@@ -74,7 +74,7 @@ def test_warps_share_products_or_their_rows(warps: int, rows: int, split: int) -
 
 @pytest.mark.parametrize(("warps", "rows", "block"), [(3, 16, 64), (8, 16, 64), (4, 8, 64), (4, 16, 24)])
 def test_products_that_no_instruction_makes_are_refused(warps: int, rows: int, block: int) -> None:
-    constants = {"ROWS": rows, "BLOCK": block, "K": 4 * block * 4}
+    constants: dict[str, Any] = {"ROWS": rows, "BLOCK": block, "K": 4 * block * 4}
     with pytest.raises(CompileError) as error:
         prepared(warps=warps, **constants)
     (found,) = error.value.diagnostics
