@@ -154,6 +154,22 @@ def test_a_launch_that_may_overlap_must_wait_before_it_touches_memory():
         assert kinds(report) == found
 
 
+def test_the_read_only_path_is_for_what_no_launch_before_writes():
+    """The promise of ld.global.nc holds from the begin of a launch on, so the wait does not help."""
+    body = "griddepcontrol.wait; mad.wide.u32 %d0, %t, 4, %a0; ld.global{path}.b32 %r0, [%d0]; {store}"
+    store = "mad.wide.u32 %d0, %t, 4, %a1; st.global.b32 [%d0], %r0;"
+    arrays = {"x": np.arange(32, dtype=np.uint32), "out": np.zeros(32, np.uint32)}
+    for path, overlaps, resident, found in (
+        (".nc", True, set(), {"non-coherent"}),
+        (".nc", True, {"x"}, set()),
+        (".nc", False, set(), set()),
+        ("", True, set(), set()),
+    ):
+        text = program(body.format(path=path, store=store), ["x", "out"])
+        report = launch(text, arrays, out=["out"], overlaps=overlaps, resident=resident)
+        assert kinds(report) == found
+
+
 def test_what_is_resident_may_be_read_before_the_wait():
     body = "mad.wide.u32 %d0, %t, 4, %a0; ld.global.b32 %r0, [%d0]; griddepcontrol.wait; mad.wide.u32 %d0, %t, 4, %a1; {store}"
     text = program(body.format(store="st.global.b32 [%d0], %r0;"), ["x", "out"])

@@ -61,12 +61,12 @@ class BlockMemory:
         return made
 
     def load_words(self, text: str, pointer: Array, active: NDArray[np.bool_]) -> list[Array]:
-        """`ld.global.nc`, or `ld.global` in front of the wait: a struct of words, which is a list here, or one."""
+        """`ld.global.nc` of what no kernel writes, behind the wait, else `ld.global`: a struct of words, here a list, or one."""
         result = text.rsplit(" -> ", 1)[1].removeprefix("!llvm.struct<(").removesuffix(")>").split(", ")
         dtype, count = TYPES[result[0]], len(result)
         buffer, places = self.place(pointer, 4 * count, 4 * count, active)
         assert self.waited or buffer in self.resident, "a read before earlier kernels are complete"
-        assert self.waited == ("ld.global.nc" in text), "a read by the other path"
+        assert (self.waited and buffer in self.resident) == ("ld.global.nc" in text), "a read by the other path"
         assert buffer in self.read_only, "a read past the cache of what may be written"
         made = np.zeros((self.threads, count), dtype)
         made[active] = self.memory[buffer][places].view(dtype)
@@ -130,7 +130,7 @@ class BlockMemory:
         for count in {int(one) for one in size} - {0}:
             rows = np.nonzero(size == count)[0]
             buffer, places = self.place(pointers[rows], count, vector, np.ones(len(rows), bool))
-            assert self.waited, "a copy before earlier kernels are complete"
+            assert self.waited or buffer in self.resident, "a copy before earlier kernels are complete"
             data[rows, :count] = self.memory[buffer][places]
         self.flying[targets] = True
         self.group.append((targets, data, active))

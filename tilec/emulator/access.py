@@ -346,7 +346,11 @@ def watch_read(
 
 
 def watch_noncoherent(machine: Machine, access: Access, instruction: Instruction) -> None:
-    """ld.global.nc is for memory that nobody writes during the launch (PTX ISA, ld.global.nc)."""
+    """ld.global.nc is for memory that nobody writes during the launch (PTX ISA, ld.global.nc): not for what a launch before
+    this one may still write when this one begins, not even behind the wait for it."""
+    if machine.overlaps and any(one.space == "global" and not one.resident for one in access.allocations(machine)):
+        text = "ld.global.nc of memory that the launch before may write while this one runs"
+        machine.faults.add("non-coherent", text, instruction, int(access.lanes[0]), index=int(access.index[0]))
     machine.extensions.setdefault("noncoherent", []).append(
         (np.unique(access.index), access.width, instruction, access.lanes[0])
     )

@@ -17,7 +17,7 @@ KINDS: Final = {
     "alignment": "an address that is not a multiple of the access's bytes",
     "space": "an address of another state space than the instruction names",
     "read-only": "a write to a tensor that the launch only reads",
-    "non-coherent": "ld.global.nc of a tensor that the launch writes",
+    "non-coherent": "ld.global.nc of a tensor that the launch writes, or that the one before may still write",
     "poison": "a value that nobody defined decides an address, a branch, a store or a byte of an output",
     "uninitialised": "the same, where the value comes from memory that nobody wrote",
     "undefined": "the same, where the value is a result that the PTX ISA leaves open (a division by zero)",

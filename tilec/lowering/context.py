@@ -9,10 +9,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator
 from contextlib import contextmanager
+from enum import Enum
 from functools import cache
 
 from tilec.atoms.tma import Box
-from tilec.ir.core import Function, Parameter, Value
+from tilec.ir.core import Access, Function, Parameter, Value
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
 from tilec.ir.ops_launch import WaitPrior
@@ -42,6 +43,20 @@ def literal(out: Builder, value: float, dtype: DType) -> SsaValue:
     return narrowed(out, out.float_constant(wide), dtype)
 
 
+class Path(Enum):
+    """How a tensor may be read.
+
+    The read-only path (PTX ISA, `ld.global.nc`) is for data that nothing writes while the kernel runs. A kernel that began
+    while the one before it runs may not read by it what that one writes, not even behind the wait: the assembler takes it for a
+    promise, and moves such loads in front.
+    """
+
+    EARLY = "resident, in front of the wait: a load that has its place in the text"
+    CONSTANT = "written by nothing while the kernel runs"
+    BEFORE = "written by kernels before this one at most, whose end was waited for"
+    WRITTEN = "written by this kernel too"
+
+
 class Context(Builder):
     """Where the rules write."""
 
@@ -55,10 +70,20 @@ class Context(Builder):
         self._base = self.dynamic_shared()
         self.role_number: int = 0
         """Of the role whose region is written, from 1 on; 0 where all threads of the block run it."""
-        self.waits = any(isinstance(op, WaitPrior) for op in function.body.ops)
-        """Whether what is written stands in front of the wait for earlier kernels."""
+        self.overlaps = any(isinstance(op, WaitPrior) for op in function.body.ops)
+        """Whether the kernel may begin while earlier ones run."""
+        self.waits = self.overlaps
+        """Whether what is written stands in front of the wait for them."""
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
         """Arguments that are tensor maps, in order."""
+
+    def path(self, tensor: Value) -> Path:
+        """How a tensor may be read where the rules write now."""
+        if self.waits:
+            return Path.EARLY
+        if self.function.parameter_of(tensor).access is not Access.IN:
+            return Path.WRITTEN
+        return Path.BEFORE if self.overlaps and not self.function.is_resident(tensor) else Path.CONSTANT
 
     @contextmanager
     def role(self, number: int, first: int, warps: int) -> Generator[None]:

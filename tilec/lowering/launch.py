@@ -31,8 +31,8 @@ def lower_wait_prior(context: Context, op: WaitPrior) -> None:
     happens to be room, and run there in the end, beside idle multiprocessors. A schedule may say otherwise of a kernel that
     has few blocks, behind which one comes that has much to read early.
 
-    Tensors that are not resident are named anew behind the wait: nothing that reads them can then be moved in front of it,
-    which loads marked invariant otherwise could.
+    Tensors that are not resident are named anew behind the wait: LLVM can then move nothing that reads them in front of it,
+    which it could where a load is text without side effects. What the assembler may move, `Path` tells.
     """
     if op.before:
         _let_next_come(context)

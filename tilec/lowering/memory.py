@@ -11,13 +11,13 @@ from collections.abc import Set
 from functools import partial
 
 from tilec.ir.blocked_layouts import vector_length
-from tilec.ir.core import Access, Value
+from tilec.ir.core import Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum
-from tilec.lowering.context import Context, literal, storage
+from tilec.lowering.context import Context, Path, literal, storage
 from tilec.lowering.places import Places
 from tilec.lowering.rules import lowers
 from tilec.mlir.types import SsaValue, Type, f32, i1, i8, i32, i64, integer, vector
@@ -25,17 +25,17 @@ from tilec.mlir.types import SsaValue, Type, f32, i1, i8, i32, i64, integer, vec
 
 @lowers(Load)
 def lower_load(context: Context, op: Load) -> None:
-    """Vectors of `op.vector` bytes; `In` tensors go through the read-only path."""
+    """Vectors of `op.vector` bytes, by the read-only path where nothing can write the tensor meanwhile."""
     layout = op.result.layout or Layout(op.result.tile.rank, (), (), ())
     dtype = op.result.tile.dtype
     box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
-    invariant = context.function.parameter_of(op.source).access is Access.IN and not context.waits
+    path = context.path(op.source)
     width = vector_length(layout, op.vector // dtype.bytes)
 
     words = _Words(context, dtype, width)
 
     def whole() -> list[SsaValue]:
-        return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), invariant)]
+        return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), path)]
 
     if op.pad is None:
         context.assign(op.result, words.elements(whole()))
@@ -44,12 +44,12 @@ def lower_load(context: Context, op: Load) -> None:
 
     def element(register: int) -> SsaValue:
         pointer = box.pointer(register)
-        load = partial(_load_one, context, pointer, dtype, invariant)
+        load = partial(_load_one, context, pointer, dtype, path)
         return context.choose(box.element_inside(register), load, lambda: pad)
 
     def access(register: int, outside: list[SsaValue]) -> list[SsaValue]:
         def inside() -> list[SsaValue]:
-            return words.load(box.pointer(register), invariant)
+            return words.load(box.pointer(register), path)
 
         return context.choose_all(box.element_inside(register), inside, lambda: outside)
 
@@ -97,16 +97,16 @@ def lower_gather(context: Context, op: Gather) -> None:
     layout = op.result.layout
     assert layout is not None
     dtype = op.result.tile.dtype
-    invariant = context.function.parameter_of(op.source).access is Access.IN
+    path = context.path(op.source)
     indices = [_wide(context, index, context.registers(index)) for index in op.indices]
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
         place = [held[register] for held in indices]
         if op.pad is None:
-            out.append(_load_one(context, _element(context, op.source, place), dtype, invariant))
+            out.append(_load_one(context, _element(context, op.source, place), dtype, path))
         else:
             pad = literal(context, op.pad, dtype)
-            out.append(_load_or_pad(context, op.source, place, pad, dtype, invariant))
+            out.append(_load_or_pad(context, op.source, place, pad, dtype, path))
     context.assign(op.result, out)
 
 
@@ -283,13 +283,14 @@ class _Words:
         self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
         self.raw = _memory_type(dtype) if self.each == 1 else self.type
 
-    def load(self, pointer: SsaValue, invariant: bool) -> list[SsaValue]:
+    def load(self, pointer: SsaValue, path: Path) -> list[SsaValue]:
         """The words of one access."""
         context, count = self.context, self.width // self.each
-        if (invariant or context.waits) and self.raw in (i32, f32):
-            return _load_text(context, pointer, self.raw, count)
+        if path is not Path.WRITTEN and self.raw in (i32, f32):
+            return _load_text(context, pointer, self.raw, count, path)
         type_ = self.raw if count == 1 else vector(count, self.raw)
-        loaded = context.load(pointer, type_, alignment=self.width * self.dtype.bytes, invariant=invariant)
+        alignment = self.width * self.dtype.bytes
+        loaded = context.load(pointer, type_, alignment=alignment, invariant=path is Path.CONSTANT)
         words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
         return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
 
@@ -316,18 +317,14 @@ class _Words:
         return out
 
 
-def _load_text(context: Context, pointer: SsaValue, type_: Type, count: int) -> list[SsaValue]:
-    """1, 2 or 4 words in one access of data that nothing writes while the kernel runs (PTX ISA, `ld.global.nc`). As text,
-    because LLVM takes a vector load apart when all that is used of it are its parts, and forgets that it is invariant.
-
-    In front of the wait for earlier kernels it is a plain load, which has its place in the text: the assembler moves those of
-    the read-only path behind the wait."""
-    path = "" if context.waits else ".nc"
+def _load_text(context: Context, pointer: SsaValue, type_: Type, count: int, path: Path) -> list[SsaValue]:
+    """1, 2 or 4 words in one access of data that this kernel does not write. As text, because LLVM takes a vector load apart
+    when all that is used of it are its parts."""
     names = ", ".join(f"${i}" for i in range(count))
     target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
     outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
-    text = f"ld.global{path}{several}.b32 {target}, [${count}];"
-    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=context.waits)
+    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{several}.b32 {target}, [${count}];"
+    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.EARLY)
 
 
 def _memory_type(dtype: DType) -> Type:
@@ -338,16 +335,14 @@ def _from_memory(context: Context, value: SsaValue, dtype: DType) -> SsaValue:
     return context.compare("ne", value, context.constant(0, i8)) if dtype.kind == "b" else value
 
 
-def _load_one(context: Context, pointer: SsaValue, dtype: DType, invariant: bool) -> SsaValue:
-    loaded = context.load(pointer, _memory_type(dtype), alignment=dtype.bytes, invariant=invariant)
+def _load_one(context: Context, pointer: SsaValue, dtype: DType, path: Path) -> SsaValue:
+    loaded = context.load(pointer, _memory_type(dtype), alignment=dtype.bytes, invariant=path is Path.CONSTANT)
     return _from_memory(context, loaded, dtype)
 
 
-def _load_or_pad(
-    context: Context, tensor: Value, place: list[SsaValue], pad: SsaValue, dtype: DType, invariant: bool
-) -> SsaValue:
+def _load_or_pad(context: Context, tensor: Value, place: list[SsaValue], pad: SsaValue, dtype: DType, path: Path) -> SsaValue:
     def load() -> SsaValue:
-        return _load_one(context, _element(context, tensor, place), dtype, invariant)
+        return _load_one(context, _element(context, tensor, place), dtype, path)
 
     inside = _inside(context, tensor, place)
     assert inside is not None

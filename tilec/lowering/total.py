@@ -34,7 +34,7 @@ WORDS: Final[dict[str, tuple[str, ...]]] = {
     "llvm.mlir.addressof": (),
     "llvm.mlir.global": ("external", "addr_space", "alignment"),
     # Alignment follows from that of the tensor's base, which the launch contract checks, and of what is proven of offsets.
-    # `invariant` is only on loads of `In` tensors, which no launch in flight writes (`passes.prover.aliasing`, no-alias pairs).
+    # `invariant` is only on loads of tensors that no launch in flight writes (`tilec.lowering.context.Path`, no-alias pairs).
     "llvm.load": ("alignment", "invariant"),
     "llvm.store": ("alignment",),
     "llvm.atomicrmw": ("monotonic", "add", "fadd", "max", "min", "umax", "umin"),

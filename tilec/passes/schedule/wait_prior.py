@@ -4,12 +4,12 @@ Every kernel waits for its predecessors itself, before its first access to memor
 overlap them: their last blocks then cost neither the launch, nor the arithmetic on block ids that comes first, nor the way of
 what is resident from memory.
 
-That every kernel does so makes the read-only path (`ld.global.nc`) and loads marked invariant safe on `In` tensors, which want
-that nothing writes the data while the kernel runs. A kernel before this one may run beside it only up to this one's wait,
-which lets it go on when those before are complete and what they wrote is visible (PTX ISA, `griddepcontrol.wait`). A kernel
-behind this one may begin early, but waits likewise before it touches memory, and this one is not complete while any of its
-blocks still reads. Within the kernel an `In` tensor is never written, and the launch contract refuses one that shares memory
-with a tensor that is (`no_alias`). The verifier refuses an access in front of the wait, and a wait that some path skips.
+A kernel before this one may run beside it only up to this one's wait, which lets it go on when those before are complete and
+what they wrote is visible (PTX ISA, `griddepcontrol.wait`). What they wrote was so written while this kernel ran, therefore the
+read-only path and loads marked invariant are for resident tensors alone (`tilec.lowering.context.Path`). A kernel behind this
+one may begin early, but waits likewise before it touches memory, and this one is not complete while any of its blocks still
+reads. Within the kernel an `In` tensor is never written, and the launch contract refuses one that shares memory with a tensor
+that is (`no_alias`). The verifier refuses an access in front of the wait, and a wait that some path skips.
 
 Loads of `resident` tensors alone stand in front of the wait: nothing that a launch overlaps writes those, which is part of the
 contract. Where a loop makes them, its first turns are written out, so that theirs can go there too; as many turns as the
