@@ -79,6 +79,15 @@ def advance(token: Array, positions: Array, vocab_size: int) -> tuple[Array, Arr
     return np.where((chosen >= 0) & (chosen < vocab_size), chosen, 0), following, following, following + np.int32(1)
 
 
+def advance_rows(
+    token: Array, going: Array, positions: Array, vocab_size: int
+) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+    """Next `ids`, `positions`, `slots` and `lengths`; (B,), (B,), (B,) -> (B,) each."""
+    ids, _, _, _ = advance(token, positions, vocab_size)
+    following = np.asarray(positions) + np.asarray(going)
+    return ids, following, following, following + np.int32(1)
+
+
 def matvec(x: Array, w: Array) -> Wide:
     """`x @ w.T`; (B, K), (N, K) -> (B, N)."""
     return _wide(x) @ _wide(w).T
@@ -87,6 +96,11 @@ def matvec(x: Array, w: Array) -> Wide:
 def scaled_matvec(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`x @ w.T` times the norm's scale, from the sums of squares; (1, K), (1, K / 4), (N, K) -> (1, N)."""
     return matvec(x, w) / np.sqrt(_wide(squares).sum() / x.shape[1] + eps)
+
+
+def scaled_matvec_rows(x: Array, squares: Array, w: Array, eps: float) -> Wide:
+    """`scaled_matvec` of each row; (B, K), (B, K / 16), (N, K) -> (B, N)."""
+    return matvec(x, w) / np.sqrt(_wide(squares).sum(axis=1, keepdims=True) / x.shape[1] + eps)
 
 
 def matmul(a: Array, b: Array) -> Wide:
@@ -119,6 +133,13 @@ def matvec_add_scaled(x: Array, w: Array, residual: Array, weight: Array, rows: 
     return total, stored * _wide(weight), (stored * stored).reshape(1, -1, rows).sum(axis=2)
 
 
+def matvec_add_scaled_rows(x: Array, w: Array, residual: Array, weight: Array, rows: int) -> tuple[Wide, Wide, Wide]:
+    """`matvec_add_scaled` of each row; (B, K), (N, K), (B, N), (N,) -> (B, N), (B, N), (B, N / rows)."""
+    total = matvec_add(x, w, residual)
+    stored = _wide(total.astype(np.float32).astype(np.asarray(residual).dtype))
+    return total, stored * _wide(weight), (stored * stored).reshape(len(stored), -1, rows).sum(axis=2)
+
+
 def embedding_scaled(ids: Array, table: Array, weight: Array) -> tuple[Wide, Wide, Wide]:
     """A row of the table, it times the weight, and the sums of squares of each four; (1,), (V, H), (H,) -> (1, H) twice,
     (1, H / 4)."""
@@ -126,10 +147,28 @@ def embedding_scaled(ids: Array, table: Array, weight: Array) -> tuple[Wide, Wid
     return row, row * _wide(weight), (row * row).reshape(1, -1, 4).sum(axis=2)
 
 
+def embedding_scaled_rows(ids: Array, table: Array, weight: Array) -> tuple[Wide, Wide, Wide]:
+    """Rows of the table, they times the weight, and the sums of squares of each 16; (B,), (V, H), (H,) -> (B, H) twice,
+    (B, H / 16)."""
+    rows = embedding(ids, table)
+    return rows, rows * _wide(weight), (rows * rows).reshape(len(rows), -1, 16).sum(axis=2)
+
+
 def matvec_argmax(x: Array, w: Array, P: int, rows: int) -> tuple[Wide, NDArray[np.int32]]:
     """Maximum and its column for each of `P` parts, part p having every `P`-th group of `rows` columns of
     `x @ w.T` rounded to the dtype of `x`; -inf at 2^31 - 1 where it has none; (B, K), (V, K) -> (B, P), (B, P)."""
-    logits = _wide(matvec(x, w).astype(np.float32).astype(np.asarray(x).dtype))
+    return _argmax_of_parts(matvec(x, w), np.asarray(x).dtype, P, rows)
+
+
+def scaled_matvec_argmax_rows(
+    x: Array, squares: Array, w: Array, eps: float, P: int, rows: int
+) -> tuple[Wide, NDArray[np.int32]]:  # fmt: skip
+    """The same of `scaled_matvec_rows`; (B, K), (B, K / 16), (V, K) -> (B, P), (B, P)."""
+    return _argmax_of_parts(scaled_matvec_rows(x, squares, w, eps), np.asarray(x).dtype, P, rows)
+
+
+def _argmax_of_parts(exact: Wide, dtype: Any, P: int, rows: int) -> tuple[Wide, NDArray[np.int32]]:
+    logits = _wide(exact.astype(np.float32).astype(dtype))
     owner = np.asarray(range(logits.shape[1])) // rows % P
     maxima = np.full((logits.shape[0], P), -np.inf)
     indices = np.full(maxima.shape, np.iinfo(np.int32).max, np.int32)
@@ -149,6 +188,12 @@ def matvec_silu_mul(x: Array, w: Array) -> Wide:
 def scaled_matvec_silu_mul(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`silu(gate) * up` of both halves of `scaled_matvec`; (1, K), (1, K / 4), (2 I, K) -> (1, I)."""
     gate, up = np.split(scaled_matvec(x, squares, w, eps), 2, axis=1)
+    return silu_mul(gate, up)
+
+
+def scaled_matvec_silu_mul_rows(x: Array, squares: Array, w: Array, eps: float) -> Wide:
+    """`silu(gate) * up` of both halves of `scaled_matvec_rows`; (B, K), (B, K / 16), (2 I, K) -> (B, I)."""
+    gate, up = np.split(scaled_matvec_rows(x, squares, w, eps), 2, axis=1)
     return silu_mul(gate, up)
 
 

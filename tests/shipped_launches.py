@@ -30,6 +30,12 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "matvec_silu_mul": [{"I": 3, "I2": 6, "B": 1}, {"I": 64, "I2": 128, "B": 4}],
     "matvec_add_scaled": [{"N": 8, "P": 2}],
     "embedding_scaled": [{"V": 7}],
+    "scaled_matvec_rows": [{"B": 8, "N": 32, "eps": 1e-6}, {"B": 4, "N": 16, "eps": 1e-6}],
+    "scaled_matvec_silu_mul_rows": [{"B": 8, "I": 32, "I2": 64, "eps": 1e-6}, {"B": 2, "I": 16, "I2": 32, "eps": 1e-6}],
+    "matvec_add_scaled_rows": [{"B": 8, "N": 32, "P": 2}, {"B": 4, "N": 16, "P": 1}],
+    "scaled_matvec_argmax_rows": [{"B": 8, "V": 160, "P": 3, "eps": 1e-6}, {"B": 2, "V": 64, "P": 4, "eps": 1e-6}],
+    "embedding_scaled_rows": [{"B": 3, "V": 7}],
+    "advance_rows": [{"B": 3, "vocab_size": 1000}, {"B": 2, "vocab_size": 3}],
     "scaled_matvec": [{"N": 8, "eps": 1e-6}],
     "scaled_matvec_silu_mul": [{"I": 8, "I2": 16, "eps": 1e-6}],
     "matvec_argmax": [{"V": 27, "P": 3, "B": 1}, {"V": 6, "P": 4, "B": 1}, {"V": 140, "P": 3, "B": 4}],
@@ -63,8 +69,10 @@ EXTRA = {
     "decode_attention": lambda env: (env["P"], env["BN"]),
     "rotary_decode_attention": lambda env: (env["P"], env["BN"]),
     "matvec_argmax": lambda env: (env["P"], env["ROWS"]),
+    "scaled_matvec_argmax_rows": lambda env: (env["P"], env["ROWS"]),
     "matvec_add_scaled": lambda env: (env["ROWS"],),
     "matmul_split": lambda env: (env["S"], env["BK"]),
+    "matvec_add_scaled_rows": lambda env: (env["ROWS"],),
 }
 """What a reference takes beside the kernel's inputs and scalars."""
 
@@ -113,8 +121,9 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         arrays["lengths"][:] = [41, 96][: int(env["B"])]
     if function.name in ("decode_merge", "decode_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
-    if "squares" in arrays and function.name != "embedding_scaled":
-        arrays["squares"] = np.abs(arrays["squares"])
+    if "squares" in arrays and not function.name.startswith("embedding"):
+        groups = 16 if function.name.endswith("_rows") else 1
+        arrays["squares"] = np.abs(arrays["squares"]) * groups
     if function.name == "sample_token":  # as `topk_blocks` leaves them
         arrays["best"][:] = -np.sort(-arrays["best"], axis=2)
         arrays["indices"][:] = random.permuted(np.arange(arrays["indices"].size)).reshape(arrays["indices"].shape)

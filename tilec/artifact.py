@@ -22,7 +22,8 @@ ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
 class TensorSpec:
     """A tensor parameter. `access` is in, out, inout, scratch or atomic; `strides` None means row-major contiguous;
     dims and strides (elements) are expressions over the launch values; `align` is bytes. `resident`: the kernel may read it
-    before the kernels before it are complete, so that none of those that a launch overlaps may write it."""
+    before the kernels before it are complete, so that none of those that a launch overlaps may write it. `row`: the axis of the
+    grid on which a block's place is its coordinate on the tensor's first axis, in every access; None where that is not so."""
 
     name: str
     access: str
@@ -31,6 +32,7 @@ class TensorSpec:
     strides: tuple[Expr, ...] | None
     align: int
     resident: bool = False
+    row: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,8 @@ class Manifest:
 
 def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[ScalarSpec, ...]]:
     """The tensors and the scalars that a kernel takes, in order."""
+    from tilec.ir.rows import row_axis  # so that launchers do not wait for operations, which they do not need
+
     tensors: list[TensorSpec] = []
     scalars: list[ScalarSpec] = []
     for one in function.parameters:
@@ -153,9 +157,9 @@ def parameter_specs(function: Function) -> tuple[tuple[TensorSpec, ...], tuple[S
             scalars.append(ScalarSpec(one.name, one.value.tile.dtype.name))
         else:
             type_ = one.value.tensor
-            resident = function.is_resident(one.value)
+            facts = function.is_resident(one.value), row_axis(function, one.value)
             tensors.append(
-                TensorSpec(one.name, one.access.value, type_.dtype.name, type_.dims, type_.strides, type_.align, resident)
+                TensorSpec(one.name, one.access.value, type_.dtype.name, type_.dims, type_.strides, type_.align, *facts)
             )
     return tuple(tensors), tuple(scalars)
 

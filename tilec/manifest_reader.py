@@ -245,6 +245,7 @@ def _tensor(data: Any, where: str) -> TensorSpec:
         strides,
         align,
         record["resident"],
+        None if record["row"] is None else _integer(record["row"], f"{where}.row", 0, 2),
     )
 
 

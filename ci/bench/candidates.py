@@ -17,6 +17,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
+FUNCTIONS: Final = ("eight_rows",)
+"""Modules that kernels import."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ def built(folder: Path, parts: Sequence[Part]) -> bool:
 def build(parts: Sequence[Part], folder: Path) -> bool:
     """Make the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for part in parts:
-        shutil.copy(ROOT / "kernels_src" / f"{part.kernel}.py", folder / "kernels")
+    for name in (*(part.kernel for part in parts), *FUNCTIONS):
+        shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
     head = f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n'
     (folder / "build.toml").write_text("\n".join([head, *(part.table for part in parts)]), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)]

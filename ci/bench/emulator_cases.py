@@ -69,6 +69,18 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"N": 5 if rows == 1 else rows + 5}]
         case "matvec_silu_mul":
             return [{"I": 3 * rows, "I2": 6 * rows}]
+        case "scaled_matvec_rows":
+            return [{"N": 2 * rows}]
+        case "scaled_matvec_silu_mul_rows":
+            return [{"I": 2 * rows, "I2": 4 * rows}]
+        case "matvec_add_scaled_rows":
+            return [{"N": 2 * rows, "P": 2}]
+        case "scaled_matvec_argmax_rows":
+            return [{"V": 4 * rows, "P": 3}]
+        case "embedding_scaled_rows":
+            return [{"B": 3, "V": 7}]
+        case "advance_rows":
+            return [{"B": 3}]
         case "matvec_add_scaled":
             return [{"N": 5 * rows, "P": 5}]
         case "embedding_scaled":

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.backends.batch_steps import BatchSteps
 from engine.errors import ModelError, UsageError
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
@@ -114,6 +115,10 @@ class Backend(ABC):
             # What was enqueued ahead and not asked for is forgotten: its slots of the cache are written again.
             if sequence.is_current(answer):
                 sequence.length = start + launched - len(waiting)
+
+    @abstractmethod
+    def batch_steps(self, sequences: int) -> BatchSteps:
+        """Memory and steps for so many sequences at once (`engine.batch`)."""
 
     def close(self) -> None:
         """Give back what the model holds; idempotent."""

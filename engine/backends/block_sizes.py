@@ -49,6 +49,11 @@ def _rows_of_weight(outputs: int, inputs: int) -> dict[str, Constant]:
     return {"BLOCK": block, "ROWS": largest_divisor(outputs, max(1, TILE // block))}
 
 
+def _rows_of_batch(outputs: int, inputs: int) -> dict[str, Constant]:
+    """The same for several rows, which no warps share."""
+    return {**_rows_of_weight(outputs, inputs), "SPLIT": 1}
+
+
 def _matmul(shapes: Shapes) -> dict[str, Constant]:
     rows, inner = shapes["a"]
     columns = shapes["b"][0]
@@ -72,6 +77,10 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matvec_add_scaled": lambda shapes: _rows_of_weight(*shapes["w"]),
     "scaled_matvec": lambda shapes: _rows_of_weight(*shapes["w"]),
     "scaled_matvec_silu_mul": lambda shapes: _rows_of_weight(shapes["out"][-1], shapes["x"][-1]),
+    "scaled_matvec_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
+    "scaled_matvec_silu_mul_rows": lambda shapes: _rows_of_batch(shapes["out"][-1], shapes["x"][-1]),
+    "matvec_add_scaled_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
+    "scaled_matvec_argmax_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
     "matmul": _matmul,
     "silu_mul_rows": _silu_mul_rows,
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
+from engine.backends.cuda_batch import CudaBatch
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches, said
 from engine.backends.prompts import Prompts
@@ -73,6 +74,7 @@ class CudaBackend(Backend):
         self.launches = Launches(bundle, self.device)
         self._prompts: Prompts | None = None
         self._captured: dict[Head, CapturedStep] = {}
+        self._batches: list[CudaBatch] = []
         self._inputs: dict[str, InputBlock] = {}
         self._events: list[Any] = []
         self._arena = (0, 0)
@@ -139,16 +141,14 @@ class CudaBackend(Backend):
         self._check_open()
         if head not in self._captured:
             graph = self.step.graph("decode", head)
-            plans = tuple(self._planned(graph))
-            verify_captured(graph, self._places(graph), self._arena)
-            self._captured[head] = CapturedStep(graph, plans, self._capture(plans))
+            self._captured[head] = self.captured(graph, self._places(graph), self._arena)
         return self._captured[head]
 
     def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
         """Seconds that some launches of a decode step take, one after the other in one graph: the mean of `repeats` runs after
         a first one. They compute on what the last step left, with the inputs of a step at the last of `filled` slots."""
         self._set_decode("argmax", 0, max(0, filled - 1))
-        executable = self._capture(plans)
+        executable = self.capture(plans)
         try:
             self.driver.launch_graph(executable, self.stream)
             self.driver.synchronize(self.stream)
@@ -182,6 +182,8 @@ class CudaBackend(Backend):
             for inputs in self._inputs.values():
                 releases.callback(inputs.close)
             releases.callback(self._destroy_steps)
+            for batch in self._batches:
+                releases.callback(batch.close)
             self.driver.synchronize(stream)
 
     def _bundled_step(self, weights: WeightSource) -> Step:
@@ -241,7 +243,7 @@ class CudaBackend(Backend):
         self.driver.synchronize(self.stream)
         return self._held_token(0)
 
-    def _capture(self, plans: Tokens[Plan]) -> Any:
+    def capture(self, plans: Tokens[Plan]) -> Any:
         """Launches as an executable graph, whose first waits for all before it, as the verifier takes for granted."""
         self.driver.begin_capture(self.stream)
         try:
@@ -251,15 +253,24 @@ class CudaBackend(Backend):
             executable = self.driver.end_capture(self.stream)
         return executable
 
-    def _planned(self, graph: StepGraph) -> Iterator[Plan]:
-        """Every launch of a step that the verifier let through, its contract checked."""
+    def captured(self, graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> CapturedStep:
+        """A step that the verifier let through, the contract of every launch checked, as a CUDA graph. `places` are pointer and
+        bytes of every buffer that outlives the step, `arena` those of the memory of activations."""
         memory = plan_memory(graph)
         verify(graph, memory, self.contract)
-        if memory.size > self._arena[1]:
-            raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {self._arena[1]}")
-        pointers = {name: pointer for name, (pointer, _) in self._places(graph).items()}
-        pointers |= {name: self._arena[0] + offset for name, offset in memory.offsets.items()}
-        return self.launches.plans(graph, pointers)
+        if memory.size > arena[1]:
+            raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
+        pointers = {name: pointer for name, (pointer, _) in places.items()}
+        pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
+        plans = tuple(self.launches.plans(graph, pointers))
+        verify_captured(graph, places, arena)
+        return CapturedStep(graph, plans, self.capture(plans))
+
+    def batch_steps(self, sequences: int) -> CudaBatch:
+        self._check_open()
+        self._batches = [batch for batch in self._batches if not batch.closed]
+        self._batches.append(CudaBatch(self, sequences))
+        return self._batches[-1]
 
     def _places(self, graph: StepGraph) -> dict[str, tuple[int, int]]:
         """Pointer and bytes of every buffer that outlives a step."""
@@ -270,9 +281,12 @@ class CudaBackend(Backend):
         return int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
 
     def _logits(self) -> NDArray[np.float32]:
-        count = self.config.vocab_size
+        return self.read_floats(self.memory.places["logits"][0], self.config.vocab_size)
+
+    def read_floats(self, pointer: int, count: int) -> NDArray[np.float32]:
+        """Floats of the model's dtype from the device, once all before is done."""
         held = np.empty(count, np.uint16)
-        self.driver.copy_to_host(held.ctypes.data, self.memory.places["logits"][0], held.nbytes, self.stream)
+        self.driver.copy_to_host(held.ctypes.data, pointer, held.nbytes, self.stream)
         self.driver.synchronize(self.stream)
         if self.dtype == "f16":
             return held.view(np.float16).astype(np.float32)

@@ -95,7 +95,7 @@ class InputBlock:
             self.driver.wait_event(self._copied)  # the copy before may still read the block
         for name, values in inputs.items():
             array = self._arrays[name]
-            array[: np.size(values)] = values
+            array[: np.size(values)] = np.ravel(values)
         self.driver.copy_to_device(self._device, self._host, self.size, self.stream)
         self.driver.record_event(self._copied, self.stream)
         self._sent = True

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from engine.backends.backend import Backend
 from engine.backends.block_sizes import block_sizes
+from engine.backends.interpreter_batch import InterpreterBatch
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
@@ -34,7 +35,7 @@ from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
 from tilec.shipped import project_folder
-from tilec.step.graph import Constant, Kind, Op, StepGraph, View
+from tilec.step.graph import Buffer, Constant, Kind, Op, StepGraph, View
 from tilec.step.step import Head
 
 KERNELS: Final = project_folder() / "kernels_src"
@@ -100,14 +101,14 @@ class InterpreterBackend(Backend):
         drawn, whole = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
         for buffer in (*drawn.buffers.values(), *whole.of_kind(Kind.OUTPUT)):
             if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT):
-                self._held[buffer.name] = np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype])
+                self._held[buffer.name] = self.zeros(buffer)
         slots, head_dim = drawn.buffers["rope_table"].shape
         self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
-        chunk = self._planned(self.step.graph("prefill", tokens=min(self.chunk_tokens, max_seq_len)))
+        chunk = self.planned(self.step.graph("prefill", tokens=min(self.chunk_tokens, max_seq_len)))
         chunk.inputs["slots"][...] = np.arange(len(chunk.inputs["slots"]))
         self._set_decode("argmax", 0, 0)
         for planned in (chunk, self._decode_step("argmax")):
-            self._run(planned, block_order=())  # no block: the contracts alone
+            self.run_step(planned, block_order=())  # no block: the contracts alone
 
     @property
     def kernel_seconds(self) -> float:
@@ -128,13 +129,13 @@ class InterpreterBackend(Backend):
             planned.inputs[name][...] = value
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
-        planned = self._planned(self.step.graph("prefill", head, tokens=tokens, past=past))
+        planned = self.planned(self.step.graph("prefill", head, tokens=tokens, past=past))
         for name, array in planned.inputs.items():
             array[...] = inputs[name]
-        self._run(planned)
+        self.run_step(planned)
 
     def _run_decode(self, head: Head) -> None:
-        self._run(self._decode_step(head))
+        self.run_step(self._decode_step(head))
 
     def _fetch(self, number: int) -> None:
         pass
@@ -154,16 +155,28 @@ class InterpreterBackend(Backend):
 
     def _decode_step(self, head: Head) -> PlannedStep:
         if head not in self._decodes:
-            self._decodes[head] = self._planned(self.step.graph("decode", head))
+            self._decodes[head] = self.planned(self.step.graph("decode", head))
         return self._decodes[head]
 
-    def _planned(self, graph: StepGraph) -> PlannedStep:
-        """Memory for a step's inputs and activations, and every operation's kernel."""
+    def batch_steps(self, sequences: int) -> InterpreterBatch:
+        return InterpreterBatch(self, sequences)
+
+    def cache(self, name: str) -> Array:
+        """A cache of the sequence that the backend holds itself, (slots, heads, elements)."""
+        return self._held[name]
+
+    def zeros(self, buffer: Buffer) -> Array:
+        """Memory for a buffer."""
+        return np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype])
+
+    def planned(self, graph: StepGraph, held: Mapping[str, Array] | None = None) -> PlannedStep:
+        """Memory for a step's activations and those inputs that are not `held`, and every operation's kernel."""
+        given = self._held | dict(held or {})
         memory = plan_memory(graph)
         verify(graph, memory, self.contract)
         arena = np.empty(memory.size, np.uint8)
-        inputs = {buffer.name: np.zeros(buffer.shape, NUMPY_TYPES[buffer.dtype]) for buffer in graph.of_kind(Kind.INPUT)}
-        flat = {name: array.reshape(-1) for name, array in (self._held | inputs).items()}
+        inputs = {buffer.name: given.get(buffer.name, self.zeros(buffer)) for buffer in graph.of_kind(Kind.INPUT)}
+        flat = {name: array.reshape(-1) for name, array in (given | inputs).items()}
         for buffer in graph.of_kind(Kind.ACTIVATION):
             begin = memory.offsets[buffer.name]
             flat[buffer.name] = arena[begin : begin + buffer.bytes].view(NUMPY_TYPES[buffer.dtype])
@@ -198,7 +211,7 @@ class InterpreterBackend(Backend):
             self._load_seconds += time.perf_counter() - began
         return self._functions[key]
 
-    def _run(self, planned: PlannedStep, block_order: Iterable[Sequence[int]] | None = None) -> None:
+    def run_step(self, planned: PlannedStep, block_order: Iterable[Sequence[int]] | None = None) -> None:
         """Run a step on its inputs as they are; of each grid the blocks of `block_order`, or all."""
         planned.arena[...] = POISON
         for one in planned.ops:

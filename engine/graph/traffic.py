@@ -35,7 +35,7 @@ class Moved:
 
 def moves(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest) -> Iterator[Moved]:
     """What a launch moves, parameter by parameter. `filled` is how many slots of the cache are filled once the step's own
-    tokens are in it. ValueError where the cache has fewer slots."""
+    tokens are in it, of all sequences together. ValueError where the cache has fewer slots."""
     for spec in contract.tensors:
         view = op.tensors[spec.name]
         buffer = graph.buffers[view.buffer]
@@ -55,10 +55,12 @@ def _rows(
     for check in contract.value_checks:
         for axis, dim in enumerate(spec.dims):
             if check.tensor != spec.name and check.low.constant == 0 and dim.op == "sym" and dim == check.high:
-                rows = prod(op.tensors[check.tensor].shape)
-                return view.shape[axis], rows, check.distinct or rows == 1
-    buffer = graph.buffers[view.buffer]
-    return (buffer.shape[0], filled, False) if buffer.kind is Kind.CACHE else (1, 1, False)
+                rows, beside = prod(op.tensors[check.tensor].shape), prod(view.shape[:axis])  # one of each sequence's
+                return beside * view.shape[axis], rows, check.distinct or rows == beside
+    if graph.buffers[view.buffer].kind is not Kind.CACHE:
+        return 1, 1, False
+    *_, heads, width = view.shape
+    return view.elements // (heads * width), filled, False
 
 
 def traffic(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest) -> int:

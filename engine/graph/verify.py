@@ -12,6 +12,8 @@ writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is 
 |         | that writes a buffer has no other view of the same elements                                                   |
 | early   | what a kernel reads before those before it are complete (`resident`) holds something when the step begins, and  |
 |         | no operation before it writes it: a step begins once the one before it is complete                              |
+| rows    | of several sequences, an operation that touches a cache keeps to one in each block: whatever it has of each       |
+|         | sequence it touches at one place of the first axis, the block's own on one axis of the grid                     |
 | memory  | activations that are alive at the same operation do not share bytes of the arena, and lie inside it            |
 | ends    | every output is written whole                                                                                 |
 | values  | integers that a kernel uses as indices come from the host, within bounds that satisfy the kernel for these     |
@@ -44,6 +46,9 @@ MADE: Final = frozenset({Kind.ACTIVATION, Kind.OUTPUT})
 
 FIXED: Final = frozenset({Kind.WEIGHT, Kind.TABLE, Kind.SETTING})
 """Kinds that a step does not change."""
+
+SHARED: Final = frozenset({Kind.WEIGHT, Kind.TABLE})
+"""Kinds that sequences share."""
 
 READS: Final = frozenset({"in", "inout"})
 WRITES: Final = frozenset({"out", "inout"})
@@ -143,6 +148,8 @@ class _Step:
         if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars.keys():
             raise self._wrong_parameters(op, contract)
         spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
+        if self.graph.sequences > 1:
+            self._rows(op, specs)
         made: list[tuple[str, str]] = []
         for name, view in op.tensors.items():  # all is read before anything is written
             access = specs[name].access
@@ -221,6 +228,22 @@ class _Step:
             what = f"has {self.elements[view.buffer]} elements, and `{spec.name}` is {end - begin} from element {begin} on"
             raise self._refuse(op, buffer, what)
         return begin, end
+
+    def _rows(self, op: Op, specs: Mapping[str, TensorSpec]) -> None:
+        """That an operation that touches a cache keeps to one sequence in each block."""
+        buffers, sequences = self.graph.buffers, self.graph.sequences
+        caches = [name for name, view in op.tensors.items() if buffers[view.buffer].kind is Kind.CACHE]
+        axes = {specs[name].row for name in caches}
+        for name, view in op.tensors.items() if caches else ():
+            buffer = buffers[view.buffer]
+            if buffer.kind in SHARED:
+                continue
+            if view.shape[0] != sequences or view.offset or view.elements != self.elements[buffer.name]:
+                what = f"is not all of {sequences} sequences as `{name}` of shape {view.shape}"
+                raise self._refuse(op, buffer, what)
+            if specs[name].row is None or len(axes) > 1 or specs[name].row not in axes:
+                what = f"is of several sequences, and `{op.kernel}` does not keep to one of them in `{name}`"
+                raise self._refuse(op, buffer, what)
 
     def _integer(self, op: Op, name: str) -> int:
         value = op.scalars[name]

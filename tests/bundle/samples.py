@@ -49,7 +49,16 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
         "arch": arch,
         "constants": constants,
         "tensors": [
-            {"name": "x", "access": "in", "dtype": "bf16", "dims": ["T", 128], "strides": None, "align": 16, "resident": True},
+            {
+                "name": "x",
+                "access": "in",
+                "dtype": "bf16",
+                "dims": ["T", 128],
+                "strides": None,
+                "align": 16,
+                "resident": True,
+                "row": None,
+            },
             {
                 "name": "out",
                 "access": "out",
@@ -58,6 +67,7 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
                 "strides": ["S", 1],
                 "align": 16,
                 "resident": False,
+                "row": 0,
             },
         ],
         "scalars": [{"name": "eps", "dtype": "f32"}],

@@ -12,7 +12,7 @@ from tilec.project.closed_world import enumerate_world
 from tilec.project.models import Model
 from tilec.project.plan import artifact_name
 from tilec.step.graph import Op
-from tilec.step.step import CHUNK_TOKENS, DTYPES, HEADS, Step
+from tilec.step.step import BATCHES, CHUNK_TOKENS, DTYPES, HEADS, Step
 from tilec.target import Target
 
 BUILD = read_build_file(ROOT / "build.toml")
@@ -31,6 +31,7 @@ def launched(build: BuildFile, model: Model, target: Target) -> set[str]:
         graphs = [step.graph("decode", head) for head in HEADS]
         graphs += [step.graph("prefill", head, tokens=tokens) for head in HEADS for tokens in (1, 2, CHUNK_TOKENS)]
         graphs += [step.graph("prefill", tokens=tokens) for tokens in LENGTHS]
+        graphs += [step.graph("batch", head, tokens=tokens) for head in HEADS for tokens in BATCHES]
         wanted = {
             (op.kernel, frozenset({**tuning.constants(op.kernel, shapes(op)), **op.constants}.items()))
             for graph in graphs
@@ -64,7 +65,7 @@ def test_a_bundle_holds_what_its_step_asks_for_and_no_more(model: Model, target:
     wanted = launched(BUILD, model, target)
     assert (len(held - wanted), len(wanted - held)) == (0, 0)
     products = {name for name in held if name.startswith("matmul-")}
-    assert len(held - products) == 41
+    assert len(held - products) == 76
     assert 2 < len(products) <= 16  # what is measured decides how many tiles serve
 
 

@@ -44,6 +44,7 @@ def tensor(name: str, access: str, dtype: str, *dims: Any, strides: list[Any] | 
         "strides": strides,
         "align": 16,
         "resident": False,
+        "row": None,
     }
 
 

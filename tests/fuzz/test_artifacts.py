@@ -75,7 +75,16 @@ def test_the_judge_sees_everything_else() -> None:
         ({"shared": 0}, "block"), ({"arguments": [b"\1" * 8] * 9}, "argument"),
     ):  # fmt: skip
         assert words in complaint(manifest, tensors, scalars, stored, dataclasses.replace(reached, **changes))
-    strided = {"name": "a", "access": "out", "dtype": "f32", "dims": [4, 4], "strides": [1, 1], "align": 4, "resident": False}
+    strided = {
+        "name": "a",
+        "access": "out",
+        "dtype": "f32",
+        "dims": [4, 4],
+        "strides": [1, 1],
+        "align": 4,
+        "resident": False,
+        "row": None,
+    }
     alone = manifest | {"tensors": [strided], "scalars": [], "abi": [], "no_alias": [], "value_checks": [], "launch_checks": []}
     shared = {"a": Given(4096, "f32", (4, 4), (1, 1))}
     assert "share" in complaint(alone, shared, {}, {}, reached)

@@ -13,7 +13,16 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels_src"
 
 
 def tensor(name: str, access: str, dtype: str, *dims: int | str) -> dict[str, Any]:
-    return {"name": name, "access": access, "dtype": dtype, "dims": list(dims), "strides": None, "align": 16, "resident": False}
+    return {
+        "name": name,
+        "access": access,
+        "dtype": dtype,
+        "dims": list(dims),
+        "strides": None,
+        "align": 16,
+        "resident": False,
+        "row": None,
+    }
 
 
 def add(element: str, block: int = 2048) -> dict[str, Any]:

@@ -119,6 +119,9 @@ class FakeDriver:
     def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:
         ctypes.memmove(host, pointer, size)
 
+    def copy_on_device(self, pointer: int, source: int, size: int, stream: int) -> None:
+        ctypes.memmove(pointer, source, size)
+
     def fill(self, pointer: int, byte: int, size: int, stream: int) -> None:
         ctypes.memset(pointer, byte, size)
 

@@ -10,6 +10,7 @@ B (16 x 8) holds the column `group` and rows `2 pair`, `2 pair + 1` and the same
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from tilec.ir.layout import Digit, Layout
@@ -98,3 +99,22 @@ def unpack(out: Builder, packed: SsaValue, dtype: DType) -> list[SsaValue]:
     """The two 16-bit floats of an i32."""
     whole = out.bitcast(packed, vector(2, floating(dtype.name)))
     return [out.extract(whole, i) for i in range(2)]
+
+
+def beside(layout: Layout, products: int, warps: int) -> Layout:
+    """The layout of a matrix of each of several products side by side, whose number becomes axis 0: `warps` take as many
+    neighbouring ones each, where `layout` says how the warps of one hold its matrix. A thread's are among its registers one
+    after the other."""
+
+    def moved(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
+        return tuple(d if d.axis is None else Digit(d.extent, d.axis + 1, d.stride) for d in digits)
+
+    each = products // warps
+    return Layout(
+        3, (*moved(layout.registers), Digit(each, 0, 1)), moved(layout.lanes), (*moved(layout.warps), Digit(warps, 0, each))
+    )
+
+
+def products_of_thread(accumulator: Layout) -> int:
+    """How many products side by side a thread has a part of."""
+    return prod(digit.extent for digit in accumulator.registers if digit.axis == 0)

@@ -131,17 +131,21 @@ def matmul(scope: Scope, left: Term, right: Term, node: ast.expr, acc: Term = No
     """`left @ right + acc` on the tensor cores; E0201, E0202, E0206."""
     at = scope.at(node)
     a, b = tile_type(left, at), tile_type(right, at)
-    if a.rank != 2 or b.rank != 2:
+    if a.rank != b.rank or a.rank not in (2, 3):
         raise at.error("E0206", f"a matrix product takes two matrices, found {describe(left)} and {describe(right)}",
                 hint="give each operand two axes, for example with `[None, :]`")  # fmt: skip
     if a.dtype != b.dtype or not a.dtype.is_float or a.dtype.bits > 16:
         raise at.error("E0201", f"a matrix product takes two bf16, f16 or f8 tiles of one dtype, found {a.dtype} and {b.dtype}",
                 hint="convert the operands with `.astype(bf16)`")  # fmt: skip
-    if a.shape[1] != b.shape[0]:
+    if a.shape[-1] != b.shape[-2]:
         raise at.error(
-            "E0202", f"inner extents differ: {a.shape[1]} and {b.shape[0]}", hint="a is (M, K), b is (K, N); use `.T`"
+            "E0202", f"inner extents differ: {a.shape[-1]} and {b.shape[-2]}", hint="a is (M, K), b is (K, N); use `.T`"
         )
-    result = TileType(dtype_named("f32"), (a.shape[0], b.shape[1]))
+    if a.shape[:-2] != b.shape[:-2]:
+        raise at.error(
+            "E0202", f"{a.shape[0]} products and {b.shape[0]}", hint="a is (S, M, K), b is (S, K, N): S products side by side"
+        )
+    result = TileType(dtype_named("f32"), (*a.shape[:-1], b.shape[-1]))
     if acc is None:
         acc = scope.emitter.constant(0.0, result, at)
     if tile_type(acc, at) != result:

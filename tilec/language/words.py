@@ -295,7 +295,8 @@ def argmin(x: Tile, /, axis: int | None = None) -> Tile:
 
 
 def mma(a: Tile, b: Tile, acc: Tile, /) -> Tile:
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506)."""
+    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc f32 (M, N). No target multiplies f8 yet (E0506).
+    Of three axes, so many products side by side: (S, M, K), (S, K, N), (S, M, N)."""
     not_compiled()
 
 

@@ -13,23 +13,27 @@ from tilec.lowering.staging import stage_pointer
 
 @lowers(Mma)
 def lower_mma(context: Context, op: Mma) -> None:
-    """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator are in their fragment layouts."""
+    """One `mma.sync.m16n8k16` per instruction tile; operands and accumulator are in their fragment layouts. Of products side by
+    side a thread has some whole ones, one after the other among its registers."""
     dtype = op.operands[0].tile.dtype
     a, b, total = (context.registers(value) for value in op.operands)
     left = [mma_sync.pack(context, a[i], a[i + 1], dtype) for i in range(0, len(a), 2)]
     right = [mma_sync.pack(context, b[i], b[i + 1], dtype) for i in range(0, len(b), 2)]
-    steps = op.operands[0].tile.shape[1] // mma_sync.K
-    row_tiles, column_tiles = len(left) // (4 * steps), len(right) // (2 * steps)
+    steps = op.operands[0].tile.shape[-1] // mma_sync.K
+    beside = mma_sync.products_of_thread(op.result.layout) if op.result.tile.rank == 3 and op.result.layout else 1
+    row_tiles, column_tiles = len(left) // (4 * steps * beside), len(right) // (2 * steps * beside)
     result = list(total)
-    for k in range(steps):
-        for row in range(row_tiles):
-            # Every other row runs backwards, so that neighbouring instructions share an operand.
-            columns = range(column_tiles) if row % 2 == 0 else range(column_tiles - 1, -1, -1)
-            for column in columns:
-                first_a, first_b = 4 * (row * steps + k), 2 * (column * steps + k)
-                first_c = 4 * (row * column_tiles + column)
-                fragments = left[first_a : first_a + 4], right[first_b : first_b + 2], result[first_c : first_c + 4]
-                result[first_c : first_c + 4] = mma_sync.multiply(context, *fragments, dtype)
+    for product in range(beside):
+        for k in range(steps):
+            for row in range(row_tiles):
+                # Every other row runs backwards, so that neighbouring instructions share an operand.
+                columns = range(column_tiles) if row % 2 == 0 else range(column_tiles - 1, -1, -1)
+                for column in columns:
+                    first_a = 4 * ((product * row_tiles + row) * steps + k)
+                    first_b = 2 * ((product * column_tiles + column) * steps + k)
+                    first_c = 4 * ((product * row_tiles + row) * column_tiles + column)
+                    fragments = left[first_a : first_a + 4], right[first_b : first_b + 2], result[first_c : first_c + 4]
+                    result[first_c : first_c + 4] = mma_sync.multiply(context, *fragments, dtype)
     context.assign(op.result, result)
 
 

@@ -94,6 +94,8 @@ class Driver(Protocol):
 
     def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None: ...
 
+    def copy_on_device(self, pointer: int, source: int, size: int, stream: int) -> None: ...
+
     def fill(self, pointer: int, byte: int, size: int, stream: int) -> None: ...
 
     def synchronize(self, stream: int) -> None: ...
@@ -300,6 +302,10 @@ class CudaDriver:
     def copy_to_host(self, host: int, pointer: int, size: int, stream: int) -> None:
         """Copy to host memory; complete once the stream is synchronised."""
         self._call("cuMemcpyDtoHAsync", host, pointer, size, stream)
+
+    def copy_on_device(self, pointer: int, source: int, size: int, stream: int) -> None:
+        """Copy from device memory."""
+        self._call("cuMemcpyDtoDAsync", pointer, source, size, stream)
 
     def fill(self, pointer: int, byte: int, size: int, stream: int) -> None:
         """Set every byte."""

@@ -11,7 +11,8 @@ The text is Python's syntax, parsed and never run (`reader`). What it may say:
     weights = {"model.norm.weight": [hidden_size], ...}     shapes by name; a table of names is rows one after the other
     tied = {"lm_head.weight": "model.embed_tokens.weight"}  with `tie_word_embeddings` the first is the second
     buffers = {"ids": input(i32, [tokens], low=0, high=vocab_size), ...}
-    def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`
+    def decode(): ...                                       and `def prefill()`: launches, `if`, and `for layer in layers`;
+                                                            `def batch()` where several sequences can be served at once
 
 A launch is `name = kernel(parameter=value, ...)`. A parameter in capitals is a constant that the kernel's specialisation must
 have; what names a buffer or weight is a tensor, seen in another shape as `q[1, heads, head_dim]`; the rest are scalars. In the

@@ -76,12 +76,14 @@ class Op:
 
 @dataclass(slots=True)
 class StepGraph:
-    """Buffers by name and operations in order. `tokens` is how many tokens the step takes in."""
+    """Buffers by name and operations in order. `tokens` is how many tokens the step takes in, `sequences` of how many
+    sequences they are: of several, each has a cache of its own, which is its place on the first axis of every cache."""
 
     name: str
     tokens: int
     buffers: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
     ops: list[Op] = field(default_factory=list[Op])
+    sequences: int = 1
 
     def buffer(self, name: str, dtype: str, shape: tuple[int, ...], kind: Kind, **facts: int | bool) -> Buffer:
         """Add a buffer; ValueError where one of this name is there already with other properties."""

@@ -24,7 +24,8 @@ KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 FLAGS: Final = frozenset({"first_layer", "last_layer"})
 LENGTHS: Final = frozenset({"tokens", "past"})
-MODES: Final = ("decode", "prefill")
+REQUIRED: Final = ("decode", "prefill")
+MODES: Final = (*REQUIRED, "batch")
 PREVIOUS: Final = "previous."
 
 
@@ -156,8 +157,10 @@ class _Reader:
                 ):
                     self.modes[name] = self.statements(body, None)
                 case _:
-                    raise StepError("not a number, `weights`, `buffers`, `tied`, `def decode()` or `def prefill()`", node)
-        missing = next((mode for mode in MODES if mode not in self.modes), None)
+                    raise StepError(
+                        "not a number, `weights`, `buffers`, `tied`, `def decode()`, `def prefill()` or `def batch()`", node
+                    )
+        missing = next((mode for mode in REQUIRED if mode not in self.modes), None)
         if missing is not None:
             raise StepError(f"there is no `def {missing}()`")
         return Declaration(encode(tree), tuple(self.numbers), self.weights, self.buffers, self.tied, self.modes)

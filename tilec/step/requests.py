@@ -6,14 +6,14 @@ all requests is asked for by no graph, and what a graph never asks for is not th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.step.expressions import StepError
 from tilec.step.graph import Constant
 from tilec.step.reader import LENGTHS, Condition, Launch, Statement
-from tilec.step.step import CHUNK_TOKENS, HEADS, Step
+from tilec.step.step import BATCHES, CHUNK_TOKENS, HEADS, Step
 from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
@@ -63,9 +63,9 @@ def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
                     yield Chosen(f"{mode}_{launch.name}", launch.kernel, first, last, constants)
 
 
-def _lengths(mode: str) -> range:
+def _lengths(mode: str) -> Sequence[int]:
     """Tokens of a step."""
-    return range(1, CHUNK_TOKENS + 1) if mode == "prefill" else range(1, 2)
+    return {"decode": (1,), "prefill": range(1, CHUNK_TOKENS + 1), "batch": BATCHES}[mode]
 
 
 def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
@@ -89,7 +89,7 @@ def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
     return found
 
 
-def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: range) -> Iterator[dict[str, Constant]]:
+def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int]) -> Iterator[dict[str, Constant]]:
     """The constants of a launch, for each number of tokens that may change them."""
     values = step.values()
     choice = tuning.choices.get(launch.kernel)
@@ -102,7 +102,7 @@ def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: range) -> It
         yield from (one | constants for one in chosen)
 
 
-def _ranges(step: Step, launch: Launch, choice: Choice, lengths: range) -> list[tuple[int, int, dict[str, Constant]]]:
+def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) -> list[tuple[int, int, dict[str, Constant]]]:
     """What is chosen for a launch, from a first length to a last, found once for equal shapes."""
     values = step.values(tokens=1)
     shapes = {name: step.axes(launch.tensors[name]) for name in choice.tensors if name in launch.tensors}

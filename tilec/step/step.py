@@ -18,6 +18,12 @@ Head = Literal["argmax", "sample", "logits", "none"]
 """How a step ends: with the most likely token, one drawn by chance, the logits, or nothing but the filled cache."""
 
 HEADS: Final[tuple[Head, ...]] = ("argmax", "sample", "logits", "none")
+Mode = Literal["decode", "prefill", "batch"]
+"""What a step takes in: the next token of a sequence, tokens of a prompt, or the next token of each of several sequences."""
+
+BATCHES: Final = (2, 4, 8)
+"""Sequences of a batch: they divide the eight columns that tensor cores multiply by."""
+
 DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model runs in."""
 
@@ -62,17 +68,20 @@ class Step:
 
     def graph(
         self,
-        mode: Literal["decode", "prefill"],
+        mode: Mode,
         head: Head = "argmax",
         *,
         tokens: int = 1,
         past: int = 0,
         layers: int | None = None,
     ) -> StepGraph:
-        """The step that takes in `tokens` tokens; `past` is how many the cache holds before a prefill. `layers` makes one of
-        fewer layers: those that remain are the first, some of the middle, and the last."""
+        """The step that takes in `tokens` tokens, of a batch one of each sequence; `past` is how many the cache holds before a
+        prefill. `layers` makes one of fewer layers: those that remain are the first, some of the middle, and the last.
+        StepError where the text has no such step."""
+        if mode not in self.declaration.modes:
+            raise StepError(f"there is no `def {mode}()`")
         values = self.values(tokens=tokens, past=past, head=head)
-        made = _Maker(self, StepGraph(mode, tokens), values, layers)
+        made = _Maker(self, StepGraph(mode, tokens, sequences=tokens if mode == "batch" else 1), values, layers)
         made.run(self.declaration.modes[mode], None)
         return made.graph
 

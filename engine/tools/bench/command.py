@@ -52,6 +52,7 @@ LIMIT_BYTES: Final = 64 << 20
 @click.option("--dtype", type=click.Choice(["bf16", "f16"]), default="bf16", show_default=True, help="Of the weights.")
 @click.option("--pp", default=",".join(map(str, PROMPTS)), show_default=True, help="Tokens of prompts.")
 @click.option("--tg", default=",".join(map(str, ANSWERS)), show_default=True, help="Tokens of answers.")
+@click.option("--batch", default=1, show_default=True, help="Sequences that are answered at once: 1, 2, 4 or 8.")
 @click.option("--full", is_flag=True, help="Every pair. Default: all of --tg with the first of --pp, and the reverse.")
 @click.option("--reps", default=5, show_default=True, help="Repetitions that count.")
 @click.option("--warmup-reps", default=2, show_default=True, help="Repetitions before them that do not.")
@@ -64,10 +65,10 @@ LIMIT_BYTES: Final = 64 << 20
 @click.pass_context
 def command(
     context: click.Context, model: str | None, bundle: str | None, dummy_weights: bool, dtype: str, pp: str, tg: str,
-    full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float, json_path: str | None,
-    plot_path: str | None, from_json: str | None,
+    batch: int, full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float,
+    json_path: str | None, plot_path: str | None, from_json: str | None,
 ) -> None:  # fmt: skip
-    """Measure tokens per second at batch 1, end to end and decode only, beside the rooflines of this GPU's memory."""
+    """Measure tokens per second, end to end and decode only, beside the rooflines of this GPU's memory."""
     plot = Path(plot_path) if plot_path is not None else None
     if plot is not None:
         check_plot(plot)
@@ -81,7 +82,7 @@ def command(
         return
     if model is None or bundle is None:
         raise UsageError("there is nothing to measure", fix="give --model and --bundle, or --from-json")
-    policy = Policy(_numbers("--pp", pp), _numbers("--tg", tg), full, reps, warmup_reps, seed)
+    policy = Policy(_numbers("--pp", pp), _numbers("--tg", tg), full, reps, warmup_reps, seed, batch)
     policy.check()
     if not 0 < nominal_tbs < math.inf:
         raise UsageError(f"{nominal_tbs} is no bandwidth", where="--nominal-tbs")
@@ -137,7 +138,8 @@ def _measured(
                 "weights": f"random, seed {dummy}" if dummy is not None else "of the model folder", "config": asdict(config),
             },
             policy={
-                "what": f"greedy, batch 1, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} of warm-up",
+                "what": f"greedy, batch {policy.batch}, clocks as found, {policy.reps} repetitions after {policy.warmup_reps} "
+                "of warm-up",
                 "order": "repetitions outside, cells inside", "stop_tokens": "not heeded", "max_seq_len": room,
                 **asdict(policy),
             },

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from engine.backends import Backend
+from engine.batch import Batch
 from engine.errors import DeviceError
 from engine.graph.traffic import Contracts, streamed
 from engine.tools.bench.policy import Cell, Policy
@@ -54,6 +55,21 @@ def answer(backend: Backend, ids: Sequence[int], tg: int, clock: Clock = HOST_CL
     return Run(first - began, ended - began, tuple(tokens))
 
 
+def answers(batch: Batch, prompts: Sequence[Sequence[int]], tg: int, clock: Clock = HOST_CLOCK) -> Run:
+    """Greedy answers of `tg` tokens to all of some prompts at once; `tokens` are those of the first, then of the second."""
+    began = clock()
+    found = dict(batch.add(ids) for ids in prompts)
+    first = clock()
+    tokens = {place: [token] for place, token in found.items()}
+    for left in range(tg - 1, 0, -1):
+        for place, token in batch.step(ahead=left > 1).items():
+            tokens[place].append(token)
+    ended = clock()
+    for place in found:
+        batch.remove(place)
+    return Run(first - began, ended - began, tuple(token for row in tokens.values() for token in row))
+
+
 def measure(
     backend: Backend,
     policy: Policy,
@@ -65,7 +81,9 @@ def measure(
     """Every cell of `policy`, and the samples of `bandwidth` (bytes per second; taken once a repetition, before the cells).
     `progress` is told what comes next, between runs."""
     cells = policy.cells()
-    prompts = {cell.pp: policy.prompt(cell.pp, backend.config.vocab_size) for cell in cells}
+    vocabulary, several = backend.config.vocab_size, policy.batch > 1
+    prompts = {cell.pp: [policy.prompt(cell.pp, vocabulary, number) for number in range(policy.batch)] for cell in cells}
+    batch = Batch(backend, policy.batch) if several else None
     samples = {cell: _Samples() for cell in cells}
     speeds: list[float] = []
     for rep in range(-policy.warmup_reps, policy.reps):
@@ -77,7 +95,10 @@ def measure(
                 speeds.append(speed)
         for cell in cells:
             progress(f"{turn}: pp {cell.pp}, tg {cell.tg}")
-            run = answer(backend, prompts[cell.pp], cell.tg, clock)
+            if batch is not None:
+                run = answers(batch, prompts[cell.pp], cell.tg, clock)
+            else:
+                run = answer(backend, prompts[cell.pp][0], cell.tg, clock)
             if rep >= 0:
                 samples[cell].prefill.append(run.prefill_seconds)
                 samples[cell].total.append(run.seconds)
@@ -86,13 +107,17 @@ def measure(
     for cell in cells:
         taken = samples[cell]
         total, prefill = Statistic(tuple(taken.total)), Statistic(tuple(taken.prefill))
-        size = step_bytes(backend.step.graph("decode"), cell, backend.contract)
-        found.append(CellResult(cell.pp, cell.tg, size, total, prefill, len(taken.answers) == 1))
+        graph = backend.step.graph("batch", tokens=policy.batch) if several else backend.step.graph("decode")
+        size = step_bytes(graph, cell, backend.contract)
+        found.append(CellResult(cell.pp, cell.tg, size, total, prefill, len(taken.answers) == 1, policy.batch))
+    if batch is not None:
+        batch.close()
     return tuple(found), Statistic(tuple(speeds)) if speeds else None
 
 
 def step_bytes(graph: StepGraph, cell: Cell, contracts: Contracts) -> float:
     """Bytes that the decode step `graph` has to read and write in a cell, the mean over its `tg - 1` steps: the weights, and
     the filled slots of the cache, from `pp + 1` to `pp + tg - 1`. They grow by the same amount each step."""
-    first, last = (sum(streamed(graph, filled, contracts)) for filled in (cell.pp + 1, cell.pp + cell.tg - 1))
+    ends = (graph.sequences * filled for filled in (cell.pp + 1, cell.pp + cell.tg - 1))
+    first, last = (sum(streamed(graph, filled, contracts)) for filled in ends)
     return (first + last) / 2

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from engine.errors import UsageError
+from tilec.step.step import BATCHES
 
 PROMPTS: Final = (18, 128, 512, 2048, 8192)
 """Tokens of prompts, `pp`."""
@@ -31,7 +32,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`pp` and `tg` as above; `full` takes every pair. `warmup_reps` repetitions of every cell are thrown away first."""
+    """`pp` and `tg` as above; `full` takes every pair. `warmup_reps` repetitions of every cell are thrown away first. `batch`
+    sequences are answered at once, each with a prompt of its own."""
 
     pp: tuple[int, ...] = PROMPTS
     tg: tuple[int, ...] = ANSWERS
@@ -39,6 +41,7 @@ class Policy:
     reps: int = 5
     warmup_reps: int = 2
     seed: int = 0
+    batch: int = 1
 
     def check(self) -> None:
         """UsageError for numbers that measure nothing."""
@@ -55,6 +58,8 @@ class Policy:
             raise UsageError(f"{self.reps} repetitions measure nothing", where="--reps")
         if self.warmup_reps < 0:
             raise UsageError(f"{self.warmup_reps} is below 0", where="--warmup-reps")
+        if self.batch != 1 and self.batch not in BATCHES:
+            raise UsageError(f"{self.batch} is none of {', '.join(map(str, (1, *BATCHES)))}", where="--batch")
         if self.seed < 0:
             raise UsageError(f"{self.seed} is below 0", where="--seed")
 
@@ -68,6 +73,7 @@ class Policy:
         """Tokens of prompt and answer together in the longest cell."""
         return max(cell.pp + cell.tg for cell in self.cells())
 
-    def prompt(self, pp: int, vocab_size: int) -> list[int]:
-        """Token ids drawn evenly from the vocabulary, the same for the same seed and length."""
-        return [int(token) for token in np.random.default_rng([self.seed, pp]).integers(0, vocab_size, pp)]
+    def prompt(self, pp: int, vocab_size: int, number: int = 0) -> list[int]:
+        """Token ids drawn evenly from the vocabulary, the same for the same seed, length and number."""
+        seeds = [self.seed, pp, number] if number else [self.seed, pp]
+        return [int(token) for token in np.random.default_rng(seeds).integers(0, vocab_size, pp)]

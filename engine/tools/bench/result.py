@@ -60,6 +60,7 @@ class CellResult:
 
     `seconds` run from the call until the last token is on the host, `prefill_seconds` until the first is; `step_bytes` is
     what a decode step has to move, the mean over the cell's steps; `repeatable` says that all repetitions gave the same tokens.
+    `batch` answers are made at once; rates are those of all together.
     """
 
     pp: int
@@ -68,6 +69,7 @@ class CellResult:
     seconds: Statistic
     prefill_seconds: Statistic
     repeatable: bool
+    batch: int = 1
 
     @property
     def decode_seconds(self) -> Statistic:
@@ -78,16 +80,16 @@ class CellResult:
     @property
     def rate(self) -> Statistic:
         """Tokens per second of the whole, prefill included."""
-        return self.seconds.map(lambda seconds: self.tg / seconds)
+        return self.seconds.map(lambda seconds: self.batch * self.tg / seconds)
 
     @property
     def decode_rate(self) -> Statistic:
         """Tokens per second behind the first token."""
-        return self.decode_seconds.map(lambda seconds: (self.tg - 1) / seconds)
+        return self.decode_seconds.map(lambda seconds: self.batch * (self.tg - 1) / seconds)
 
     def roofline(self, bytes_per_second: float) -> float:
         """Tokens per second at which a decode step's bytes take all of a bandwidth."""
-        return bytes_per_second / self.step_bytes
+        return self.batch * bytes_per_second / self.step_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ class Report:
         if self.bandwidth is not None:
             rooflines["measured_roofline_tokens_per_second"] = cell.roofline(self.bandwidth.bytes_per_second.median)
         return {
-            "pp": cell.pp, "tg": cell.tg, "bytes_per_decode_step": cell.step_bytes, "repeatable": cell.repeatable,
+            "pp": cell.pp, "tg": cell.tg, "batch": cell.batch, "bytes_per_decode_step": cell.step_bytes,
+            "repeatable": cell.repeatable,
             "end_to_end_tokens_per_second": cell.rate.to_json(), "decode_tokens_per_second": cell.decode_rate.to_json(),
             "end_to_end_seconds": cell.seconds.to_json(), "prefill_seconds": cell.prefill_seconds.to_json(),
             "decode_seconds": cell.decode_seconds.to_json(), **rooflines, "percent": self.shares(cell),
@@ -203,4 +206,8 @@ def _cell(record: Mapping[str, object]) -> CellResult:
         raise ValueError("`prefill_seconds.samples` are not as many as `end_to_end_seconds.samples`")
     if not all(p < s for s, p in zip(seconds.samples, prefill.samples, strict=True)):
         raise ValueError("`prefill_seconds.samples` are not below `end_to_end_seconds.samples`")
-    return CellResult(pp, tg, _positive(record, "bytes_per_decode_step"), seconds, prefill, record.get("repeatable") is True)
+    batch = record.get("batch", 1)
+    if type(batch) is not int or not 1 <= batch <= MOST_TOKENS:
+        raise ValueError("`batch` is no number of sequences")
+    size = _positive(record, "bytes_per_decode_step")
+    return CellResult(pp, tg, size, seconds, prefill, record.get("repeatable") is True, batch)

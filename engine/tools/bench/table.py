@@ -16,11 +16,13 @@ def print_table(report: Report, console: Console) -> None:
     measured = report.bandwidth is not None
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = ["pp", "tg", "prefill\nms", "", "end to end\ntok/s", "", "decode\ntok/s", "", "roof\ntok/s"]
+    several = any(cell.batch > 1 for cell in report.cells)
+    names += ["of each\ntok/s"] if several else []
     names += ["end to end\n% nominal", "decode\n% nominal"] + (["decode\n% measured"] if measured else [])
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     for cell in report.cells:
-        table.add_row(*_row(report, cell))
+        table.add_row(*_row(report, cell, several))
     console.print(table)
     roof = f"{report.nominal / 1e12:.2f} TB/s nominal over the bytes of a decode step"
     console.print(f"medians [first to third quartile]; roof: {roof}", markup=False, soft_wrap=True)
@@ -34,7 +36,7 @@ def print_table(report: Report, console: Console) -> None:
             console.print(what, markup=False, soft_wrap=True)
 
 
-def _row(report: Report, cell: CellResult) -> list[str]:
+def _row(report: Report, cell: CellResult, several: bool) -> list[str]:
     shares = report.shares(cell)
     percents = [shares["end_to_end_of_nominal"], shares["decode_of_nominal"]]
     if report.bandwidth is not None:
@@ -43,7 +45,8 @@ def _row(report: Report, cell: CellResult) -> list[str]:
     numbers = [str(cell.pp), str(cell.tg)]
     for statistic, digits in ((milliseconds, 2), (cell.rate, 1), (cell.decode_rate, 1)):
         numbers += [f"{statistic.median:.{digits}f}", _spread(statistic, digits)]
-    return [*numbers, f"{cell.roofline(report.nominal):.1f}", *(f"{percent:.1f}" for percent in percents)]
+    each = [f"{cell.decode_rate.median / cell.batch:.1f}"] if several else []
+    return [*numbers, f"{cell.roofline(report.nominal):.1f}", *each, *(f"{percent:.1f}" for percent in percents)]
 
 
 def _spread(statistic: Statistic, digits: int) -> str:

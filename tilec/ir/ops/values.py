@@ -269,16 +269,18 @@ class Reduce(Op, opcode="reduce"):
 
 @dataclass(eq=False, kw_only=True)
 class Mma(Op, opcode="mma"):
-    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc and result f32 (M, N)."""
+    """`a @ b + acc`: a (M, K) and b (K, N) of one of bf16, f16, f8; acc and result f32 (M, N). Of three axes, so many products
+    side by side."""
 
     num_operands = 3
 
     def verify(self) -> None:
         a, b, acc = (value.tile for value in self.operands)
-        self.require(a.rank == b.rank == acc.rank == 2, "operands have rank 2")
+        self.require(a.rank == b.rank == acc.rank and a.rank in (2, 3), "operands have one rank, 2 or 3")
         self.require(a.dtype == b.dtype and a.dtype.is_float, "a and b share a float dtype")
         self.require(acc.dtype == f32 and self.result.type == acc, "accumulator and result are f32")
-        self.require(acc.shape == (a.shape[0], b.shape[1]) and a.shape[1] == b.shape[0], "shapes are (M, K), (K, N), (M, N)")
+        inner = a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
+        self.require(inner and acc.shape == (*a.shape[:-1], b.shape[-1]), "shapes are (M, K), (K, N), (M, N)")
 
 
 def convert(dtype: DType, value: float) -> int | float | bool:

@@ -24,7 +24,7 @@ from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
-from tilec.passes.schedule import chains, conversions, exchanges, layout, persistent, pingpong, tensor_staging
+from tilec.passes.schedule import chains, conversions, direct_products, exchanges, layout, persistent, pingpong, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
 from tilec.schedule import (
@@ -122,7 +122,7 @@ def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
         return []
     blocks = schedule.blocks or 1
     left = wgmma.REGISTERS_OF_BLOCKS // (blocks * 32 * schedule.warps) // 8 * 8
-    columns = max(op.result.tile.shape[1] for op in draft.body.walk() if isinstance(op, Mma))
+    columns = max(op.result.tile.shape[-1] for op in draft.body.walk() if isinstance(op, Mma))
     if left >= wgmma.least_registers(columns):
         return []
     text = f"{blocks} blocks of {schedule.warps} warps leave {left} registers a thread; a product of {columns} columns takes"
@@ -150,9 +150,10 @@ def refusal(function: Function, problem: Problem, wanted: Overrides, target: Tar
 
 def product_warps(function: Function) -> int:
     """Warps that suit every `mma` of the kernel, 0 where there is none."""
-    products = [op.result.tile.shape for op in function.body.walk() if isinstance(op, Mma)]
+    shapes = [op.result.tile.shape for op in function.body.walk() if isinstance(op, Mma)]
+    products = [(shape[0], shape[1]) for shape in shapes if len(shape) == 2]
     if not products:
-        return 0
+        return direct_products.default_warps(shapes[0]) if shapes else 0
     most = max(mma_sync.default_warps(rows, columns) for rows, columns in products)
     suiting = [
         count
@@ -164,7 +165,7 @@ def product_warps(function: Function) -> int:
 
 def _consumers(function: Function) -> int:
     """Groups of four warps that share the rows of every product: two where each then has whole tiles of 64 rows."""
-    rows = [op.result.tile.shape[0] for op in function.body.walk() if isinstance(op, Mma)]
+    rows = [op.result.tile.shape[-2] for op in function.body.walk() if isinstance(op, Mma)]
     return 2 if rows and all(count % (2 * wgmma.GROUP_M) == 0 for count in rows) else 1
 
 

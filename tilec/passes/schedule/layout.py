@@ -87,7 +87,7 @@ def _load_as_broadcast(function: Function, warps: int) -> None:
                 for axis, outer in zip(wide, kept, strict=True):
                     axes[axis] = outer
             value = source
-        if uses[value] == 1 and isinstance(value.owner, Load):
+        if uses[value] == 1 and isinstance(value.owner, Load) and value.layout is None:
             layout = hidden(natural(op.result.tile.shape, warps), repeated)
             numbers = {outer: axis for axis, outer in enumerate(axes) if outer >= 0}
             value.layout = with_axes(layout, numbers, value.tile.rank)

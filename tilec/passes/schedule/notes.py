@@ -124,8 +124,8 @@ def _keeps_shape(made: object) -> bool:
 
 def _slow_product(op: Mma, target: Target, warps: int) -> list[Note]:
     """An `mma.sync` where the target has `wgmma` and the tile or the number of warps alone keeps it from being used."""
-    rows, columns = op.result.tile.shape
-    if "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
+    *beside, rows, columns = op.result.tile.shape
+    if beside or "wgmma" not in target.families or rows < wgmma.GROUP_M or columns < LEAST_COLUMNS:
         return []
     if warps % 4:
         why, hint = f"{warps} warps are no groups of four", "set `warps` of its schedule to a multiple of 4"

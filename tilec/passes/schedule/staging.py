@@ -31,7 +31,7 @@ from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Relea
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
-from tilec.passes.schedule import chained_staging, chains, tensor_staging
+from tilec.passes.schedule import chained_staging, chains, direct_products, tensor_staging
 from tilec.passes.schedule.staged_loads import Operand, held_operand, staged_operand, users_of, without_dead
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
 from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_IN_TURNS, guarded, multiply, suits
@@ -130,7 +130,9 @@ def _lay_out_others(block: Block, warps: int, by_rows: bool) -> None:
     """Bring the operands of every `mma` outside of pipelines into its layouts. E0506 where the instruction does not fit it."""
     ops: list[Op] = []
     for op in block.ops:
-        if isinstance(op, Mma) and op.result.layout is None:
+        if isinstance(op, Mma) and op.result.layout is None and op.result.tile.rank == 3:
+            ops += direct_products.lay_out(op, warps)
+        elif isinstance(op, Mma) and op.result.layout is None:
             grid = _grid_of(op, warps, by_rows)
             if grid is None:
                 shape = (*op.result.tile.shape, op.operands[0].tile.shape[1])
@@ -159,7 +161,7 @@ def _find_products(function: Function, loop: For, facts: dict[Value, Range], war
     found: list[Product] = []
     known: dict[Load, Operand] = {}
     for op in loop.regions[0].ops:
-        grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) else None
+        grid = _grid_of(op, warps, by_rows) if isinstance(op, Mma) and op.result.tile.rank == 2 else None
         if isinstance(op, Mma) and grid is not None:
             left, right = (staged_operand(function, loop, value, users, facts, known) for value in op.operands[:2])
             if left is not None or right is not None:

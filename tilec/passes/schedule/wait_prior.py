@@ -98,7 +98,7 @@ def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple
     bounds = (
         [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)] if isinstance(op, For) else []
     )
-    if len(bounds) < 3 or any(isinstance(inner, Mma) for inner in op.regions[0].walk()):
+    if len(bounds) < 3 or any(isinstance(inner, Mma) and inner.result.tile.rank == 2 for inner in op.regions[0].walk()):
         return 0, 1
     (body,) = op.regions
     loads = [one for one in _early(function, body.ops, known | {body.arguments[0]}) if isinstance(one, Load)]

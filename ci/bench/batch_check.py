@@ -1,0 +1,190 @@
+"""Holds batches against single sequences on this machine's GPU, random weights, and times them.
+
+    python3 ci/bench/batch_check.py artifacts/bundles [--models qwen3-0.6b,qwen3-4b] [--max-seq-len 9000]
+
+For 2, 4 and 8 sequences of different lengths: the logits of 16 steps (teacher-forced) are compared with those of each sequence
+alone in a step of one; each row must be bit for bit what it is with another sequence at every other place. Then tokens per
+second in all behind prompts of several lengths, for 1 to 8 sequences, and where the time of a step of eight goes. Writes
+`batch_check.json` and `.md`; exit code 1 where logits are farther than two forms of one computation are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from engine_check import ROOT, BlockWeights, config_of, prompt_of
+
+from engine.backends.cuda import CudaBackend
+from engine.backends.cuda_batch import CudaBatch
+from engine.batch import Batch
+from engine.sampling import SamplingParams
+from tilec.runtime import open_bundle
+
+STEPS: Final = 16
+LENGTHS: Final = (18, 333, 1, 90, 1500, 7, 64, 129)
+"""Tokens of the prompts, one of each sequence."""
+SPEEDS: Final = (18, 512, 2048, 8192)
+FAR: Final = 0.03
+"""Relative distance of logits in bf16 between the two forms, in the Euclidean norm, at most."""
+
+
+def main() -> int:
+    """Check and time each model; the exit status."""
+    parser = argparse.ArgumentParser(description="batches beside single sequences")
+    parser.add_argument("bundles", type=Path)
+    parser.add_argument("--models", default="qwen3-0.6b,qwen3-4b")
+    parser.add_argument("--max-seq-len", type=int, default=9000)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    failed = False
+    for name in options.models.split(","):
+        config = config_of(name)
+        backend = CudaBackend(open_bundle(options.bundles / f"{name}-sm_90a.bundle"))
+        backend.load(config, BlockWeights(config, "bf16"), options.max_seq_len, "bf16")
+        record: dict[str, Any] = {"far": {}, "independent": {}, "drawn": drawn_alike(backend, config), "tok_s": {}}
+        for sequences in (2, 4, 8):
+            far, independent = held_against_single(backend, config, sequences)
+            record["far"][sequences], record["independent"][sequences] = far, independent
+            failed |= not (far <= FAR and independent)
+        for length in (one for one in SPEEDS if one + 200 < options.max_seq_len):
+            record["tok_s"][length] = {1: single_speed(backend, config, length)}
+            record["tok_s"][length] |= {many: batch_speed(backend, config, length, many) for many in (2, 4, 8)}
+            print(name, length, record["tok_s"][length], flush=True)
+        record["us"] = where_time_goes(backend, config)
+        failed |= not record["drawn"]
+        found[name] = record
+        print(name, json.dumps(record), flush=True)
+        backend.close()
+    write(found, options.out)
+    return int(failed)
+
+
+def forced(length: int, config: Any) -> list[int]:
+    """Tokens that are taken in behind a prompt."""
+    return [int(token) for token in np.random.default_rng([length, 1]).integers(0, config.vocab_size, STEPS)]
+
+
+def held_against_single(backend: CudaBackend, config: Any, sequences: int) -> tuple[float, bool]:
+    """The largest distance of a row's logits from those of its sequence alone, and whether other sequences change no bit."""
+    lengths = LENGTHS[:sequences]
+    alone: list[Any] = []
+    for length in lengths:
+        sequence = backend.begin()
+        backend.prefill(sequence, prompt_of(length, config))
+        alone.append(np.stack([backend.decode_logits(sequence, token) for token in forced(length, config)]))
+    with Batch(backend, sequences) as batch:
+        together = logits_of(batch, config, lengths)
+    far = max(float(np.linalg.norm(a - b) / np.linalg.norm(b)) for a, b in zip(together, alone, strict=True))
+    same = True
+    with Batch(backend, sequences) as batch:
+        others = [prompt_of(length + 40, config) for length in lengths[1:]]
+        for ids in others:
+            batch.add(ids)
+        place, _ = batch.add(prompt_of(lengths[0], config))
+        for step, token in enumerate(forced(lengths[0], config)):
+            tokens = {other: (step * 7919 + other) % config.vocab_size for other in range(sequences)} | {place: token}
+            same &= bool((batch.logits(tokens)[place] == together[0][step]).all())
+    return far, same
+
+
+def logits_of(batch: Batch, config: Any, lengths: tuple[int, ...]) -> list[Any]:
+    """Teacher-forced logits of each sequence, (STEPS, vocab)."""
+    places = [batch.add(prompt_of(length, config))[0] for length in lengths]
+    given = {place: forced(length, config) for place, length in zip(places, lengths, strict=True)}
+    rows = [batch.logits({place: given[place][step] for place in places}) for step in range(STEPS)]
+    return [np.stack([row[place] for row in rows]) for place in places]
+
+
+def drawn_alike(backend: CudaBackend, config: Any) -> bool:
+    """Whether a batch of which some sequences are drawn answers as a batch of one of them and idle places does."""
+    params = SamplingParams(0.9, 40, 0.95, seed=3)
+    answers: list[list[int]] = []
+    for others in (0, 5):
+        with Batch(backend, 8) as batch:
+            for number in range(others):
+                batch.add(prompt_of(20 + number, config), params if number % 2 else None)
+            place, token = batch.add(prompt_of(33, config), params)
+            answers.append([token, *(batch.step()[place] for _ in range(STEPS))])
+    return answers[0] == answers[1]
+
+
+def single_speed(backend: CudaBackend, config: Any, length: int) -> float:
+    """Tokens per second of one sequence; the median of three."""
+    sequence = backend.begin()
+    backend.prefill(sequence, prompt_of(length, config))
+    token, rates = backend.token(), list[float]()
+    for _ in range(4):
+        sequence.length = length
+        began = time.perf_counter()
+        count = sum(1 for _ in backend.stream_tokens(sequence, token, 128))
+        rates.append(count / (time.perf_counter() - began))
+    return sorted(rates[1:])[1]
+
+
+def batch_speed(backend: CudaBackend, config: Any, length: int, sequences: int) -> float:
+    """Tokens per second of all sequences together; the median of three."""
+    rates: list[float] = []
+    for _ in range(4):
+        with Batch(backend, sequences) as batch:
+            for number in range(sequences):
+                batch.add([(token + number) % config.vocab_size for token in prompt_of(length, config)])
+            batch.step()
+            began = time.perf_counter()
+            count = sum(len(batch.step(ahead=left > 1)) for left in range(128, 0, -1))
+            rates.append(count / (time.perf_counter() - began))
+    return sorted(rates[1:])[1]
+
+
+def where_time_goes(backend: CudaBackend, config: Any) -> dict[str, float]:
+    """Microseconds that the launches of one kind take in a step of eight sequences at 18 tokens, one after the other."""
+    found: dict[str, float] = {}
+    with Batch(backend, 8) as batch:
+        for number in range(8):
+            batch.add(prompt_of(18 + number % 2, config))
+        batch.step(ahead=False)
+        steps = batch._steps  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(steps, CudaBatch)
+        step = steps.captured_step("argmax")
+        kinds: dict[str, list[Any]] = {}
+        for op, plan in zip(step.graph.ops, step.plans, strict=True):
+            if op.kernel != "advance_rows":
+                kinds.setdefault(op.name.rpartition(".")[2], []).append(plan)
+        for kind, plans in kinds.items():
+            found[kind] = 1e6 * backend.time_launches(plans, 20, 18)
+        whole = [plan for op, plan in zip(step.graph.ops, step.plans, strict=True) if op.kernel != "advance_rows"]
+        found["step"] = 1e6 * backend.time_launches(whole, 20, 18)
+    return found
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """Write JSON and tables."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "batch_check.json").write_text(json.dumps(found, indent=1) + "\n")
+    lines = ["# Batches beside single sequences, random weights", ""]
+    for name, record in found.items():
+        lines += [
+            f"## {name}, tokens a second in all",
+            "",
+            "| tokens | 1 | 2 | 4 | 8 | 8 over 1 |",
+            "|--:|--:|--:|--:|--:|--:|",
+        ]
+        for length, rates in record["tok_s"].items():
+            shown = " | ".join(f"{rates[many]:.0f}" for many in (1, 2, 4, 8))
+            lines.append(f"| {length} | {shown} | {rates[8] / rates[1]:.2f} |")
+        facts = f"rows independent: {record['independent']}; drawn alike: {record['drawn']}"
+        shares = ", ".join(f"{kind} {us:.0f}" for kind, us in record["us"].items())
+        lines += ["", f"distance of logits: {record['far']}; {facts}", "", f"us of a step of eight: {shares}", ""]
+    (folder / "batch_check.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""A batch on a GPU: `BatchSteps` with memory of its own beside the backend's, each step one CUDA graph."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.batch_steps import HEADS, BatchSteps
+from engine.backends.device_memory import DeviceMemory, InputBlock
+from engine.errors import BundleRefused
+from engine.graph.plan import plan_memory
+from tilec.step.expressions import StepError
+from tilec.step.graph import ITEM_BYTES, Kind
+from tilec.step.step import Head
+
+if TYPE_CHECKING:
+    from engine.backends.cuda import CapturedStep, CudaBackend
+
+RING: Final = 4
+"""Places on the host for the tokens of steps on their way, more than are."""
+
+
+class CudaBatch(BatchSteps):
+    """Caches, inputs, outputs and an arena for several sequences; weights and kernels are the backend's."""
+
+    ahead = 1
+
+    def __init__(self, backend: CudaBackend, sequences: int) -> None:
+        self.sequences, self._backend, self._driver = sequences, backend, backend.driver
+        self._stream, self.closed = backend.stream, False
+        try:
+            self._graphs = {head: backend.step.graph("batch", head, tokens=sequences) for head in HEADS}
+        except StepError as error:
+            raise BundleRefused(str(error), where=backend.bundle.path, fix="pack a bundle whose step serves batches") from None
+        buffers = {buffer.name: buffer for graph in self._graphs.values() for buffer in graph.buffers.values()}
+        self._caches = [buffer for buffer in buffers.values() if buffer.kind is Kind.CACHE]
+        arena = max(plan_memory(graph).size for graph in self._graphs.values())
+        self._memory = memory = DeviceMemory(self._driver, backend.stream)
+        self._captured: dict[Head, CapturedStep] = {}
+        self._inputs: list[InputBlock] = []
+        self._events: list[Any] = []
+        self._host = 0
+        try:
+            memory.require(sum(buffer.bytes for buffer in self._caches) + arena)
+            for buffer in self._caches:
+                memory.add_zeroed(buffer)
+            for buffer in buffers.values():
+                if buffer.kind is Kind.OUTPUT:
+                    memory.add(buffer.name, buffer.bytes)
+            self._arena = (memory.allocate(arena), arena)
+            for kind in (Kind.INPUT, Kind.SETTING):
+                self._inputs.append(InputBlock(memory, (buffer for buffer in buffers.values() if buffer.kind is kind)))
+            self._host = self._driver.allocate_host(4 * sequences * RING)
+            self._events = [self._driver.create_event() for _ in range(RING)]
+            self.captured_step("argmax")
+        except BaseException:
+            self.close()
+            raise
+
+    def captured_step(self, head: Head) -> CapturedStep:
+        """The step with this head, captured when it is first asked for."""
+        if head not in self._captured:
+            places = self._backend.memory.places | self._memory.places
+            for block in self._inputs:
+                places |= block.places
+            self._captured[head] = self._backend.captured(self._graphs[head], places, self._arena)
+        return self._captured[head]
+
+    def adopt(self, place: int, length: int) -> None:
+        for buffer in self._caches:
+            slots = buffer.bytes // self.sequences
+            source, _ = self._backend.memory.places[buffer.name.removeprefix("batch.")]
+            target = self._memory.places[buffer.name][0] + place * slots
+            self._driver.copy_on_device(target, source, length * (slots // buffer.shape[1]), self._stream)
+
+    def set(self, values: Mapping[str, NDArray[Any]]) -> None:
+        self._inputs[1].send(**values)
+
+    def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
+        self._inputs[0].send(**inputs)
+
+    def run(self, head: Head) -> None:
+        self._driver.launch_graph(self.captured_step(head).executable, self._stream)
+
+    def fetch(self, number: int) -> None:
+        slot, stream = number % RING, self._stream
+        size = self.sequences * ITEM_BYTES["i32"]
+        self._driver.copy_to_host(self._host + slot * size, self._memory.places["batch.token"][0], size, stream)
+        self._driver.record_event(self._events[slot], stream)
+
+    def fetched(self, number: int) -> NDArray[np.int32]:
+        slot = number % RING
+        self._driver.wait_event(self._events[slot])
+        held = (ctypes.c_int32 * self.sequences).from_address(self._host + slot * self.sequences * ITEM_BYTES["i32"])
+        return np.ctypeslib.as_array(held).copy()
+
+    def logits(self) -> NDArray[np.float32]:
+        vocabulary = self._backend.config.vocab_size
+        pointer, _ = self._memory.places["batch.logits"]
+        return self._backend.read_floats(pointer, self.sequences * vocabulary).reshape(self.sequences, vocabulary)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        with ExitStack() as releases:  # from the last to the first, whatever fails
+            releases.callback(self._memory.close)
+            for event in self._events:
+                releases.callback(self._driver.destroy_event, event)
+            if self._host:
+                releases.callback(self._driver.free_host, self._host)
+            for block in self._inputs:
+                releases.callback(block.close)
+            for step in self._captured.values():
+                releases.callback(self._driver.destroy_graph, step.executable)
+            self._driver.synchronize(self._stream)

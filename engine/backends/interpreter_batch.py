@@ -1,0 +1,60 @@
+"""A batch on the tile interpreter: `BatchSteps` in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.batch_steps import HEADS, BatchSteps
+from tilec.step.graph import Kind
+from tilec.step.step import Head
+
+if TYPE_CHECKING:
+    from engine.backends.interpreter import InterpreterBackend, PlannedStep
+
+
+class InterpreterBatch(BatchSteps):
+    """Caches, settings and outputs of several sequences, as arrays that all steps share."""
+
+    def __init__(self, backend: InterpreterBackend, sequences: int) -> None:
+        self.sequences, self._backend = sequences, backend
+        self._held: dict[str, NDArray[Any]] = {}
+        self._graphs = {head: backend.step.graph("batch", head, tokens=sequences) for head in HEADS}
+        for graph in self._graphs.values():
+            for buffer in graph.buffers.values():
+                if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT, Kind.INPUT):
+                    self._held.setdefault(buffer.name, backend.zeros(buffer))
+        self._planned: dict[Head, PlannedStep] = {}
+
+    def adopt(self, place: int, length: int) -> None:
+        for name, array in self._held.items():
+            if "_cache." in name:
+                array[place, :length] = self._backend.cache(name.removeprefix("batch."))[:length]
+
+    def set(self, values: Mapping[str, NDArray[Any]]) -> None:
+        for name, value in values.items():
+            self._held[name][...] = value
+
+    def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
+        self.set(inputs)
+
+    def run(self, head: Head) -> None:
+        if head not in self._planned:
+            self._planned[head] = self._backend.planned(self._graphs[head], self._held)
+        self._backend.run_step(self._planned[head])
+
+    def fetch(self, number: int) -> None:
+        pass
+
+    def fetched(self, number: int) -> NDArray[np.int32]:
+        return self._held["batch.token"]  # no step runs ahead
+
+    def logits(self) -> NDArray[np.float32]:
+        return self._held["batch.logits"].astype(np.float32)
+
+    def close(self) -> None:
+        self._planned.clear()
+        self._held.clear()

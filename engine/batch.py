@@ -1,0 +1,239 @@
+"""Several answers at once: a step takes in one token of each sequence, and reads the weights once for all.
+
+    with Batch(backend, 8) as batch:
+        place, token = batch.add(prompt)          a sequence comes, its prompt taken in, its first token chosen
+        tokens = batch.step()                     {place: its next token}, of every sequence
+        batch.remove(place)                       a sequence goes; the others do not notice
+
+Sequences come and go between steps; what a scheduler adds is when. Each has a place, which is its row in a step and its part of
+the cache; a place without a sequence takes part in every step and changes nothing but slot 0 of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.backends.backend import Backend
+from engine.errors import ModelError, UsageError
+from engine.sampling import SamplingParams, settings
+from tilec.step.step import BATCHES, Head
+
+
+def _named(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}"
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A sequence of the batch: how many tokens it has in the cache once all steps on their way are done, the last token that
+    the host knows, and how its tokens are drawn where they are."""
+
+    length: int
+    token: int
+    sampling: SamplingParams | None
+    start: int
+
+
+@dataclass(slots=True, eq=False)
+class _Launched:
+    """A step on its way: its number, the sequences that it has by place, and their tokens once they are here."""
+
+    number: int
+    members: tuple[_Member | None, ...]
+    tokens: NDArray[np.int32] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _State:
+    members: list[_Member | None]
+    changed: bool = True
+    launched: int = 0
+    waiting: deque[_Launched] = field(default_factory=deque[_Launched])
+
+
+class Batch:
+    """Places for `sequences` sequences on a loaded backend, each with a cache of `max_seq_len` tokens. Not for several threads
+    at once. Prompts go through the backend's own cache, so that its own answer ends when one comes.
+
+    UsageError where a prompt does not fit, or there is no free place, or no sequence; ModelError where logits are not finite.
+    """
+
+    def __init__(self, backend: Backend, sequences: int) -> None:
+        if sequences not in BATCHES:
+            raise UsageError(f"a batch has {_named(BATCHES)} sequences, not {sequences}", fix="places may stay free")
+        self._backend, self.sequences = backend, sequences
+        self._steps = backend.batch_steps(sequences)
+        self._state = _State([None] * sequences)
+        self._slots = backend.step.graph("decode", "sample", layers=1).buffers["uniforms"].shape[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the memory of the batch back; idempotent."""
+        self._steps.close()
+
+    @property
+    def free(self) -> int:
+        """Places without a sequence."""
+        return self._state.members.count(None)
+
+    def length(self, place: int) -> int:
+        """Tokens of a sequence that are in the cache, those of steps on their way included."""
+        return self._member(place).length
+
+    def add(self, ids: Sequence[int], sampling: SamplingParams | None = None) -> tuple[int, int]:
+        """Take in a prompt: the place of the new sequence, and the first token of its answer. The n-th token is drawn with the
+        n-th random number of `sampling`'s seed; None: the most likely."""
+        state = self._state
+        if None not in state.members:
+            raise UsageError(f"all {self.sequences} places of the batch are taken", fix="remove a sequence that has ended")
+        place = state.members.index(None)
+        sequence = self._backend.begin()
+        self._backend.prefill(sequence, ids, sampling)
+        token = self._backend.token()
+        self._steps.adopt(place, len(ids))
+        state.members[place] = _Member(len(ids), token, sampling, len(ids) - 1)
+        state.changed = True
+        return place, token
+
+    def remove(self, place: int) -> None:
+        """End a sequence. What a step on its way has of it is forgotten."""
+        self._member(place)
+        self._state.members[place] = None
+        self._state.changed = True
+
+    def step(self, *, ahead: bool = True) -> dict[int, int]:
+        """Take in the last token of every sequence; the next of each, by place. Of a sequence that came since the step before
+        it may be the next call that has one, where a step was on its way already. With `ahead`, the next step is begun before
+        this one's tokens are here, as most callers want, who ask for another."""
+        state = self._state
+        if not any(state.members):
+            raise UsageError("the batch has no sequence", fix="add one")
+        found: dict[int, int] = {}
+        while not found:
+            most = self._steps.ahead if ahead else 0
+            while not state.waiting or (len(state.waiting) <= most and self._full() is None):
+                self._launch()
+            step = state.waiting.popleft()
+            tokens = self._tokens(step)
+            for place, member in enumerate(step.members):
+                if member is not None and member is state.members[place]:
+                    found[place] = self._in_vocabulary(int(tokens[place]))
+        return found
+
+    def logits(self, tokens: Mapping[int, int]) -> dict[int, NDArray[np.float32]]:
+        """Take in a given token of every sequence; the logits after it, (vocab,), by place. UsageError unless each has one."""
+        state = self._state
+        held = {place: member for place, member in enumerate(state.members) if member is not None}
+        if tokens.keys() != held.keys() or not held:
+            raise UsageError(f"tokens are for places {sorted(tokens)}, and sequences have {sorted(held)}")
+        for place, member in held.items():
+            if not 0 <= tokens[place] < self._backend.config.vocab_size:
+                raise UsageError(f"token {tokens[place]} is not in the vocabulary of {self._backend.config.vocab_size}")
+            if member.length >= self._backend.max_seq_len:
+                raise self._refuse_full(place)
+        for step in state.waiting:
+            self._forget(step)
+        state.waiting.clear()
+        for place, member in held.items():
+            member.token = tokens[place]
+        self._send()
+        self._steps.run("logits")
+        for member in held.values():
+            member.length += 1
+        state.changed = True  # this step leaves its inputs as they are
+        found = self._steps.logits()
+        return {place: found[place] for place in held}
+
+    def _member(self, place: int) -> _Member:
+        member = self._state.members[place] if 0 <= place < self.sequences else None
+        if member is None:
+            raise UsageError(f"place {place} of the batch has no sequence")
+        return member
+
+    def _full(self) -> int | None:
+        """A place whose sequence has no room for a token."""
+        most = self._backend.max_seq_len
+        return next((place for place, one in enumerate(self._state.members) if one is not None and one.length >= most), None)
+
+    def _refuse_full(self, place: int) -> UsageError:
+        what = f"the sequence at place {place} fills the {self._backend.max_seq_len} tokens of its cache"
+        return UsageError(what, fix="remove it, or raise --max-seq-len")
+
+    def _launch(self) -> None:
+        """Enqueue a step; UsageError where a sequence has no room."""
+        state, full = self._state, self._full()
+        if full is not None:
+            raise self._refuse_full(full)
+        if state.changed:
+            for step in state.waiting:
+                self._tokens(step)
+            self._send()
+        self._steps.run(self._head())
+        self._steps.fetch(state.launched)
+        state.waiting.append(_Launched(state.launched, tuple(state.members)))
+        state.launched += 1
+        for member in state.members:
+            if member is not None:
+                member.length += 1
+
+    def _tokens(self, step: _Launched) -> NDArray[np.int32]:
+        """The tokens of a step, waited for where they are not here yet."""
+        if step.tokens is None:
+            step.tokens = self._steps.fetched(step.number).copy()
+            for member, token in zip(step.members, step.tokens, strict=True):
+                if member is not None:
+                    member.token = int(token)
+        return step.tokens
+
+    def _forget(self, step: _Launched) -> None:
+        """Take a step back: its slots of the cache are written again."""
+        for member in step.members:
+            if member is not None:
+                member.length -= 1
+
+    def _head(self) -> Head:
+        return "sample" if any(one is not None and one.sampling is not None for one in self._state.members) else "argmax"
+
+    def _send(self) -> None:
+        """Tell the backend which sequences there are, and what they take in."""
+        members = self._state.members
+        lengths = np.array([0 if one is None else one.length for one in members], np.int32)
+        ids = np.array([0 if one is None else one.token for one in members], np.int32)
+        going = np.array([one is not None for one in members], np.int32)
+        for one in members:
+            if one is not None:
+                self._in_vocabulary(one.token)
+        self._steps.send({
+            "ids": ids, "positions": lengths, "batch.slots": lengths, "batch.lengths": lengths + 1, "batch.going": going,
+        })  # fmt: skip
+        if self._head() == "sample":
+            self._steps.set(self._settings())
+        self._state.changed = False
+
+    def _settings(self) -> dict[str, NDArray[Any]]:
+        """How each sequence is drawn; one that is not takes its most likely token, the only one of its candidates."""
+        most_likely = SamplingParams(top_k=1)
+        rows = [
+            settings(most_likely, 0, self._slots)
+            if one is None or one.sampling is None
+            else settings(one.sampling, one.start, self._slots)
+            for one in self._state.members
+        ]
+        return {f"batch.{name}": np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def _in_vocabulary(self, token: int) -> int:
+        if not 0 <= token < self._backend.config.vocab_size:
+            raise ModelError("the logits are not finite, so no token can be chosen", fix="check the weights and their dtype")
+        return token

@@ -1,0 +1,111 @@
+"""A batch on a driver that launches nothing: what is enqueued, moved and given back."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_cuda_backend import SMALLEST
+
+from engine.backends.cuda import CudaBackend
+from engine.batch import Batch
+from engine.errors import DeviceError, UsageError
+from engine.sampling import SamplingParams, uniforms
+from engine.tools.dummy_weights import dummy_weights
+from tilec.runtime import Bundle, Device
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
+from fake_driver import FakeDriver
+
+PER_STEP = 1 + 6 * SMALLEST.num_hidden_layers + 3
+
+
+@pytest.fixture
+def made(bundle: Bundle) -> Iterator[tuple[CudaBackend, FakeDriver]]:
+    driver = FakeDriver()
+    backend = CudaBackend(bundle, Device(driver))
+    backend.load(SMALLEST, dummy_weights(SMALLEST, "bf16"), 256)
+    yield backend, driver
+    backend.close()
+    assert not driver.buffers, "something was not freed"
+
+
+def values(pointer: int, count: int) -> list[int]:
+    """Integers in the fake device's memory."""
+    return list((ctypes.c_int32 * count).from_address(pointer))
+
+
+def test_a_step_is_one_graph_and_one_runs_ahead(made: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = made
+    with Batch(backend, 4) as batch:
+        batch.add([1, 2])
+        batch.add([3])
+        before = len(driver.launches)
+        assert batch.step() == {0: 0, 1: 0}  # the fake device writes nothing
+        step = driver.launches[before:]
+        assert len(step) == 2 * PER_STEP
+        assert [launch.overlap for launch in step[:PER_STEP]] == [False] + [True] * (PER_STEP - 1)
+        assert (batch.length(0), batch.length(1)) == (4, 3)
+        before = len(driver.launches)
+        batch.step(ahead=False)
+        assert len(driver.launches) == before
+        batch.step(ahead=False)
+        assert len(driver.launches) == before + PER_STEP
+
+
+def test_inputs_say_who_goes_and_a_prompt_moves_to_its_place(made: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = made
+    with Batch(backend, 2) as batch:
+        inside: Any = backend
+        steps = inside._batches[-1]
+        places = steps._memory.places | steps._inputs[0].places | steps._inputs[1].places
+        batch.add([5, 6, 7])
+        for layer in range(SMALLEST.num_hidden_layers):
+            pointer, size = backend.memory.places[f"k_cache.{layer}"]
+            ctypes.memset(pointer, 7, size)
+        second, _ = batch.add([8] * 9, SamplingParams(0.5, 7, 0.25, seed=9))
+        pointer, size = places["batch.k_cache.1"]
+        held = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(pointer)).reshape(2, 256, -1)
+        assert (held[second, :9] == 7).all()
+        assert not held[second, 9:].any()
+        assert not held[0].any()
+        batch.step(ahead=False)
+        wanted = {"positions": [3, 9], "batch.slots": [3, 9], "batch.lengths": [4, 10], "batch.going": [1, 1]}
+        assert {name: values(places[name][0], 2) for name in wanted} == wanted
+        assert values(places["batch.top_k"][0], 2) == [1, 7]
+        numbers = np.ctypeslib.as_array((ctypes.c_float * 512).from_address(places["batch.uniforms"][0])).reshape(2, 256)
+        assert (numbers[1, 8:] == uniforms(9, 248)).all()
+        batch.remove(0)
+        batch.step(ahead=False)
+        wanted = {"positions": [0, 10], "batch.slots": [0, 10], "batch.lengths": [1, 11], "batch.going": [0, 1]}
+        assert {name: values(places[name][0], 2) for name in wanted} == wanted
+        assert any("sample_token" in launch.function[1] for launch in driver.launches[-PER_STEP:])
+
+
+def test_a_batch_gives_back_its_memory_and_a_closed_backend_makes_none(made: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = made
+    held = len(driver.buffers)
+    batch = Batch(backend, 8)
+    assert len(driver.buffers) > held
+    batch.close()
+    batch.close()
+    assert len(driver.buffers) == held
+    Batch(backend, 2)  # left open: closing the backend closes it
+    backend.close()
+    with pytest.raises(UsageError, match="the engine is closed"):
+        Batch(backend, 2)
+
+
+def test_caches_that_do_not_fit_are_refused_and_nothing_is_left(made: tuple[CudaBackend, FakeDriver]) -> None:
+    backend, driver = made
+    held, limit = len(driver.buffers), driver.limit
+    driver.limit = sum(buffer.size for buffer in driver.buffers.values()) + (256 << 20) + 1000
+    with pytest.raises(DeviceError, match="the model needs"):
+        Batch(backend, 8)
+    assert len(driver.buffers) == held
+    driver.limit = limit

@@ -1,0 +1,127 @@
+"""The verifier on steps of several sequences: real ones pass, and whatever could touch another's cache is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_verify import MODELS, TIED, TINY, contract
+
+from engine.graph.plan import plan_memory
+from engine.graph.verify import Contract, GraphError, verify
+from engine.models.steps import model_step
+from tests import shipped
+from tilec import frontend
+from tilec.artifact import parameter_specs
+from tilec.step.expressions import StepError
+from tilec.step.graph import Kind, Op, StepGraph, View
+from tilec.step.reader import read_declaration
+from tilec.step.step import BATCHES
+
+
+def batch(head: Any = "argmax", sequences: int = 4, shape: Any = TINY) -> StepGraph:
+    return model_step(shape, 2048).graph("batch", head, tokens=sequences)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("head", ["argmax", "sample", "logits"])
+def test_real_batches_hold_together(name: str, head: str) -> None:
+    shape: Any = type("Shape", (), {**MODELS[name], "rms_norm_eps": 1e-6, "tie_word_embeddings": name in TIED})()
+    for sequences in BATCHES:
+        graph = batch(head, sequences, shape)
+        assert graph.sequences == sequences
+        verify(graph, plan_memory(graph), contract)
+
+
+def changed(graph: StepGraph, name: str, parameter: str, view: Callable[[View], View]) -> None:
+    """Give an operation another view."""
+    place, op = next((place, op) for place, op in enumerate(graph.ops) if op.name == name)
+    graph.ops[place] = replace(op, tensors={**op.tensors, parameter: view(op.tensors[parameter])})
+
+
+def rowless(op: Op, kernel: str, parameter: str, row: int | None) -> Contract:
+    """A kernel whose manifest says something else of one parameter."""
+    own = contract(op)
+    if op.kernel != kernel:
+        return own
+    return replace(own, tensors=tuple(replace(one, row=row) if one.name == parameter else one for one in own.tensors))
+
+
+@pytest.mark.parametrize("kernel", ["rotary_decode_attention", "decode_merge_kv"])
+@pytest.mark.parametrize("row", [None, 0, 1])
+def test_a_kernel_that_may_touch_another_sequence_is_refused(kernel: str, row: int | None) -> None:
+    graph = batch()
+    op = next(op for op in graph.ops if op.kernel == kernel)
+    refused = 0
+    for parameter, view in op.tensors.items():
+        if graph.buffers[view.buffer].kind in (Kind.WEIGHT, Kind.TABLE):
+            continue
+        with pytest.raises(GraphError, match="does not keep to one of them"):
+            verify(graph, plan_memory(graph), lambda op, at=parameter: rowless(op, kernel, at, row))
+        refused += 1
+    assert refused == (8 if kernel == "rotary_decode_attention" else 9)
+
+
+def test_a_cache_seen_as_one_sequence_or_in_part_is_refused() -> None:
+    views: tuple[Callable[[View], View], ...] = (
+        lambda view: View(view.buffer, (view.shape[0] - 1, *view.shape[1:])),
+        lambda view: View(view.buffer, (view.shape[0] - 1, *view.shape[1:]), view.elements // view.shape[0]),
+        lambda view: View(view.buffer, (1, view.shape[0] * view.shape[1], *view.shape[2:])),
+    )
+    for view in views:
+        for kernel in ("attention", "merge"):
+            for parameter in ("k_cache", "v_cache"):
+                graph = batch()
+                changed(graph, f"layers.0.{kernel}", parameter, view)
+                with pytest.raises(GraphError, match=r"batch\.[kv]_cache\.0"):
+                    verify(graph, plan_memory(graph), contract)
+
+
+def test_another_lengths_than_the_sequences_own_are_refused() -> None:
+    graph = batch()
+    changed(graph, "layers.0.attention", "lengths", lambda _: View("positions", (4,)))  # may be 0
+    with pytest.raises(GraphError, match=r"holds 0 to 2047, and `lengths` of `rotary_decode_attention` takes 1 to 2048"):
+        verify(graph, plan_memory(graph), contract)
+
+
+OTHERS = """
+import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store, sum, values, i32
+
+class B(Dim): ...
+class S(Dim): ...
+
+@tilec.kernel
+def other(cache: In[f32, B, S], at: In[i32, B], out: Out[f32, B]):
+    grid(B)
+    values(at, 0, B)
+    b = bid(0)
+    store(out, b, LOAD)
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "row"),
+    [
+        ("load(cache, (b, 0), shape=(1, 1)).reshape((1,))", 0),
+        ("load(cache, (B - 1 - b, 0), shape=(1, 1)).reshape((1,))", None),
+        ("load(cache, (load(at, b), 0), shape=(1, 1)).reshape((1,))", None),
+        ("sum(load(cache, offset=(b, 0), shape=(2, 1), pad=0), axis=0)", None),
+        ("load(cache, (b, 0), shape=(1, 1)).reshape((1,)) + load(cache, (0, 0), shape=(1, 1)).reshape((1,))", None),
+    ],
+)
+def test_what_a_kernel_touches_decides_whether_it_keeps_to_a_row(tmp_path: Any, read: str, row: int | None) -> None:
+    path = tmp_path / "other.py"
+    path.write_text(OTHERS.replace("LOAD", read))
+    (cache, _, out), _ = parameter_specs(frontend.load_kernel(path, {}, root=tmp_path))
+    assert (cache.row, out.row) == (row, 0)
+
+
+def test_a_text_without_batches_makes_none() -> None:
+    text = (shipped.ROOT / "engine" / "models" / "qwen3.step").read_text(encoding="utf-8")
+    begin, end = text.index("def batch():"), text.index("def prefill():")
+    step = model_step(TINY, 64, declaration=read_declaration(text[:begin] + text[end:]))
+    with pytest.raises(StepError, match=r"there is no `def batch\(\)`"):
+        step.graph("batch", tokens=2)

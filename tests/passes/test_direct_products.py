@@ -1,0 +1,139 @@
+"""Products side by side: what threads load is what their instructions multiply, with nothing exchanged in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.ir.blocked_layouts import vector_length
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.ops import Load, Mma
+from tilec.ir.ops_launch import WaitPrior
+from tilec.ir.ops_staging import Put
+from tilec.ir.verifier import verify
+from tilec.passes.schedule import prepare
+from tilec.schedule import Role, Schedule
+from tilec.target import SM_90A, TARGETS, Target
+
+SHIPPED = Path(__file__).resolve().parents[2] / "kernels_src"
+FORM: dict[str, Any] = {"E": "bf16", "B": 8, "K": 1024, "ROWS": 16, "SPLIT": 4, "BLOCK": 64}
+
+
+def prepared(target: Target = SM_90A, warps: int = 4, early: int | None = 2, **constants: Any) -> Function:
+    root = SHIPPED.parent
+    function = load_kernel(SHIPPED / "scaled_matvec_rows.py", {**FORM, **constants}, root=root)
+    return prepare(function, target, Schedule((Role("all", warps),), early=early))
+
+
+def operands(function: Function) -> list[Load]:
+    """Loads of the products' operands."""
+    return [op for op in function.body.walk() if isinstance(op, Load) and function.parameter_of(op.source).name in ("x", "w")]
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_operands_come_in_whole_vectors_and_are_exchanged_with_no_other_thread(target: Target, batch: int) -> None:
+    function = prepared(target, B=batch)
+    for load in operands(function):
+        assert load.result.layout is not None
+        assert vector_length(load.result.layout, 8) == 8
+        assert load.vector == 16
+    products = [op for op in function.body.walk() if isinstance(op, Mma)]
+    last = products[-1].result
+    before: list[Any] = []
+    for op in function.body.walk():
+        before.append(op)
+        if last in op.results:
+            break
+    assert len(products) == 3  # two turns written out, and the loop's
+    assert not any(isinstance(op, Put) and op.operands[1].tile.dtype.bits == 16 for op in before)
+
+
+def test_weights_of_the_first_turns_do_not_wait() -> None:
+    for early in (0, 1, 4):
+        function = prepared(early=early)
+        wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+        names = [function.parameter_of(op.source).name for op in function.body.ops[:wait] if isinstance(op, Load)]
+        assert names == ["w"] * early
+
+
+@pytest.mark.parametrize(("warps", "rows", "split"), [(4, 16, 4), (2, 16, 4), (8, 32, 4), (4, 64, 1), (1, 16, 4)])
+def test_warps_share_products_or_their_rows(warps: int, rows: int, split: int) -> None:
+    function = prepared(warps=warps, ROWS=rows, SPLIT=split)
+    verify(function)
+    products = [op for op in function.body.walk() if isinstance(op, Mma)]
+    assert all(op.result.layout and op.result.layout.problem(op.result.tile.shape, warps) is None for op in products)
+
+
+@pytest.mark.parametrize(("warps", "rows", "block"), [(3, 16, 64), (8, 16, 64), (4, 8, 64), (4, 16, 24)])
+def test_products_that_no_instruction_makes_are_refused(warps: int, rows: int, block: int) -> None:
+    constants: dict[str, Any] = {"ROWS": rows, "BLOCK": block, "K": 4 * block * 4}
+    with pytest.raises(CompileError) as error:
+        prepared(warps=warps, **constants)
+    (found,) = error.value.diagnostics
+    assert found.code == "E0506"
+    assert found.message.startswith("no 4 products of shape")
+
+
+KERNEL = """
+from typing import Literal
+
+import tilec
+from tilec import In, Out, bf16, f32, grid, load, mma, store, zeros
+
+@tilec.kernel
+def beside(
+    a: In[bf16, Literal[2], Literal[16], Literal[32]], b: In[bf16, {b}], out: Out[f32, Literal[2], Literal[16], Literal[8]]
+):
+    grid(1)
+    left, right = load(a, (0, 0, 0), shape=(2, 16, 32)), load(b, ({zeros}), shape=({shape}))
+    store(out, (0, 0, 0), mma(left, right, zeros((2, 16, 8), f32)))
+"""
+
+
+def written(folder: Path, *shape: int) -> Path:
+    path = folder / "beside.py"
+    literals = ", ".join(f"Literal[{extent}]" for extent in shape)
+    text = KERNEL.format(b=literals, zeros=", ".join("0" for _ in shape), shape=", ".join(map(str, shape)))
+    path.write_text(text)
+    return path
+
+
+def test_products_side_by_side_are_as_many_products(tmp_path: Path) -> None:
+    function = load_kernel(written(tmp_path, 2, 32, 8), {}, root=tmp_path)
+    random = np.random.default_rng(3)
+    a, b = (random.normal(size=shape).astype(ml_dtypes.bfloat16) for shape in ((2, 16, 32), (2, 32, 8)))
+    arrays = {"a": a, "b": b, "out": np.full((2, 16, 8), np.nan, np.float32)}
+    run(function, arrays, {})
+    for one in range(2):
+        assert np.allclose(arrays["out"][one], a[one].astype(np.float64) @ b[one].astype(np.float64), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "code", "message"),
+    [
+        ((3, 32, 8), "E0202", "2 products and 3"),
+        ((2, 16, 8), "E0202", "inner extents differ: 32 and 16"),
+        ((32, 8), "E0206", "a matrix product takes two matrices"),
+    ],
+)
+def test_products_that_do_not_match_are_refused(tmp_path: Path, shape: tuple[int, ...], code: str, message: str) -> None:
+    with pytest.raises(CompileError) as error:
+        load_kernel(written(tmp_path, *shape), {}, root=tmp_path)
+    assert error.value.diagnostics[0].code == code
+    assert message in error.value.diagnostics[0].message
+
+
+def test_the_verifier_refuses_products_of_other_numbers(tmp_path: Path) -> None:
+    function = load_kernel(written(tmp_path, 2, 32, 8), {}, root=tmp_path)
+    product = next(op for op in function.body.walk() if isinstance(op, Mma))
+    product.operands[1] = product.operands[0]
+    with pytest.raises(VerifyError, match=r"shapes are \(M, K\), \(K, N\), \(M, N\)"):
+        verify(function)

@@ -1,0 +1,18 @@
+"""Which rows of a tensor a block touches: what tells sequences of a batch apart."""
+
+from __future__ import annotations
+
+from tilec.ir.core import Function, Value
+from tilec.ir.ops import BlockId, MemoryOp
+
+
+def row_axis(function: Function, tensor: Value) -> int | None:
+    """The axis of the grid on which a block's place is its coordinate on the tensor's first axis, in every access; None where
+    some access is elsewhere, wider than a row, or there is none."""
+    found: set[int | None] = set()
+    for op in function.body.walk():
+        if isinstance(op, MemoryOp) and op.tensor is tensor:
+            (place, *_), tile = op.places, op.tile.tile
+            single = not op.indexed and (tile.rank == 0 or tile.shape[0] == 1)
+            found.add(place.owner.axis if single and isinstance(place.owner, BlockId) else None)
+    return found.pop() if len(found) == 1 else None
