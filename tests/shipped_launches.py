@@ -56,9 +56,9 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
-    "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
+    "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
-    "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
 }
 """Dims, scalars and the constants that matter. Where a kernel allows it, a block reaches past an edge."""
@@ -118,7 +118,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
         "decode_attention",
         "rotary_decode_attention",
     ):  # one sequence ends inside a tile, the other fills its slots
-        arrays["lengths"][:] = [41, 96][: int(env["B"])]
+        arrays["lengths"][:] = [41, int(env["S"])][: int(env["B"])]
     if function.name in ("decode_merge", "decode_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + 1
     if "squares" in arrays and not function.name.startswith("embedding"):

@@ -179,7 +179,11 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
         ('if head == "logits"', "if tokens > 3", "E0808 a condition may not depend on how many tokens there are"),
         ("norm = copy_a(BLOCK=hidden_size)", "import os", "E0808 not a launch"),
         ("norm = copy_a(BLOCK=hidden_size)", "norm = copy_a(", "E0808 not the syntax of a step: '(' was never closed"),
-        ("def prefill()", "def fill()", "E0808 not a number, `weights`, `buffers`, `tied`, `def decode()` or `def prefill()`"),
+        (
+            "def prefill()",
+            "def fill()",
+            "E0808 not a number, `weights`, `buffers`, `tied`, `def decode()`, `def prefill()` or `def batch()`",
+        ),
         ("width = ", "heads = width = ", "E0808 not a number"),
         ("width = heads", "width = 1 << 9 ** heads", "E0808 `1 << 9 ** heads * hidden_size // heads` is no expression"),
         ("width = heads", "width = " + "not " * 9000, "E0808 "),

@@ -87,6 +87,9 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   reduce_put %33, %5 {kind = "sum", axis = 0}
   %35 = reduce_take %33, %5 {kind = "sum", axis = 0} : f32[16]
   shared_free %33, %24
+  %40 = ring {sync = "mbarriers", offset = 70000, readers = 4, takers = 2} : ring<3>
+  take_turn %40, %3 {place = 0}
+  pass_turn %40 {place = 0}
   roles {names = ["producer", "consumer"], warps = [1, 1], registers = [0, 0], alone = [false, false]} {
     barrier {scope = "role"}
   } {
@@ -187,7 +190,7 @@ BROKEN = [
     ('axis = 1, kind = "sum"', 'axis = 2, kind = "sum"', "axis out of range"),
     ('kind = "sum"} : f32[16]', 'kind = "sum"} : f32[8]', "the result is f32 of shape (16,)"),
     ('kind = "sum"} : f32[16]', 'kind = "argmax"} : f32[16]', "the result is i32 of shape (16,)"),
-    ("mma %14, %14, %5", "mma %14, %14, %17", "operands have rank 2"),
+    ("mma %14, %14, %5", "mma %14, %14, %17", "operands have one rank, 2 or 3"),
     ("mma %14, %14, %5", "mma %14, %5, %5", "a and b share a float dtype"),
     ("mma %14, %14, %5", "mma %14, %14, %14", "accumulator and result are f32"),
     ("load %x, %0, %1", "load %x, %0", "one offset and one extent per tensor axis"),

@@ -118,7 +118,7 @@ REFUSED = {
     "flat, wrong stride": (FLAT, "* N", "* M", "E0302"),
     "tiles, ids swapped": (TILES, "t // across, t % across", "t % across, t // across", "E0403"),
     "tiles, one short": (TILES, "down * across, programs", "down * across - 1, programs", "E0403"),
-    "tiles, wrong step": (TILES, "across, programs):", "across, 2):", "E0401"),
+    "tiles, wrong step": (TILES, "across, programs):", "across, 4):", "E0401"),
     "tiles, step of any size": (TILES, "across, programs):", "across, M - 1):", "E0305"),
     "lanes, a bit lost": (LANES, "arange(16) ^", "arange(16) &", "E0404"),
     "turns, out of the block": (TURNS, "j ^ 5", "j ^ 21", "E0302"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tests.soundness.description import COMPARISONS, Assign, Branch, Description, Expr, LoadIndex, Loop, Move, Pick, Statement
 from tilec.diagnostics import Span
 from tilec.ir import expr as host
@@ -18,15 +20,15 @@ class Unbuildable(Exception):
     """The description uses a name that is not defined there; the frontend would refuse it too."""
 
 
-def host_expr(expr: Expr, constants: dict[str, int]) -> host.Expr:
+def host_expr(expr: Expr, constants: dict[str, int], scalars: Collection[str] = ()) -> host.Expr:
     """The launch expression of a grid extent, dim or precondition."""
     if isinstance(expr, int):
         return host.const(expr)
     if isinstance(expr, str):
-        if not expr.isupper():
+        if not expr.isupper() and expr not in scalars:
             raise Unbuildable(expr)
         return host.const(constants[expr]) if expr in constants else host.sym(expr)
-    op, left, right = expr[0], host_expr(expr[1], constants), host_expr(expr[2], constants)
+    op, left, right = expr[0], host_expr(expr[1], constants, scalars), host_expr(expr[2], constants, scalars)
     return host.cdiv(left, right) if op == "cdiv" else host.binary(op, left, right)
 
 
@@ -40,8 +42,8 @@ class _Builder:
         self.line = 0
 
     def function(self) -> Function:
-        constants = self.kernel.constants
-        grid = tuple(host_expr(e, constants) for e in self.kernel.grid)
+        constants, scalars = self.kernel.constants, self.kernel.scalars
+        grid = tuple(host_expr(e, constants, scalars) for e in self.kernel.grid)
         parameters: list[Parameter] = []
         for tensor in self.kernel.tensors:
             dims = tuple(host_expr(e, constants) for e in tensor.dims)
@@ -51,7 +53,7 @@ class _Builder:
         for name in self.kernel.scalars:
             self.names[name] = self.body.add_argument(TileType(i32), name)
             parameters.append(Parameter(name, self.names[name]))
-        requires = tuple(Precondition(host_expr(e, constants)) for e in self.kernel.requires)
+        requires = tuple(Precondition(host_expr(e, constants, scalars)) for e in self.kernel.requires)
         values = tuple(
             ValueFact(
                 t.name, host_expr(t.low, constants), host_expr(t.high, constants), t.distinct, sorted=t.sorted, ends=t.ends

@@ -48,6 +48,10 @@ INSIDE = {
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
     ("decode_merge_kv", "load12-axis0+1"),
+    ("rotary_decode_attention", "load10-axis1+1"),  # the sines
+    ("decode_merge_kv", "load10-axis1+1"),
+    ("decode_merge_kv", "store20-axis3+1"),  # both halves of a key to one place
+    ("decode_merge_kv", "grid0-1"),  # keys and values stay out of the cache
     ("matvec_argmax", "loop0-start-1"),  # rows before the weight and after it read as zeros
     ("matvec_argmax", "loop0-stop+1"),
 }
