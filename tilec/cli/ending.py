@@ -17,6 +17,10 @@ SOON: Final = 0.01
 """Seconds after which a signal that came at a bad moment is raised."""
 
 
+_told: list[int] = []
+"""Signals that came."""
+
+
 class Terminated(BaseException):
     """The process was told to end by the signal `number`."""
 
@@ -54,7 +58,14 @@ def leave_signals() -> None:
             signal.signal(known, signal.SIG_DFL)
 
 
+def raised() -> BaseException:
+    """What the last signal raised, for code whose library lost it."""
+    others = [number for number in _told if number != signal.SIGINT]
+    return Terminated(others[-1]) if others else KeyboardInterrupt()
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
+    _told.append(number)
     if _finalizes(frame):
         signal.signal(signal.SIGALRM, lambda _, now: _raise(number, now))
         signal.setitimer(signal.ITIMER_REAL, SOON)

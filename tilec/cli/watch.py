@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from tilec.cli.ending import raised
 from tilec.cli.project import UsageError, find_project, print_diagnostics, print_line, refusals_as_json, say, status_of
 from tilec.diagnostics import CompileError
 
@@ -166,4 +167,4 @@ def _next_change(before: Contents, reads: Reads, wakes: Wakes) -> list[str]:
         words = changed(before, contents(before))
         if words:
             return words
-    raise KeyboardInterrupt
+    raise raised()  # the library ends its loop at a signal, and may have swallowed what that raised
