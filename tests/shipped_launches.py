@@ -56,7 +56,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "topk_blocks": [{"B": 2, "V": 1500, "P": 2, "K": 4}],
     "sample_token": [{"B": 2, "P": 5, "K": 7, "S": 9}],
     "flash_attention": [{"T": 20, "HKV": 1, "G": 2, "S": 128, "past": 60, "scale": 0.09}],
-    "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "scale": 0.09}],
+    "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
     "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
