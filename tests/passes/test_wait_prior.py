@@ -135,3 +135,24 @@ def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:
     function.residents = tuple(one for one in function.residents if one.tensor != "v_cache")
     with pytest.raises(VerifyError, match="touches memory before"):
         verify(function)
+
+
+def test_copies_to_places_that_follow_from_what_is_not_resident_stay_behind_the_wait(tmp_path: Path) -> None:
+    """Only what is inside their condition names the place: where pages lie is known behind the wait."""
+    source = (SHIPPED / "decode_attention.py").read_text()
+    for old, new in (
+        ("    lengths: In[i32, B],\n", "    lengths: In[i32, B],\n    first: In[i32, B],\n"),
+        ("    values(lengths, 1, S + 1)\n", "    values(lengths, 1, S + 1)\n    values(first, 0, B)\n"
+         "    resident(k_cache, v_cache, lengths)\n    page = load(first, bid(2))\n"),
+        ("load(k_cache, (b, j", "load(k_cache, (page, j"),
+        ("load(v_cache, (b, j", "load(v_cache, (page, j"),
+        ("    requires,\n", "    requires,\n    resident,\n"),
+    ):  # fmt: skip
+        assert old in source
+        source = source.replace(old, new)
+    (tmp_path / "paged.py").write_text(source)
+    function = prepare(load_kernel(tmp_path / "paged.py", {"E": "bf16", "D": 128, "BN": 32}), SM_90A)
+    ops = function.body.ops
+    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    assert not [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
+    assert [op for op in function.body.walk() if isinstance(op, AsyncCopy)]

@@ -8,7 +8,7 @@ while the kernel before ends.
 
 from __future__ import annotations
 
-from tilec.ir.core import Effect, Function, Op
+from tilec.ir.core import Block, Effect, Function, Op
 from tilec.ir.ops import For, If
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import AsyncCopy, SharedAlloc
@@ -24,12 +24,11 @@ def hoist(function: Function) -> Function:
     end = max((place + 1 for place, op in enumerate(ops[:loop]) if isinstance(op, Commit)), default=0)
     if wait is None or not wait < start < end:
         return function
-    moved = ops[start:end]
-    known = {value for op in ops[start:end] for value in op.results}
-    known |= {parameter.value for parameter in function.parameters}
-    known |= {value for op in ops[:wait] for value in op.results}
-    if all(_is_early(function, op) and set(op.operands) <= known for op in moved):
-        function.body.ops = [*ops[:wait], *moved, *ops[wait:start], *ops[end:]]
+    moved = Block(ops=ops[start:end])
+    known = {parameter.value for parameter in function.parameters}
+    known |= {value for op in (*ops[:wait], *moved.walk()) for value in op.results}
+    if all(_is_early(function, op) for op in moved.ops) and all(set(op.operands) <= known for op in moved.walk()):
+        function.body.ops = [*ops[:wait], *moved.ops, *ops[wait:start], *ops[end:]]
     return function
 
 
