@@ -1,6 +1,6 @@
 """`matvec_add_scaled` of the tokens of several sequences: the weights are read once for all rows."""
 
-from eight_rows import each_once, eight_rows
+from eight_rows import each_once, rows_in_parts, weights_in_parts
 
 import tilec
 from tilec import (
@@ -16,9 +16,7 @@ from tilec import (
     grid,
     load,
     mma,
-    permute,
     requires,
-    reshape,
     resident,
     store,
     sum,
@@ -72,9 +70,9 @@ def matvec_add_scaled_rows(
     old = load(residual, (0, n), shape=(B, ROWS)).astype(f32)
     acc = zeros((SPLIT, ROWS, 8), f32)
     for k in range(K // (SPLIT * BLOCK)):
-        a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-        b = reshape(eight_rows(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT * BLOCK), (8, SPLIT, BLOCK))
-        acc = mma(permute(a, (1, 0, 2)), permute(b, (1, 2, 0)), acc)
+        a = weights_in_parts(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
+        b = rows_in_parts(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
+        acc = mma(a, b, acc)
     total = astype(each_once(sum(acc, axis=0), ROWS, B).T + old, E)
     store(residual, (0, n), total)
     v = total.astype(f32)

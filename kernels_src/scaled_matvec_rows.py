@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from eight_rows import each_once, eight_rows
+from eight_rows import each_once, rows_in_parts, weights_in_parts
 
 import tilec
 from tilec import (
@@ -17,9 +17,7 @@ from tilec import (
     grid,
     load,
     mma,
-    permute,
     requires,
-    reshape,
     resident,
     rsqrt,
     store,
@@ -72,7 +70,7 @@ def scaled_matvec_rows(
     scale = rsqrt(total * (1.0 / K) + eps)
     acc = zeros((SPLIT, ROWS, 8), f32)
     for k in range(K // (SPLIT * BLOCK)):
-        a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-        b = reshape(eight_rows(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT * BLOCK), (8, SPLIT, BLOCK))
-        acc = mma(permute(a, (1, 0, 2)), permute(b, (1, 2, 0)), acc)
+        a = weights_in_parts(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
+        b = rows_in_parts(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
+        acc = mma(a, b, acc)
     store(out, (0, n), astype((each_once(sum(acc, axis=0), ROWS, B) * scale[None, :]).T, E))

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from eight_rows import each_once, eight_rows
+from eight_rows import each_once, rows_in_parts, weights_in_parts
 
 import tilec
 from tilec import (
@@ -17,9 +17,7 @@ from tilec import (
     grid,
     load,
     mma,
-    permute,
     requires,
-    reshape,
     resident,
     rsqrt,
     sigmoid,
@@ -75,13 +73,11 @@ def scaled_matvec_silu_mul_rows(
     left = zeros((SPLIT, ROWS, 8), f32)
     right = zeros((SPLIT, ROWS, 8), f32)
     for k in range(K // (SPLIT * BLOCK)):
-        y = permute(
-            reshape(eight_rows(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT * BLOCK), (8, SPLIT, BLOCK)), (1, 2, 0)
-        )
-        a = reshape(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-        b = reshape(load(w, offset=(I + n * ROWS, k * SPLIT * BLOCK), shape=(ROWS, SPLIT * BLOCK)), (ROWS, SPLIT, BLOCK))
-        left = mma(permute(a, (1, 0, 2)), y, left)
-        right = mma(permute(b, (1, 0, 2)), y, right)
+        y = rows_in_parts(load(x, (0, k), shape=(B, SPLIT * BLOCK)), B, SPLIT, BLOCK)
+        a = weights_in_parts(load(w, (n, k), shape=(ROWS, SPLIT * BLOCK)), ROWS, SPLIT, BLOCK)
+        b = load(w, offset=(I + n * ROWS, k * SPLIT * BLOCK), shape=(ROWS, SPLIT * BLOCK))
+        left = mma(a, y, left)
+        right = mma(weights_in_parts(b, ROWS, SPLIT, BLOCK), y, right)
     gate = each_once(sum(left, axis=0), ROWS, B) * scale[None, :]
     up = each_once(sum(right, axis=0), ROWS, B) * scale[None, :]
     store(out, (0, n), astype((gate * sigmoid(gate) * up).T, E))
