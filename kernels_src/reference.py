@@ -95,7 +95,7 @@ def matvec(x: Array, w: Array) -> Wide:
 
 def scaled_matvec(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`x @ w.T` times the norm's scale, from the sums of squares; (1, K), (1, K / 4), (N, K) -> (1, N)."""
-    return matvec(x, w) / np.sqrt(_wide(squares).sum() / x.shape[1] + eps)
+    return scaled_matvec_rows(x, squares, w, eps)
 
 
 def scaled_matvec_rows(x: Array, squares: Array, w: Array, eps: float) -> Wide:
@@ -128,9 +128,7 @@ def matvec_add(x: Array, w: Array, residual: Array) -> Wide:
 def matvec_add_scaled(x: Array, w: Array, residual: Array, weight: Array, rows: int) -> tuple[Wide, Wide, Wide]:
     """The new residual, and of it as it is stored the product with the weight and the sum of squares of each `rows`;
     (1, K), (N, K), (1, N), (N,) -> (1, N), (1, N), (1, N / rows)."""
-    total = matvec_add(x, w, residual)
-    stored = _wide(total.astype(np.float32).astype(np.asarray(residual).dtype))
-    return total, stored * _wide(weight), (stored * stored).reshape(1, -1, rows).sum(axis=2)
+    return matvec_add_scaled_rows(x, w, residual, weight, rows)
 
 
 def matvec_add_scaled_rows(x: Array, w: Array, residual: Array, weight: Array, rows: int) -> tuple[Wide, Wide, Wide]:
@@ -187,8 +185,7 @@ def matvec_silu_mul(x: Array, w: Array) -> Wide:
 
 def scaled_matvec_silu_mul(x: Array, squares: Array, w: Array, eps: float) -> Wide:
     """`silu(gate) * up` of both halves of `scaled_matvec`; (1, K), (1, K / 4), (2 I, K) -> (1, I)."""
-    gate, up = np.split(scaled_matvec(x, squares, w, eps), 2, axis=1)
-    return silu_mul(gate, up)
+    return scaled_matvec_silu_mul_rows(x, squares, w, eps)
 
 
 def scaled_matvec_silu_mul_rows(x: Array, squares: Array, w: Array, eps: float) -> Wide:
