@@ -27,12 +27,12 @@ class InterpreterBatch(BatchSteps):
             for buffer in graph.buffers.values():
                 if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT, Kind.INPUT):
                     self._held.setdefault(buffer.name, backend.zeros(buffer))
+        self._caches = {buffer.name for graph in self._graphs.values() for buffer in graph.of_kind(Kind.CACHE)}
         self._planned: dict[Head, PlannedStep] = {}
 
     def adopt(self, place: int, length: int) -> None:
-        for name, array in self._held.items():
-            if "_cache." in name:
-                array[place, :length] = self._backend.cache(name.removeprefix("batch."))[:length]
+        for name in self._caches:
+            self._held[name][place, :length] = self._backend.cache(name.removeprefix("batch."))[:length]
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
         for name, value in values.items():

@@ -227,9 +227,9 @@ class ValueFact:
     ends: bool = False
 
     @property
-    def words(self) -> str:
-        """The keywords of the declaration, as they are written behind the bounds."""
-        return "".join(f", {name}=True" for name in ("distinct", "sorted", "ends") if getattr(self, name))
+    def said(self) -> tuple[str, ...]:
+        """What is declared beside the bounds: some of distinct, sorted, ends."""
+        return tuple(name for name in ("distinct", "sorted", "ends") if getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)

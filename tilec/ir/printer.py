@@ -37,7 +37,7 @@ class _Printer:
             yield f"  warps {function.num_warps}"
         yield from (f"  requires {precondition.condition}" for precondition in function.requires)
         for fact in function.values:
-            yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{fact.words.replace(', ', ' ').replace('=True', '')}"
+            yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{''.join(f' {name}' for name in fact.said)}"
         yield from (f"  resident %{one.tensor}" for one in function.residents)
         yield from (f"  unsafe {attribute_text(block.reason)}" for block in function.unsafe)
         yield from self.block(function.body, "  ")

@@ -33,7 +33,7 @@ class Fact:
 
 def declaration(fact: ValueFact) -> str:
     """The declaration as its author wrote it."""
-    return f"values({fact.tensor}, {fact.low}, {fact.high}{fact.words})"
+    return f"values({fact.tensor}, {fact.low}, {fact.high}{''.join(f', {name}=True' for name in fact.said)})"
 
 
 def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:
