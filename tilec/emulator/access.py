@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator import noncoherent
 from tilec.emulator.errors import STORED, Lanes, Poison
 from tilec.emulator.frame import Frame
 from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, SHARED_START, Allocation
@@ -339,21 +340,10 @@ def watch_read(
     if machine.pending.busy:
         machine.pending.check(access.index, access.width, access.lanes, False, instruction)
     if nc:
-        watch_noncoherent(machine, access, instruction)
+        noncoherent.watch(machine, access, instruction)
     racing = machine.shadow.read(access.index, access.width, access.lanes, atomic, scope == "cta")
     if racing is not None:
         report_race(machine, access, racing, instruction, "reads what another thread writes")
-
-
-def watch_noncoherent(machine: Machine, access: Access, instruction: Instruction) -> None:
-    """ld.global.nc is for memory that nobody writes during the launch (PTX ISA, ld.global.nc): not for what a launch before
-    this one may still write when this one begins, not even behind the wait for it."""
-    if machine.overlaps and any(one.space == "global" and not one.resident for one in access.allocations(machine)):
-        text = "ld.global.nc of memory that the launch before may write while this one runs"
-        machine.faults.add("non-coherent", text, instruction, int(access.lanes[0]), index=int(access.index[0]))
-    machine.extensions.setdefault("noncoherent", []).append(
-        (np.unique(access.index), access.width, instruction, access.lanes[0])
-    )
 
 
 def watch_write(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilec.emulator import noncoherent
 from tilec.emulator.errors import STORED, UNINITIALISED, Report
 from tilec.emulator.faults import kind_of
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def report(machine: Machine, seconds: float) -> Report:
     """The report of a launch that ended (or was stopped)."""
     memory = machine.memory
-    _noncoherent(machine)
+    noncoherent.report(machine)
     tensors: dict[str, Any] = {}
     for found in memory.allocations:
         if found.is_tensor:
@@ -60,23 +61,6 @@ def _gaps(machine: Machine, found: Allocation, where: Any, kind: str, message: s
         text = f"{len(where)} {message.format(found.name)}"
         first = found.start + int(where[0])
         machine.faults.add(kind, text, None, index=first, count=len(where), distinct=found.name)
-
-
-def _noncoherent(machine: Machine) -> None:
-    """Reads by ld.global.nc of bytes that somebody wrote."""
-    shadow = machine.shadow
-    for index, width, instruction, lane in machine.extensions.get("noncoherent", ()):
-        written = shadow.writes[shadow.granules(index, width)].any(axis=1)
-        if written.any():
-            at = int(index[np.flatnonzero(written)[0]])
-            machine.faults.add(
-                "non-coherent",
-                "ld.global.nc of bytes that the launch writes",
-                instruction,
-                int(lane),
-                index=at,
-                count=int(written.sum()),
-            )
 
 
 def _statistics(machine: Machine, seconds: float) -> dict[str, Any]:
