@@ -4,8 +4,9 @@ What holds, and why a prompt of a new length costs little:
 
 1. Activations lie where the longest chunk needs them, under every head. A shorter one has the same operations in the same order
    and buffers that are no larger, so what did not overlap does not.
-2. Layers are one text at one set of values (`tilec.step`): a step of `ALL_PAIRS` layers has every pair of neighbours that the
-   whole one has, so where it holds together, so does the whole. The whole is verified once at the largest chunk.
+2. Layers are one text at one set of values (`tilec.step`): a step of `ALL_KINDS` layers has every kind of operation that the
+   whole one has. The whole is verified once at the largest chunk; another length has the same operations on the same buffers,
+   and where it sees them whole as well, what is left to look at are the extents of each kind.
 3. Launches that differ in the layer are a `Series`: checked one by one at the largest chunk, and for other extents at once.
 """
 
@@ -20,13 +21,13 @@ from typing import Final
 
 from engine.backends.launches import Launches
 from engine.graph.plan import MemoryPlan, plan_memory
-from engine.graph.verify import GraphError, verify, verify_operations
+from engine.graph.verify import GraphError, verify, verify_extents, verify_operations
 from tilec.artifact import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.requests import requests
-from tilec.step.step import ALL_PAIRS, HEADS, Head, Step
+from tilec.step.step import ALL_KINDS, ALL_PAIRS, HEADS, Head, Step
 
 REMEMBERED: Final = 32
 """Steps whose numbers are kept, so that a prompt of a length that came before is not looked at again."""
@@ -38,6 +39,10 @@ _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 
 _Kind = tuple[str, str, tuple[str, ...]]
 """Name, kernel and buffers of an operation, `*` for the layer: those that differ in nothing but the layer are of one kind."""
+
+
+_Uses = list[tuple[str, str, bool]]
+"""What a kernel does with each of its tensors: name, access, whether it is read early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +58,26 @@ class Prompts:
 
     def __init__(self, step: Step, tokens: int, launches: Launches) -> None:
         self._step, self._largest, self._launches = step, tokens, launches
-        self._graphs = {head: step.graph("prefill", head, tokens=tokens) for head in HEADS}
+        self._graphs: dict[Head, StepGraph] = {head: step.graph("prefill", head, tokens=tokens) for head in HEADS}
         self.whole = _together(self._graphs.values())
         """All that the steps of every head touch, at the largest chunk."""
         self.memory = plan_memory(self.whole)
         self._members: dict[_Kind, list[Op]] = {}
         for op in self.whole.ops:
             self._members.setdefault(_kind(op), []).append(op)
-        places = {_touched(op): number for ops in self._members.values() for number, op in enumerate(ops)}
+        self._kind_numbers = {kind: number for number, kind in enumerate(self._members)}
+        places = {_touched(op): place for ops in self._members.values() for place, op in enumerate(ops)}
         self._order = {
-            head: tuple((_kind(op), places[_touched(op)]) for op in graph.ops) for head, graph in self._graphs.items()
+            head: tuple((self._kind_numbers[_kind(op)], places[_touched(op)]) for op in graph.ops)
+            for head, graph in self._graphs.items()
         }
         self._bytes = {_starred(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
         self._pointers: dict[str, int] = {}
         self._series: dict[tuple[_Kind, str], Series] = {}
+        few: dict[Head, list[Op]] = {head: self._few(tokens, 0, head, ALL_KINDS).ops for head in HEADS}
+        self._alike: dict[Head, list[_Kind]] = {head: [_touched(op) for op in ops] for head, ops in few.items()}
+        self._uses: dict[_Kind, _Uses] = {}
+        self._seen_whole: dict[Head, bool] = {}
         self._verified: set[tuple[int, Head]] = set()
         self._numbers: dict[tuple[_Kind, int, tuple[float, ...]], tuple[Series, Numbers]] = {}
         self._kept: OrderedDict[tuple[int, int, Head], Prepared] = OrderedDict()
@@ -77,6 +88,9 @@ class Prompts:
         for graph in self._graphs.values():
             alive = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
             verify(graph, MemoryPlan(alive, self.memory.size), self._contract)
+        self._uses = {kind: _uses(self._contract(ops[0])) for kind, ops in self._members.items()}
+        for head, graph in self._graphs.items():
+            self._seen_whole[head] = verify_extents(graph, graph.ops, self._contract)
         self._verified = {(self._largest, head) for head in HEADS}
         by_name: dict[tuple[str, str], list[_Kind]] = {}
         for kind in self._members:
@@ -104,26 +118,36 @@ class Prompts:
     def _prepare(self, tokens: int, past: int, head: Head) -> Prepared:
         """Look at a few layers of a length; what is said of them holds of all. Nothing but scalars depends on `past`, and what
         a kernel asks of them is checked with the numbers."""
-        few = self._step.graph("prefill", head, tokens=tokens, past=past, layers=min(self._step.layers, ALL_PAIRS))
+        few = self._few(tokens, past, head, ALL_KINDS)
+        members = {_kind(op): op for op in reversed(few.ops)}  # the first of each kind
         if (tokens, head) not in self._verified:
-            self._verify(few)
+            self._verify(few, members, head)
             self._verified.add((tokens, head))
         if len(self._numbers) > KINDS_REMEMBERED:
             self._numbers.clear()
         kinds: dict[_Kind, tuple[Series, Numbers]] = {}
-        for op in few.ops:
-            kind = _kind(op)
-            if kind not in kinds:
-                key = (kind, tokens, tuple(op.scalars.values()))
-                if key not in self._numbers:
-                    series = self._series_of(kind, self._launches.described(op))
-                    self._numbers[key] = series, self._launches.numbers(few, op, series)
-                kinds[kind] = self._numbers[key]
-        return Prepared(tuple(kinds.values()), tuple((kinds[kind][0], index) for kind, index in self._order[head]))
+        for kind, op in members.items():
+            key = (kind, tokens, tuple(op.scalars.values()))
+            if key not in self._numbers:
+                series = self._series_of(kind, self._launches.described(op))
+                self._numbers[key] = series, self._launches.numbers(few, op, series)
+            kinds[kind] = self._numbers[key]
+        series = {number: kinds[kind][0] for kind, number in self._kind_numbers.items() if kind in kinds}
+        return Prepared(tuple(kinds.values()), tuple([(series[number], place) for number, place in self._order[head]]))
 
-    def _verify(self, few: StepGraph) -> None:
-        """GraphError unless a few layers hold together, and need no more memory than the largest chunk."""
-        verify_operations(few, self._contract)
+    def _few(self, tokens: int, past: int, head: Head, layers: int) -> StepGraph:
+        return self._step.graph("prefill", head, tokens=tokens, past=past, layers=min(self._step.layers, layers))
+
+    def _verify(self, few: StepGraph, members: Mapping[_Kind, Op], head: Head) -> None:
+        """GraphError unless the whole step of this length holds together, as its kinds of operations say, and needs no more
+        memory than the largest chunk."""
+        if [_touched(op) for op in few.ops] != self._alike[head]:
+            what = f"its operations are not those of {self._largest} tokens"
+            raise GraphError(what, where="step `prefill`")
+        whole = verify_extents(few, members.values(), self._contract)
+        alike = all(_uses(self._contract(op)) == self._uses[kind] for kind, op in members.items())
+        if not (whole and alike and self._seen_whole[head]):
+            verify_operations(self._few(few.tokens, 0, head, ALL_PAIRS), self._contract)
         for buffer in few.of_kind(Kind.ACTIVATION):
             if buffer.bytes > self._bytes.get(_starred(buffer.name), 0):
                 what = f"buffer `{buffer.name}` is larger than that of {self._largest} tokens"
@@ -150,6 +174,10 @@ def _together(graphs: Iterable[StepGraph]) -> StepGraph:
         whole.ops += [op for op in graph.ops if _touched(op) not in seen]
         seen |= {_touched(op) for op in graph.ops}
     return whole
+
+
+def _uses(contract: Manifest) -> _Uses:
+    return [(spec.name, spec.access, spec.resident) for spec in contract.tensors]
 
 
 def _touched(op: Op) -> _Kind:

@@ -28,7 +28,7 @@ place (`InOut`) of a buffer that was whole already. Which of them is the model, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -96,6 +96,19 @@ def verify_operations(graph: StepGraph, contract: Callable[[Op], Contract | Mani
     return state.alive
 
 
+def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op], Contract | Manifest]) -> bool:
+    """The rules `views`, `shapes`, `rows` and `values` for some operations of a step, and whether these see buffers whole.
+    Where they do, all other rules but `memory` hold if they do for the same operations on the same buffers, seen whole, at
+    other extents."""
+    state, whole = _Step(graph), True
+    for op in ops:
+        known = state.known_of(contract(op))
+        spans = state.spans(op, known)
+        state.extents(op, known)
+        whole = whole and all(spans[name] == (0, state.elements[view.buffer]) for name, view in op.tensors.items())
+    return whole
+
+
 def verify_captured(graph: StepGraph, places: Mapping[str, tuple[int, int]], arena: tuple[int, int]) -> None:
     """Raise GraphError unless every buffer of a step that is captured has device memory of its own: `places` are (pointer,
     bytes) of what outlives the step, `arena` those of the activations' memory."""
@@ -135,7 +148,8 @@ class _Step:
         self.changed: set[str] = set()  # what operations have written
         self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and how
 
-    def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
+    def known_of(self, contract: Contract | Manifest) -> _Known:
+        """A contract by parameter."""
         known = self.known.get(id(contract))
         if known is None:
             known = self.known[id(contract)] = _Known(
@@ -144,12 +158,33 @@ class _Step:
                 {spec.name: spec for spec in contract.scalars},
                 tuple(spec.name for spec in contract.scalars if not DTYPES[spec.dtype].is_float),
             )
-        specs, buffers = known.specs, self.graph.buffers
+        return known
+
+    def spans(self, op: Op, known: _Known) -> dict[str, tuple[int, int]]:
+        """The elements that each view of an operation is: the rules `views` and `rows`."""
+        specs = known.specs
         if op.tensors.keys() != specs.keys() or op.scalars.keys() != known.scalars.keys():
-            raise self._wrong_parameters(op, contract)
+            raise self._wrong_parameters(op, known.contract)
         spans = {name: self._view(op, specs[name], view) for name, view in op.tensors.items()}
         if self.graph.sequences > 1:
             self._rows(op, specs)
+        return spans
+
+    def extents(self, op: Op, known: _Known) -> None:
+        """The rules `shapes` and `values`."""
+        integers = tuple(self._integer(op, name) for name in known.integers)
+        key = (id(known.contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
+        bounds = self.bounds.get(key)
+        if bounds is None:
+            bounds = self.bounds[key] = self._bounds(op, known, integers)
+        for check, low, high in bounds:
+            self._values(op, check, low, high)
+
+    def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
+        """The next operation, and what it does to what is known."""
+        known = self.known_of(contract)
+        specs, buffers = known.specs, self.graph.buffers
+        spans = self.spans(op, known)
         made: list[tuple[str, str]] = []
         for name, view in op.tensors.items():  # all is read before anything is written
             access = specs[name].access
@@ -172,13 +207,7 @@ class _Step:
             if buffers[view.buffer].kind is Kind.ACTIVATION:
                 first, _ = self.alive.get(view.buffer, (position, position))
                 self.alive[view.buffer] = (first, position)
-        integers = tuple(self._integer(op, name) for name in known.integers)
-        key = (id(contract), integers, *[(name, view.shape) for name, view in op.tensors.items()])
-        bounds = self.bounds.get(key)
-        if bounds is None:
-            bounds = self.bounds[key] = self._bounds(op, known, integers)
-        for check, low, high in bounds:
-            self._values(op, check, low, high)
+        self.extents(op, known)
 
     def ends(self) -> None:
         """What must hold after the last operation."""

@@ -12,8 +12,9 @@ import pytest
 from one_sequence import OneSequence
 from test_cuda_backend import SMALLEST, backend
 
+import engine.backends.prompts as prompts_module
 from engine.backends.cuda import CudaBackend
-from engine.backends.prompts import Prompts
+from engine.backends.prompts import Prompts, _kind
 from engine.errors import DeviceError
 from engine.graph.verify import GraphError
 from engine.models.steps import model_step
@@ -77,7 +78,8 @@ def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Prompts, "_contract", counted)
     made.prefill([1] * 9)
-    assert len(seen) == len(model_step(deep, 64).graph("prefill", tokens=9, layers=ALL_PAIRS).ops)
+    kinds = {_kind(op) for op in model_step(deep, 64).graph("prefill", tokens=9).ops}
+    assert len(seen) == 2 * len(kinds)
     made.prefill([1] * 9)  # behind the first: another value of `past`
     made.reset()
     seen.clear()
@@ -123,3 +125,42 @@ def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], m
     op = next(op for op in graph.ops if op.kernel == "silu_mul_rows")
     with pytest.raises(DeviceError, match=r"overlaps|reaches beyond what was checked"):
         made.launches.numbers(graph, op, series)
+
+
+def test_a_length_with_other_operations_is_refused(
+    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompts = backend[0]._prompts
+    few = prompts._few
+    monkeypatch.setattr(prompts, "_few", lambda tokens, past, head, layers: few(tokens, past, "logits", layers))
+    with pytest.raises(GraphError, match="its operations are not those of 1024 tokens"):
+        prompts.prepared(35, 0, "argmax")
+
+
+@pytest.mark.parametrize("doubt", ["a part of a buffer", "another access", "a part at the largest"])
+def test_where_buffers_are_not_seen_alike_all_pairs_are_verified(
+    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, doubt: str
+) -> None:
+    """A step whose views are whole stands as the largest does; any other is gone through operation by operation."""
+    prompts = backend[0]._prompts
+    verified: list[int] = []
+    monkeypatch.setattr(prompts_module, "verify_operations", lambda graph, _: verified.append(len(graph.ops)))
+    prompts.prepared(36, 0, "argmax")
+    assert not verified
+    if doubt == "a part of a buffer":
+        few = prompts._few
+
+        def part(*asked: Any) -> StepGraph:
+            graph = few(*asked)
+            name = graph.ops[0].tensors["out"].buffer
+            graph.buffers[name] = replace(graph.buffers[name], shape=(38, *graph.buffers[name].shape[1:]))
+            return graph
+
+        monkeypatch.setattr(prompts, "_few", part)
+    elif doubt == "another access":
+        monkeypatch.setitem(prompts._uses, next(iter(prompts._uses)), [])
+    else:
+        monkeypatch.setitem(prompts._seen_whole, "argmax", False)
+    prompts.prepared(37, 0, "argmax")
+    step = backend[0].step
+    assert verified == [len(step.graph("prefill", tokens=37, layers=min(step.layers, ALL_PAIRS)).ops)]

@@ -9,7 +9,7 @@ checked once for equal shapes, strides and integers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tilec.artifact import Manifest, TensorSpec
@@ -130,7 +130,7 @@ def _check_shapes(
         if not evaluate(check.condition, env, kernel, "launch check"):
             known = known_values(check.condition, env)
             raise LaunchError("E0910", "a precondition does not hold", kernel=kernel, given=known, required=f"`{check.text}`")
-    spans = {name: replace(view, pointer=0).byte_range() for name, view in views.items()}
+    spans = {name: view.span() for name, view in views.items()}
     for name, (first, end) in spans.items():
         if end - first > MAX_SPAN:
             raise LaunchError(

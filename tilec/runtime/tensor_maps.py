@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tilec.artifact import Manifest, TensorMapSpec
 from tilec.ir.tensor_maps import MAP_BYTES
@@ -53,7 +53,7 @@ class TensorMaps:
         self._kernel, self._specs, self._driver = manifest.kernel, manifest.tensor_maps, driver
         self.any = bool(manifest.tensor_maps)
         self._kept: dict[TensorMapRequest, bytes] = {}
-        self._columns: dict[tuple[TensorMapRequest, tuple[int, ...]], tuple[bytes, ...]] = {}
+        self._columns: dict[tuple[Any, ...], tuple[bytes, ...]] = {}
 
     def of(self, views: Mapping[str, TensorView]) -> bytes:
         """All maps of a launch one behind the other, in the order of the manifest. LaunchError E0918 where a tensor can have
@@ -68,10 +68,10 @@ class TensorMaps:
 
     def _column(self, spec: TensorMapSpec, view: TensorView, pointers: tuple[int, ...]) -> tuple[bytes, ...]:
         """The maps of one tensor in all launches."""
-        like = request_of(spec, view, self._kernel)
-        key = replace(like, pointer=0), pointers
+        key = spec, view.dtype, view.shape, view.strides, pointers
         found = self._columns.get(key)
         if found is None:
+            like = request_of(spec, view, self._kernel)
             made: dict[int, bytes] = {}
             for pointer in dict.fromkeys(pointers):
                 if pointer % UNIT:

@@ -48,12 +48,17 @@ class TensorView:
 
     def byte_range(self) -> tuple[int, int]:
         """First byte touched and one past the last; empty where a dim is 0."""
+        first, end = self.span()
+        return self.pointer + first, self.pointer + end
+
+    def span(self) -> tuple[int, int]:
+        """The same from the pointer on."""
         if 0 in self.shape:
-            return self.pointer, self.pointer
+            return 0, 0
         steps = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
         low = sum(step for step in steps if step < 0)
         high = sum(step for step in steps if step > 0)
-        return self.pointer + low * self.item_bytes, self.pointer + (high + 1) * self.item_bytes
+        return low * self.item_bytes, (high + 1) * self.item_bytes
 
     def is_contiguous(self) -> bool:
         """Row-major without gaps; the stride of a dim of extent 1 does not matter."""

@@ -30,6 +30,9 @@ DTYPES: Final = ("bf16", "f16")
 CHUNK_TOKENS: Final = 1024
 """Tokens of a prefill step at most: enough for matrix products to be bound by arithmetic, few enough for small activations."""
 
+ALL_KINDS: Final = 3
+"""Layers of which one is the first, one the last and one neither."""
+
 ALL_PAIRS: Final = 4
 """Layers that have every pair of neighbours: the first and a middle one, two middle ones, a middle one and the last."""
 
