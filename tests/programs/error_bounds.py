@@ -15,7 +15,7 @@ import numpy as np
 
 from tilec.interpreter.dtypes import Array
 from tilec.interpreter.memory import ACCESSES
-from tilec.interpreter.run import _BlockRun  # pyright: ignore[reportPrivateUsage]
+from tilec.interpreter.run import _BlockRun, _fixed  # pyright: ignore[reportPrivateUsage]
 from tilec.ir import ops
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.types import DType
@@ -86,11 +86,13 @@ class BoundedRun(_BlockRun):
         return self.bounds.get(id(value), np.zeros(value.tile.shape))
 
     def execute(self, block: Block) -> list[Array]:
-        """Carry bounds to the results of an `if` or a loop when its body yields."""
-        found = super().execute(block)
-        if block.ops and isinstance(block.ops[-1], ops.Yield):
-            self.yielded = [self.bound(operand) for operand in block.ops[-1].operands]
-        return found
+        """Operation by operation, as each has a bound; carry bounds out of an `if` or a loop when its body yields."""
+        for op in block.ops:
+            if isinstance(op, ops.Yield):
+                self.yielded = [self.bound(operand) for operand in op.operands]
+                return [self.value(operand) for operand in op.operands]
+            self.values |= {id(result): array for result, array in zip(op.results, self.results(op), strict=True)}
+        return []
 
     def results(self, op: Op) -> list[Array]:
         if isinstance(op, ops.For):
@@ -181,6 +183,7 @@ def run_bounded(function: Function, arrays: Mapping[str, Array], scalars: Mappin
     launch = bind(function, arrays, scalars, {})
     memory = {name: np.zeros(array.shape) for name, array in arrays.items()}
     with np.errstate(all="ignore"):
+        fixed = _fixed(function, launch)
         for place in product(*map(range, launch.grid)):
-            BoundedRun(function, launch, place, None, memory=memory).execute(function.body)
+            BoundedRun(function, launch, place, None, fixed, {}, memory=memory).execute(function.body)
     return memory

@@ -118,7 +118,7 @@ def binary(op: Binary, left: Array, right: Array) -> Array:
     dtype = op.result.tile.dtype
     if dtype.is_float:
         return _in_f32(dtype, FLOAT_BINARY[op.kind], left, right)
-    return np.asarray(INTEGER_BINARY[op.kind](left, right)).astype(numpy_dtype(dtype))
+    return np.asarray(INTEGER_BINARY[op.kind](left, right)).astype(numpy_dtype(dtype), copy=False)
 
 
 def compare(op: Compare, left: Array, right: Array) -> Array:
@@ -128,7 +128,7 @@ def compare(op: Compare, left: Array, right: Array) -> Array:
 
 def select(_: Select, condition: Array, on_true: Array, on_false: Array) -> Array:
     """Element by element."""
-    return np.where(condition, on_true, on_false).astype(on_true.dtype)
+    return np.where(condition, on_true, on_false).astype(on_true.dtype, copy=False)
 
 
 def cast(op: Cast, x: Array) -> Array:
@@ -138,7 +138,9 @@ def cast(op: Cast, x: Array) -> Array:
 
 def broadcast(op: Broadcast, x: Array) -> Array:
     """NumPy's rule, which is the tile IR's."""
-    return np.broadcast_to(x, op.result.tile.shape)
+    found = np.empty(op.result.tile.shape, x.dtype)  # filling it takes less than `np.broadcast_to` does
+    found[...] = x
+    return found
 
 
 def reshape(op: Reshape, x: Array) -> Array:
@@ -181,11 +183,11 @@ def _extreme(kind: str, x: Array, axis: int) -> Array:
 
 def mma(_: Mma, a: Array, b: Array, acc: Array) -> Array:
     """`a @ b + acc` in f32."""
-    return a.astype(np.float32) @ b.astype(np.float32) + acc
+    return a.astype(np.float32, copy=False) @ b.astype(np.float32, copy=False) + acc
 
 
 def _in_f32(dtype: DType, function: Callable[..., Array], *operands: Array) -> Array:
-    wide = [operand.astype(np.float32) for operand in operands]
+    wide = [operand.astype(np.float32, copy=False) for operand in operands]
     return convert(np.asarray(function(*wide), dtype=np.float32), f32, dtype)
 
 

@@ -12,21 +12,23 @@ from tilec.ir.types import DType
 
 Array = NDArray[Any]
 
-_TYPES: Final[dict[str, Any]] = {
-    "f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16, "f8e4m3": ml_dtypes.float8_e4m3fn,
-    "f8e5m2": ml_dtypes.float8_e5m2, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8,
-    "u16": np.uint16, "u32": np.uint32, "bool": np.bool_,
+_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn), "f8e5m2": np.dtype(ml_dtypes.float8_e5m2), "i8": np.dtype(np.int8),
+    "i16": np.dtype(np.int16), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64), "u8": np.dtype(np.uint8),
+    "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "bool": np.dtype(np.bool_),
 }  # fmt: skip
 
 
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """The NumPy dtype that holds elements of `dtype`."""
-    return np.dtype(_TYPES[dtype.name])
+    return _TYPES[dtype.name]
 
 
 def convert(array: Array, source: DType, target: DType) -> Array:
     """`array` as `target`. Floats round to nearest even, those of 8 bits stay finite; floats become integers toward zero and
-    at most the ends of the range; wider integers keep their low bits."""
+    at most the ends of the range; wider integers keep their low bits. Arrays are never changed, so one that has the dtype
+    already is given back."""
     wanted = numpy_dtype(target)
     if target.kind == "b":
         return array != 0
@@ -41,7 +43,7 @@ def convert(array: Array, source: DType, target: DType) -> Array:
         most = {"f8e4m3": 448.0, "f8e5m2": 57344.0}[target.name]
         return np.clip(array.astype(np.float32), -most, most).astype(wanted)
     if target.is_float and not source.is_float:
-        return array.astype(np.float32).astype(wanted)
+        return array.astype(np.float32).astype(wanted, copy=False)
     if source.is_float and source.bits == target.bits and source != target:
         return array.astype(np.float32).astype(wanted)  # bf16 and f16 meet in f32
-    return array.astype(wanted)
+    return array.astype(wanted, copy=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from tilec.interpreter.launch import Launch, bind
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Yield
+
+FIXED: Final = (Constant, Iota, NumBlocks, DimValue)
+"""Operations whose results are the same in every block."""
 
 
 def run(
@@ -35,14 +39,34 @@ def run(
     """
     launch = bind(function, arrays, scalars or {}, dims or {})
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
-    fixed: dict[int, Array] = {}
+    steps: dict[int, tuple[_Step, ...]] = {}
     with np.errstate(all="ignore"):
+        fixed = _fixed(function, launch)
         for place in order:
-            _BlockRun(function, launch, tuple(place), accesses, fixed).execute(function.body)
+            _BlockRun(function, launch, tuple(place), accesses, fixed, steps).execute(function.body)
+
+
+_Step = tuple[Callable[..., Array] | None, Op, tuple[int, ...], tuple[int, ...]]
+"""An operation as it is run: its rule where it depends on its operands alone, itself, ids of operands and results."""
+
+
+def _fixed(function: Function, launch: Launch) -> dict[int, Array]:
+    """Values that are the same in every block, by the id of the value."""
+    fixed = {id(p.value): launch.scalars[p.name] for p in function.parameters if p.access is None}
+    for op in function.body.walk():
+        if isinstance(op, (Constant, Iota)):
+            fixed[id(op.result)] = found = np.asarray(PURE[type(op)](op))
+            found.flags.writeable = False
+        elif isinstance(op, NumBlocks):
+            fixed[id(op.result)] = np.array(launch.grid[op.axis], np.int32)
+        elif isinstance(op, DimValue):
+            fixed[id(op.result)] = np.array(launch.env[op.symbol], numpy_dtype(op.result.tile.dtype))
+    return fixed
 
 
 class _BlockRun:
-    """One block: the values it has computed so far. `fixed` has results that are the same in every block, by operation."""
+    """One block: the values it has computed so far, by id. `fixed` has those that are the same in every block, `steps` what was
+    made of blocks of operations before."""
 
     def __init__(
         self,
@@ -50,15 +74,15 @@ class _BlockRun:
         launch: Launch,
         block: tuple[int, ...],
         accesses: Accesses | None,
-        fixed: dict[int, Array] | None = None,
+        fixed: Mapping[int, Array],
+        steps: dict[int, tuple[_Step, ...]],
     ) -> None:
-        self.fixed = {} if fixed is None else fixed
-        self.function, self.launch, self.block, self.accesses = function, launch, block, accesses
+        self.function, self.launch, self.block, self.accesses, self.steps = function, launch, block, accesses, steps
         if len(block) != len(launch.grid) or not all(0 <= i < n for i, n in zip(block, launch.grid, strict=False)):
             raise InterpreterError(f"there is no block {block} in the grid {launch.grid}", kernel=function.name)
         self.number = int(np.ravel_multi_index(block, launch.grid))
         self.names = {id(p.value): p.name for p in function.parameters}
-        self.values: dict[int, Array] = {id(p.value): launch.scalars[p.name] for p in function.parameters if p.access is None}
+        self.values = dict(fixed)
 
     def tensor(self, value: Value) -> tuple[str, Array]:
         """Name and array of a tensor parameter."""
@@ -75,22 +99,33 @@ class _BlockRun:
 
     def execute(self, block: Block) -> list[Array]:
         """Run the operations of a block; what its `yield` gives."""
-        for op in block.ops:
-            if isinstance(op, Yield):
-                return [self.value(operand) for operand in op.operands]
-            for result, array in zip(op.results, self.results(op), strict=True):
-                self.values[id(result)] = array
+        values = self.values
+        for rule, op, operands, results in self.steps.get(id(block)) or self.step_list(block):
+            if rule is not None:
+                values[results[0]] = rule(op, *[values[operand] for operand in operands])
+            elif isinstance(op, Yield):
+                return [values[operand] for operand in operands]
+            else:
+                values.update(zip(results, self.results(op), strict=True))
         return []
+
+    def step_list(self, block: Block) -> tuple[_Step, ...]:
+        """The operations of a block that have something to do, kept for its next run."""
+        made = tuple(
+            (PURE.get(type(op)), op, tuple(map(id, op.operands)), tuple(map(id, op.results)))
+            for op in block.ops
+            if not isinstance(op, FIXED)
+        )
+        self.steps[id(block)] = made
+        return made
 
     def results(self, op: Op) -> list[Array]:
         """The results of one operation."""
+        if type(op) in PURE:
+            return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if type(op) in ACCESSES:
             found = ACCESSES[type(op)](self, op)
             return [] if found is None else [found]
-        if type(op) in (Constant, Iota):
-            return [self.constant(op)]
-        if type(op) in PURE:
-            return [PURE[type(op)](op, *(self.value(operand) for operand in op.operands))]
         if isinstance(op, For):
             return self.loop(op)
         if isinstance(op, If):
@@ -98,19 +133,9 @@ class _BlockRun:
             return self.execute(op.regions[0 if taken else 1])
         if isinstance(op, BlockId):
             return [np.array(self.block[op.axis], np.int32)]
-        if isinstance(op, NumBlocks):
-            return [np.array(self.launch.grid[op.axis], np.int32)]
-        if isinstance(op, DimValue):
-            return [np.array(self.launch.env[op.symbol], numpy_dtype(op.result.tile.dtype))]
+        if isinstance(op, FIXED):
+            return [self.value(op.result)]
         raise self.error(op, f"`{op.opcode}` is an operation of later stages, which the interpreter does not run")
-
-    def constant(self, op: Op) -> Array:
-        """The result of an operation that depends on nothing."""
-        found = self.fixed.get(id(op))
-        if found is None:
-            found = self.fixed[id(op)] = np.asarray(PURE[type(op)](op))
-            found.flags.writeable = False
-        return found
 
     def loop(self, op: For) -> list[Array]:
         """The carried values after the last iteration."""
