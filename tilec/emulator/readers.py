@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Index = NDArray[np.int64]
 WARP: Final = 32
+MIXER: Final = 0x9E3779B97F4A7C15
+"""An odd number without a pattern, whose powers weigh the columns of a row."""
 _ORDERS: Final = frozenset({"release", "acquire", "acq_rel", "sc"})
 
 
@@ -88,9 +90,21 @@ class Readers:
         entries = self._entry[granules]
         masks = np.where(inside[:, None], self._masks[entries], np.uint32(0))
         facts = np.column_stack([lanes, np.where(inside, blocks - first, 0), self._times[entries], masks])
-        facts, which = np.unique(facts, axis=0, return_inverse=True)
+        facts, which = _unique_rows(facts)
         times, masks = facts[:, 2 : 2 + self._warps], facts[:, 2 + self._warps :]
         row, warp, bit = np.nonzero((masks[:, :, None] >> np.arange(WARP)) & 1)
         others = facts[row, 1] * machine.threads + warp * WARP + bit
         late = ~self.clocks.knows(facts[row, 0], others + self.clocks.first_lane, times[row, warp])
-        return inside & (np.bincount(row[late], minlength=len(facts)) == 0)[which.reshape(-1)]
+        return inside & (np.bincount(row[late], minlength=len(facts)) == 0)[which]
+
+
+def _unique_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], Index]:
+    """Rows without repeats, and which of them each is. Sorting one number of each row takes a tenth of sorting rows; that equal
+    numbers are equal rows is looked at."""
+    weights = np.array([pow(MIXER, place, 1 << 62) for place in range(rows.shape[1])], np.int64)
+    numbers = rows @ weights  # modulo 2**64
+    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    found = rows[first]
+    if not np.array_equal(found[which], rows):
+        found, which = np.unique(rows, axis=0, return_inverse=True)
+    return found, which.reshape(-1)

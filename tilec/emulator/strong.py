@@ -83,7 +83,10 @@ class StrongAccesses:
                 and number != mine
                 and not (strong and ((not theirs and not narrow) or number // threads == mine // threads))
             ]
-            who, times = np.array(others, np.int64).reshape(-1, 2).T
+            if not others:
+                found[row, column] = False
+                continue
+            who, times = np.array(others, np.int64).T
             ordered = clocks.knows(np.full(len(who), lanes[row]), who, times)
             found[row, column] = not ordered.all()
         return found if found.any() else None
