@@ -24,9 +24,14 @@ EARLY: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|
 MARK: Final = ".L1::no_allocate"
 """Put on loads behind the wait, so that machine code (`.NA`) tells them from those in front."""
 BY_TARGET: Final = {
-    "rotary_decode_attention": TARGETS, "decode_merge_kv": TARGETS, "scaled_matvec": TARGETS, "scaled_matvec_silu_mul": TARGETS,
-    "matvec_add_scaled": TARGETS, "embedding_scaled": TARGETS, "rms_norm": TARGETS, "decode_attention": TARGETS,
-    "matvec": (SM_90A,), "gather_row": (SM_90A,), "matmul": (SM_90A,), "flash_attention": (SM_90A,), "sample_token": (SM_90A,),
+    "rotary_decode_attention": TARGETS, "decode_merge_kv": TARGETS, "scaled_matvec": TARGETS, "matvec_add_scaled": TARGETS,
+    **dict.fromkeys(
+        (
+            "scaled_matvec_silu_mul", "embedding_scaled", "rms_norm", "decode_attention", "matvec", "gather_row", "matmul",
+            "flash_attention", "sample_token",
+        ),
+        (SM_90A,),
+    ),
 }  # fmt: skip
 
 

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from tilec.emulator.races import Clocks
 
 Index = NDArray[np.int64]
-Key = tuple[int, bool, bool]
-"""Launch-wide lane number, whether it wrote, whether its scope is its block."""
+Times = dict[tuple[int, bool], int]
+"""By launch-wide lane number and whether its scope is its block."""
 
 
 class StrongAccesses:
-    """`table`: for each granule the time of the last access of each kind by each lane. `on_taken` is told of every granule that
-    a plain write takes over."""
+    """`table`: for each granule the time of the last read, and of the last write, of each lane. `on_taken` is told of every
+    granule that a plain write takes over."""
 
     def __init__(self, clocks: Clocks) -> None:
         self.clocks = clocks
-        self.table: dict[int, dict[Key, int]] = {}
+        self.table: dict[int, tuple[Times, Times]] = {}
         self.on_taken: list[Callable[[int], None]] = []
         self._held: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
@@ -47,7 +47,7 @@ class StrongAccesses:
         now, first = self.clocks.now, self.clocks.first_lane
         for row, lane in zip(where.tolist(), lanes.tolist(), strict=True):
             for granule in row:
-                self.table.setdefault(granule, {})[lane + first, is_write, narrow] = now
+                self.table.setdefault(granule, ({}, {}))[is_write][lane + first, narrow] = now
 
     def take(self, where: Index) -> None:
         """A plain write takes these granules over: who is ordered after it is ordered after all that came before."""
@@ -78,10 +78,8 @@ class StrongAccesses:
             mine = int(lanes[row]) + clocks.first_lane
             others = [
                 (number, time)
-                for (number, wrote, theirs), time in self.table[int(where[row, column])].items()
-                if wrote == with_writes
-                and number != mine
-                and not (strong and ((not theirs and not narrow) or number // threads == mine // threads))
+                for (number, theirs), time in self.table[int(where[row, column])][with_writes].items()
+                if number != mine and not (strong and ((not theirs and not narrow) or number // threads == mine // threads))
             ]
             if not others:
                 found[row, column] = False
