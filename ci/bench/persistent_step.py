@@ -1,0 +1,361 @@
+"""Measures a decode step in one persistent kernel beside the engine's chain of launches, on random weights of the real shapes.
+
+    python3 ci/bench/persistent_step.py [--model qwen3-0.6b] [--bundles FOLDER] [--only full,...] [--out FOLDER]
+
+Needs an H200 (132 multiprocessors, sm_90a), torch, and cuda-bindings with NVRTC, which compiles `persistent_step.cu` for each
+variant. The whole variant is checked first: every activation of every layer against torch in float32, computed from the
+kernel's own activation before it, and the token. Where bundles are given, `engine.bench` measures the chain on the same GPU.
+Writes `persistent_step.json` and `.md`; exit code 1 where a result is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+torch: Any = importlib.import_module("torch")
+driver: Any = importlib.import_module("cuda.bindings.driver")
+nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parent.parent
+BLOCKS: Final = 132
+THREADS: Final = 18 * 32
+HEAD_DIM: Final = 128
+EPS: Final = 1e-6
+SLOTS: Final = 256
+ALLOWED: Final = 2.0**-7
+"""Relative error in the Euclidean norm: twice a rounding to bf16."""
+ROUNDS: Final = 15
+PHASES: Final = ("qkv", "attention", "o", "gate_up", "down")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Numbers of a config.json, and how its rows lie in the ring."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocab: int
+    slot: int
+    ring: int
+    qkv_pairs: int
+    gate_up_pairs: int
+    o_pairs: int
+    down_parts: int
+
+    @property
+    def query(self) -> int:
+        return self.heads * HEAD_DIM
+
+    @property
+    def qkv(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * HEAD_DIM
+
+    @property
+    def layer_halves(self) -> int:
+        return self.qkv + self.query + 2 * self.hidden + self.intermediate
+
+    @property
+    def weight_bytes(self) -> int:
+        layer = self.qkv * self.hidden + self.hidden * self.query + 3 * self.intermediate * self.hidden
+        return 2 * (layer * self.layers + self.vocab * self.hidden)
+
+
+MODELS: Final = {
+    "qwen3-0.6b": Model(1024, 28, 16, 8, 3072, 151936, 16384, 13, 4, 2, 2, 1),
+    "qwen3-4b": Model(2560, 36, 32, 8, 9728, 151936, 20480, 10, 2, 1, 1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What of the kernel is there."""
+
+    hops: int = 1
+    math: int = 1
+    stamps: int = 0
+    ahead: int = 0
+    evict_first: int = 1
+    ring: int = 0
+    more: str = ""
+
+
+VARIANTS: Final = {
+    "stream": Variant(hops=0, math=0),
+    "no waits": Variant(hops=0),
+    "full": Variant(),
+    "full, no hint": Variant(evict_first=0),
+    "full, ring half": Variant(ring=6),
+    "full, 8 slots ahead in L2": Variant(ahead=8),
+    "full, 16 slots ahead in L2": Variant(ahead=16),
+}
+
+
+def ok(result: Any) -> Any:
+    """What a call of the driver or of NVRTC gave; RuntimeError where it failed."""
+    status, *values = result
+    if int(status) != 0:
+        raise RuntimeError(f"{status!r}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def compiled(model: Model, variant: Variant) -> tuple[Any, int]:
+    """The kernel and the bytes of shared memory that it wants."""
+    defined = {
+        "HIDDEN": model.hidden, "LAYERS": model.layers, "QH": model.heads, "KVH": model.kv_heads, "INTER": model.intermediate,
+        "VOCAB": model.vocab, "SLOT": model.slot, "SLOTS": variant.ring or model.ring, "QKV_PAIRS": model.qkv_pairs,
+        "GU_PAIRS": model.gate_up_pairs, "O_PAIRS": model.o_pairs, "DOWN_PARTS": model.down_parts, "HOPS": variant.hops,
+        "MATH": variant.math, "STAMPS": variant.stamps, "AHEAD": variant.ahead, "EVICT_FIRST": variant.evict_first,
+    }  # fmt: skip
+    options = [b"--gpu-architecture=sm_90a", b"--std=c++17", *(f"-D{name}={value}".encode() for name, value in defined.items())]
+    options += [f"-D{word}".encode() for word in variant.more.split()]
+    source = (HERE / "persistent_step.cu").read_bytes()
+    program = ok(nvrtc.nvrtcCreateProgram(source, b"persistent_step.cu", 0, [], []))
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if int(status) != 0:
+        log = b" " * ok(nvrtc.nvrtcGetProgramLogSize(program))
+        ok(nvrtc.nvrtcGetProgramLog(program, log))
+        raise RuntimeError(log.decode())
+    cubin = b" " * ok(nvrtc.nvrtcGetCUBINSize(program))
+    ok(nvrtc.nvrtcGetCUBIN(program, cubin))
+    module = ok(driver.cuModuleLoadData(cubin))
+    kernel = ok(driver.cuModuleGetFunction(module, b"decode"))
+    asked = torch.zeros(1, dtype=torch.int32, device="cuda")
+    probe = ok(driver.cuModuleGetFunction(module, b"size_of_shared"))
+    ok(driver.cuLaunchKernel(probe, 1, 1, 1, 1, 1, 1, 0, 0, ((asked.data_ptr(),), (ctypes.c_void_p,)), 0))
+    shared = int(asked.item())
+    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    ok(driver.cuFuncSetAttribute(kernel, limit, shared))
+    return kernel, shared
+
+
+class Arguments(ctypes.Structure):
+    """`Arguments` of persistent_step.cu."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in (
+        "embed", "qkv", "o", "gate_up", "down", "norm1", "norm2", "q_norm", "k_norm", "norm", "rope", "k_cache", "v_cache",
+        "sets", "token", "stamps", "counter",
+    )] + [(name, ctypes.c_int) for name in ("slots", "length", "parity")]  # fmt: skip
+
+
+class Step:
+    """Random weights of a model, its cache, and launches of the kernel over them."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        torch.manual_seed(0)
+        m = model
+
+        def weights(*shape: int) -> Any:
+            made = torch.empty(*shape, dtype=torch.bfloat16, device="cuda")
+            for part in made.view(-1, shape[-1]).split(1 << 17):
+                part.normal_(0, shape[-1] ** -0.5)
+            return made
+
+        def norms(*shape: int) -> Any:
+            return (1 + 0.1 * torch.randn(*shape, device="cuda")).bfloat16()
+
+        self.tensors: dict[str, Any] = {
+            "embed": weights(m.vocab, m.hidden), "qkv": weights(m.layers, m.qkv, m.hidden),
+            "o": weights(m.layers, m.hidden, m.query), "gate_up": weights(m.layers, 2 * m.intermediate, m.hidden),
+            "down": weights(m.layers, m.hidden, m.intermediate), "norm1": norms(m.layers, m.hidden),
+            "norm2": norms(m.layers, m.hidden), "q_norm": norms(m.layers, HEAD_DIM), "k_norm": norms(m.layers, HEAD_DIM),
+            "norm": norms(m.hidden), "k_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
+            "v_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
+            "sets": torch.full((2, m.layer_halves * m.layers + 1024), -1, dtype=torch.int16, device="cuda"),
+            "token": torch.tensor([1234], dtype=torch.int32, device="cuda"),
+            "stamps": torch.zeros((m.layers * 5 + 1) * 2 * BLOCKS, dtype=torch.int64, device="cuda"),
+            "counter": torch.zeros(1024, dtype=torch.int32, device="cuda"),
+        }  # fmt: skip
+        self.tensors["embed"].mul_(m.hidden**0.5)
+        angles = torch.arange(SLOTS, device="cuda")[:, None] * 1e6 ** (-torch.arange(64, device="cuda") / 64)
+        self.tensors["rope"] = torch.stack([angles.cos(), angles.sin()], 1).float().contiguous()
+        self.parity = 0
+
+    def launch(self, kernel: tuple[Any, int], length: int) -> None:
+        """One step, on torch's stream."""
+        arguments = Arguments(**{name: tensor.data_ptr() for name, tensor in self.tensors.items()})
+        arguments.slots, arguments.length, arguments.parity = SLOTS, length, self.parity
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        stream = torch.cuda.current_stream().cuda_stream
+        ok(driver.cuLaunchKernel(kernel[0], BLOCKS, 1, 1, THREADS, 1, 1, kernel[1], stream, ctypes.addressof(pointers), 0))
+        self.parity ^= 1
+
+    def check(self, kernel: tuple[Any, int], length: int) -> tuple[dict[str, float], bool]:
+        """The worst relative error of each activation over the layers, each from the one before it; whether the token is right."""
+        m, t = self.model, self.tensors
+        token = int(t["token"].item())
+        self.launch(kernel, length)
+        torch.cuda.synchronize()
+        made = t["sets"][self.parity ^ 1].view(torch.bfloat16)
+        worst: dict[str, float] = {}
+
+        def compare(name: str, got: Any, want: Any) -> None:
+            error = ((got.float() - want).norm() / want.norm()).item()
+            worst[name] = max(worst.get(name, 0.0), error if error == error else float("inf"))
+
+        def norm(x: Any, weight: Any) -> Any:
+            x = x.float()
+            return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + EPS) * weight.float()
+
+        def rotated(x: Any) -> Any:
+            cosine, sine = t["rope"][length - 1]
+            a, b = x[..., :64], x[..., 64:]
+            return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+        hidden = t["embed"][token]
+        for layer in range(m.layers):
+            part = made[layer * m.layer_halves : (layer + 1) * m.layer_halves]
+            qkv, mixed, middle, act, out = part.split([m.qkv, m.query, m.hidden, m.intermediate, m.hidden])
+            compare("qkv", qkv, t["qkv"][layer].float() @ norm(hidden, t["norm1"][layer]))
+            q, k, v = qkv.view(-1, HEAD_DIM).split([m.heads, m.kv_heads, m.kv_heads])
+            q, k = rotated(norm(q, t["q_norm"][layer])), rotated(norm(k, t["k_norm"][layer]))
+            keys, values = t["k_cache"][layer, :length].float(), t["v_cache"][layer, :length].float()
+            compare("k_cache", keys[-1], k)
+            compare("v_cache", values[-1], v.float())
+            scores = torch.einsum("hgd,shd->hgs", q.view(m.kv_heads, -1, HEAD_DIM), keys) * HEAD_DIM**-0.5
+            compare("attention", mixed, torch.einsum("hgs,shd->hgd", scores.softmax(-1), values).flatten())
+            compare("o", middle, hidden.float() + t["o"][layer].float() @ mixed.float())
+            gate, up = (t["gate_up"][layer].float() @ norm(middle, t["norm2"][layer])).chunk(2)
+            compare("gate_up", act, torch.nn.functional.silu(gate) * up)
+            compare("down", out, middle.float() + t["down"][layer].float() @ act.float())
+            hidden = out
+        logits = t["embed"].float() @ norm(hidden, t["norm"])
+        chosen = int(t["token"].item())
+        return worst, bool(logits[chosen] >= logits.max() - 1e-2 * logits.abs().max())
+
+    def deterministic(self, kernel: tuple[Any, int], length: int, times: int = 50) -> bool:
+        """Whether the same step gives the same bits each time."""
+        found: Any = None
+        for _ in range(times):
+            self.tensors["token"].fill_(77)
+            self.launch(kernel, length)
+            torch.cuda.synchronize()
+            made = self.tensors["sets"][self.parity ^ 1][: self.model.layer_halves * self.model.layers].clone()
+            if found is not None and not torch.equal(found, made):
+                return False
+            found = made
+        return True
+
+    def measure(self, kernels: Mapping[str, tuple[Any, int]], length: int, steps: int) -> dict[str, list[float]]:
+        """Microseconds of a step, in rounds that go through the kernels in turns."""
+        times: dict[str, list[float]] = {name: [] for name in kernels}
+        for turn in range(ROUNDS + 2):
+            for name, kernel in kernels.items():
+                self.tensors["sets"].fill_(-1)
+                self.tensors["token"].fill_(77)
+                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                self.launch(kernel, length)
+                begin.record()
+                for _ in range(steps):
+                    self.launch(kernel, length)
+                end.record()
+                torch.cuda.synchronize()
+                if turn >= 2:
+                    times[name].append(begin.elapsed_time(end) * 1e3 / steps)
+        return times
+
+    def phases(self, kernel: tuple[Any, int], length: int) -> dict[str, dict[str, float]]:
+        """Microseconds of each phase, medians over blocks and inner layers: until the input is there, and from there on."""
+        taken: list[Any] = []
+        for _ in range(5):
+            self.launch(kernel, length)
+            torch.cuda.synchronize()
+            taken.append(self.tensors["stamps"].view(-1, 2, BLOCKS).double().cpu() / 1e3)
+        stamps = torch.stack(taken)[1:, 5 : 5 * self.model.layers].view(4, -1, 5, 2, BLOCKS)
+        rows: dict[str, dict[str, float]] = {}
+        ends = stamps[:, :, :, 1]
+        for index, name in enumerate(PHASES):
+            before = ends[:, :, index - 1] if index not in (0, 2) else ends[:, :, 0 if index == 2 else 4]
+            start, end = stamps[:, :, index, 0], stamps[:, :, index, 1]
+            if index == 0:
+                start, end, before = start[:, 1:], end[:, 1:], before[:, :-1]
+            live = start[0, 0] > 0
+            last = before.amax(-1, keepdim=True) if index != 1 else before.amax(-1, keepdim=True)
+            rows[name] = {
+                "waits_us": float((start - before)[..., live].median()),
+                "behind_last_us": float((start - last)[..., live].median()),
+                "works_us": float((end - start)[..., live].median()),
+                "works_most_us": float((end - start)[..., live].amax(-1).median()),
+                "spread_of_end_us": float((end[..., live].amax(-1) - end[..., live].amin(-1)).median()),
+            }
+        layers = ends[:, 1:, 4].amax(-1) - ends[:, :-1, 4].amax(-1)
+        head = torch.stack(taken)[1:, -1]
+        rows["layer"] = {"us": float(layers.median())}
+        rows["lm_head"] = {"us": float((head[:, 1].amax(-1) - head[:, 0].amin(-1)).median())}
+        first = torch.stack(taken)[1:, 0, 0]
+        rows["step"] = {"first_input_to_end_us": float((head[:, 1].amax(-1) - first.amin(-1)).median())}
+        return rows
+
+
+def chain(name: str, bundles: Path) -> float:
+    """Microseconds of a step of the engine behind 18 tokens, as `engine.bench` measures it."""
+    config = json.loads((HERE / "results" / f"bench_{name.removeprefix('qwen3-')}.json").read_text())["model"]["config"]
+    config |= {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        out = Path(folder) / "bench.json"
+        bundle = bundles / f"{name}-sm_90a.bundle"
+        command = [sys.executable, "-m", "engine.bench", "--model", folder, "--bundle", str(bundle), "--dummy-weights"]
+        command += ["--pp", "18", "--tg", "36", "--json", str(out)]
+        subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        return 1e6 / json.loads(out.read_text())["cells"][0]["decode_tokens_per_second"]["median"]
+
+
+def main() -> int:
+    """Check, measure, print, write; 1 where a result is wrong."""
+    parser = argparse.ArgumentParser(description="measure a decode step in one persistent kernel")
+    parser.add_argument("--model", choices=tuple(MODELS), action="append")
+    parser.add_argument("--bundles", type=Path, help="folder of bundles, for the chain of launches")
+    parser.add_argument("--only", help="variants, separated by semicolons")
+    parser.add_argument("--length", type=int, default=18)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
+    options = parser.parse_args()
+    wanted = options.only.split(";") if options.only else list(VARIANTS)
+    right, results = True, {}
+    for name in options.model or list(MODELS):
+        model = MODELS[name]
+        found: dict[str, Any] = {"floor_us": model.weight_bytes / 4.58e6}
+        if options.bundles is not None:
+            found["chain_us"] = chain(name, options.bundles)
+        step = Step(model)
+        whole = compiled(model, VARIANTS["full"])
+        errors, token = step.check(whole, options.length)
+        found["errors"], found["token"] = errors, token
+        found["deterministic"] = step.deterministic(whole, options.length)
+        right = right and token and found["deterministic"] and max(errors.values()) <= ALLOWED
+        print(name, {key: f"{value:.1e}" for key, value in errors.items()}, "token", token, "same bits", found["deterministic"])
+        kernels = {key: compiled(model, VARIANTS[key]) for key in wanted}
+        times = step.measure(kernels, options.length, 20 if model.layers == 28 else 8)
+        found["step_us"] = {key: statistics.median(values) for key, values in times.items()}
+        found["spread_us"] = {key: [min(values), max(values)] for key, values in times.items()}
+        found["phases"] = step.phases(compiled(model, replace(VARIANTS["full"], stamps=1)), options.length)
+        results[name] = found
+        print(f"floor {found['floor_us']:.0f}  chain {found.get('chain_us', float('nan')):.0f}")
+        for key, value in found["step_us"].items():
+            print(f"  {key:30} {value:8.1f} us {model.weight_bytes / value / 1e6:6.2f} TB/s {1e6 / value:7.0f} tok/s")
+        for key, value in found["phases"].items():
+            print(f"  {key:10}", {one: round(number, 2) for one, number in value.items()})
+        del step
+        torch.cuda.empty_cache()
+    (options.out / "persistent_step.json").write_text(json.dumps(results, indent=1) + "\n")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
