@@ -6,11 +6,13 @@
 // bf16 pattern 0xffff, which no rounding makes, and whoever needs a word reads it until it is another. No atomics, and sums have
 // one order: results are deterministic.
 //
-// A product: lane l of a warp holds 8 numbers of x where it reads 8 weights, 512 bytes to a warp. Two rows are the 16 rows of
+// A slot of the ring holds an item: two rows, or a slice of K of two rows, which one warp multiplies by x and lets go.
+// Lane l of a warp holds 8 numbers of x where it reads 8 weights, 512 bytes to a warp. Two rows are the 16 rows of
 // `mma.m16n8k16`, each cut into 8 slices of K; the 8 columns of B are x's slices; the diagonal of D holds the slices' dot products.
 //
-// Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOT, SLOTS, QKV_PAIRS, GU_PAIRS, O_PAIRS, DOWN_PARTS, and of variants
-// HOPS (0: nobody waits for an activation), MATH (0: nor is anything multiplied), STAMPS, AHEAD, BARRIER, EVICT_FIRST.
+// Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOTS, and of variants HOPS (0: nobody waits for an activation), MATH (0: nor
+// is anything multiplied), WEIGHTS (0: none are read), STAMPS, FLIGHT (items that are under way at once), COPIES (of activations:
+// blocks read different ones), PAUSE (ns between reads of a word that is not there), EVICT_FIRST.
 
 typedef unsigned short u16;
 typedef unsigned u32;
@@ -23,6 +25,9 @@ constexpr int Q_COLUMNS = QH * D;
 constexpr int QKV = (QH + 2 * KVH) * D;
 constexpr int GROUP = QH / KVH;
 constexpr int SEG = 256;
+constexpr int SEGS = HIDDEN / SEG;     // of an item at most
+constexpr int ROW = HIDDEN * 2;        // bytes of one of its rows at most
+constexpr int SLOT = 2 * ROW;
 constexpr int BLOCKS = 132;
 constexpr int MOST_PAIRS = (HIDDEN / 2 + BLOCKS - 1) / BLOCKS;
 constexpr float EPS = 1e-6f;
@@ -32,10 +37,15 @@ constexpr u32 EMPTY = 0xffffffffu;
 // Words of one set of activations: each value of a step has its own place.
 constexpr int LAYER_HALVES = QKV + Q_COLUMNS + HIDDEN + INTER + HIDDEN;
 constexpr int SET_HALVES = LAYER_HALVES * LAYERS + 4 * 256;
+constexpr size_t COPY_HALVES = (size_t)SET_HALVES * 2;  // from one copy of both sets to the next
+
+__host__ __device__ constexpr int slices(int k) { return (k + HIDDEN - 1) / HIDDEN; }
+constexpr int MOST_SLICES = slices(INTER) > slices(Q_COLUMNS) ? slices(INTER) : slices(Q_COLUMNS);
 
 struct Shared {
     u16 x[HIDDEN];
-    float partial[MOST_PAIRS * 2 * 16];
+    u16 wide[INTER > Q_COLUMNS ? INTER : Q_COLUMNS];
+    float2 partial[MOST_PAIRS * MOST_SLICES];
     float mixed[WARPS * D];
     float2 softmax[WARPS];
     float squares[16];
@@ -70,30 +80,54 @@ __device__ __forceinline__ u32 read_once(const void *p) {
     asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(w) : "l"(p) : "memory");
     return w;
 }
-__device__ __forceinline__ u32 poll(const void *p) {
-    u32 w = read_once(p);
-#if HOPS
-    for (int turns = 0; missing(w); turns++) {
-        if (turns == MOST_TURNS) __trap();
-        w = read_once(p);
-    }
-#endif
-    return w;
-}
-__device__ __forceinline__ uint4 poll4(const void *p) {
+__device__ __forceinline__ uint4 read_once4(const void *p) {
     uint4 v;
-    bool wait;
-    int turns = 0;
-    do {
-        if (++turns == MOST_TURNS) __trap();
-        asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
-        wait = HOPS && (missing(v.x) || missing(v.y) || missing(v.z) || missing(v.w));
-    } while (wait);
+    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
-__device__ __forceinline__ void publish(void *p, u32 w) {
+__device__ __forceinline__ bool missing(const uint4 &v) { return missing(v.x) || missing(v.y) || missing(v.z) || missing(v.w); }
+
+// Reads until all words are there; the reads of one turn are under way at once. Word i is at `at(i)`.
+template <int N, class At>
+__device__ __forceinline__ void poll(u32 (&w)[N], At at) {
+    for (int turns = 0;; turns++) {
+        bool wait = false;
+#pragma unroll
+        for (int i = 0; i < N; i++) w[i] = read_once(at(i));
+#pragma unroll
+        for (int i = 0; i < N; i++) wait |= missing(w[i]);
+        if (!HOPS || !wait) return;
+        if (turns == MOST_TURNS) __trap();
+        if (PAUSE) __nanosleep(PAUSE);
+    }
+}
+template <int N, class At>
+__device__ __forceinline__ void poll(uint4 (&v)[N], int count, At at) {
+    for (int turns = 0;; turns++) {
+        bool wait = false;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (i < count) v[i] = read_once4(at(i));
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (i < count) wait |= missing(v[i]);
+        if (!HOPS || !wait) return;
+        if (turns == MOST_TURNS) __trap();
+        if (PAUSE) __nanosleep(PAUSE);
+    }
+}
+__device__ __forceinline__ void write(void *p, u32 w) {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" :: "l"(p), "r"(w) : "memory");
+}
+__device__ __forceinline__ void publish_half(u16 *p, u32 w, int lane) {
+    if (COPIES > 1) w = __shfl_sync(~0u, w, 0);
+    if (lane < COPIES) asm volatile("st.relaxed.gpu.global.b16 [%0], %1;" :: "l"(p + lane * COPY_HALVES), "h"((u16)w) : "memory");
+}
+// A word that lane 0 holds into all copies.
+__device__ __forceinline__ void publish(u16 *p, u32 w, int lane) {
+    if (COPIES > 1) w = __shfl_sync(~0u, w, 0);
+    if (lane < COPIES) write(p + lane * COPY_HALVES, w);
 }
 __device__ __forceinline__ uint4 constant(const void *p) {
     uint4 v;
@@ -129,131 +163,117 @@ __device__ __forceinline__ float sum_of_warp(float v) {
     return v;
 }
 __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Dot products of slices of two rows, in accumulators.
-struct Dots {
+// Dot products of `count` segments of two rows with x; right in lane 0.
+template <bool WHOLE>
+__device__ __forceinline__ float2 dot(u32 at, int count, const uint4 (&x)[SEGS], int lane) {
+    constexpr int BATCH = SEGS > 4 ? 2 : 4;  // as the registers allow
     float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-    __device__ __forceinline__ void add(u32 row0, u32 row1, const uint4 &x) {
-        uint4 a = shared4(row0), b = shared4(row1);
+#pragma unroll
+    for (int j = 0; j < SEGS; j += BATCH) {
+        uint4 a[BATCH], b[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (WHOLE || j + i < count) {
+                a[i] = shared4(at + (j + i) * 512);
+                b[i] = shared4(at + ROW + (j + i) * 512);
+            }
 #if MATH
-        mma(c, a.x, b.x, a.y, b.y, x.x, x.y);
-        mma(d, a.z, b.z, a.w, b.w, x.z, x.w);
+#pragma unroll
+        for (int i = 0; i < BATCH; i++)
+            if (WHOLE || j + i < count) {
+                mma(c, a[i].x, b[i].x, a[i].y, b[i].y, x[j + i].x, x[j + i].y);
+                mma(d, a[i].z, b[i].z, a[i].w, b[i].w, x[j + i].z, x[j + i].w);
+            }
 #endif
     }
-    // Sums of both diagonals, right in lane 0: lanes 4g + g / 2 hold them.
-    __device__ __forceinline__ float2 sum(int lane) {
-        bool odd = (lane >> 2) & 1;
-        float2 v;
-        v.x = odd ? c[1] + d[1] : c[0] + d[0];
-        v.y = odd ? c[3] + d[3] : c[2] + d[2];
+    bool odd = (lane >> 2) & 1;  // the diagonals are in lanes 4g + g / 2
+    float2 v;
+    v.x = odd ? c[1] + d[1] : c[0] + d[0];
+    v.y = odd ? c[3] + d[3] : c[2] + d[2];
 #pragma unroll
-        for (int m : {4, 9, 18}) {
-            v.x += __shfl_xor_sync(~0u, v.x, m);
-            v.y += __shfl_xor_sync(~0u, v.y, m);
-        }
-        return v;
+    for (int m : {4, 9, 18}) {
+        v.x += __shfl_xor_sync(~0u, v.x, m);
+        v.y += __shfl_xor_sync(~0u, v.y, m);
     }
+    return v;
+}
+
+struct Block {
+    int b;
+    __device__ __forceinline__ int first(u32 units) const { return units * (u32)b / BLOCKS; }
+    __device__ __forceinline__ int last(u32 units) const { return units * (u32)(b + 1) / BLOCKS; }
 };
 
-// Where in the ring a walk through all slots is.
+// Calls `item(row 0, row 1, bytes of each, whether they are neighbours)` for each item of this block, in order of use.
+template <class Item>
+__device__ __forceinline__ void walk(const Arguments &a, Block block, Item item) {
+    auto rows = [&](const u16 *w, int units) {
+        const u16 *end = w + (size_t)block.last(units) * 2 * HIDDEN;
+#pragma unroll 1
+        for (w += (size_t)block.first(units) * 2 * HIDDEN; w < end; w += 2 * HIDDEN) item(w, w, ROW, true);
+    };
+    auto split = [&](const u16 *w, int k) {
+        int end = block.last(HIDDEN / 2);
+#pragma unroll 1
+        for (int p = block.first(HIDDEN / 2); p < end; p++)
+#pragma unroll 1
+            for (int at = 0; at < k; at += HIDDEN) {
+                const u16 *row = w + (size_t)p * 2 * k + at;
+                item(row, row + k, min(HIDDEN, k - at) * 2, false);
+            }
+    };
+#pragma unroll 1
+    for (int l = 0; l < LAYERS; l++) {
+        rows(a.qkv + (size_t)l * QKV * HIDDEN, QKV / 2);
+        split(a.o + (size_t)l * HIDDEN * Q_COLUMNS, Q_COLUMNS);
+        const u16 *gate = a.gate_up + (size_t)l * 2 * INTER * HIDDEN;
+        int end = block.last(INTER);
+#pragma unroll 1
+        for (int r = block.first(INTER); r < end; r++) item(gate + (size_t)r * HIDDEN, gate + (size_t)(r + INTER) * HIDDEN, ROW, false);
+        split(a.down + (size_t)l * HIDDEN * INTER, INTER);
+    }
+    rows(a.embed, VOCAB / 2);
+}
+
+// Where in the ring a walk through all items is.
 struct Place {
     int slot = 0;
     u32 phase = 0;
     __device__ __forceinline__ void next() { if (++slot == SLOTS) { slot = 0; phase ^= 1; } }
 };
 
-struct Block {
-    int b;
-    __device__ __forceinline__ int first(int units) const { return (int)((long long)units * b / BLOCKS); }
-    __device__ __forceinline__ int last(int units) const { return (int)((long long)units * (b + 1) / BLOCKS); }
-};
-
-// Calls `copy(offset in the slot, source, bytes)` and then `done(bytes)` for each slot of this block, in order of use.
-template <class Copy, class Done>
-__device__ __forceinline__ void walk(const Arguments &a, Block block, Copy copy, Done done) {
-    auto rows = [&](const u16 *w, int k, int units, int pairs) {
-        int end = block.last(units);
-        for (int p = block.first(units); p < end; p += pairs) {
-            int n = min(pairs, end - p);
-            copy(0, w + (size_t)p * 2 * k, n * 4 * k);
-            done(n * 4 * k);
-        }
-    };
-    for (int l = 0; l < LAYERS; l++) {
-        rows(a.qkv + (size_t)l * QKV * HIDDEN, HIDDEN, QKV / 2, QKV_PAIRS);
-        rows(a.o + (size_t)l * HIDDEN * Q_COLUMNS, Q_COLUMNS, HIDDEN / 2, O_PAIRS);
-        const u16 *gate = a.gate_up + (size_t)l * 2 * INTER * HIDDEN, *up = gate + (size_t)INTER * HIDDEN;
-        int end = block.last(INTER / 2);
-        for (int p = block.first(INTER / 2); p < end; p += GU_PAIRS) {
-            int bytes = min(GU_PAIRS, end - p) * 4 * HIDDEN;
-            copy(0, gate + (size_t)p * 2 * HIDDEN, bytes);
-            copy(GU_PAIRS * 4 * HIDDEN, up + (size_t)p * 2 * HIDDEN, bytes);
-            done(2 * bytes);
-        }
-        const u16 *down = a.down + (size_t)l * HIDDEN * INTER;
-        if (DOWN_PARTS == 1) {
-            rows(down, INTER, HIDDEN / 2, 1);
-        } else {
-            constexpr int part = INTER / DOWN_PARTS;
-            int stop = block.last(HIDDEN / 2);
-            for (int i = block.first(HIDDEN / 2) * DOWN_PARTS; i < stop * DOWN_PARTS; i++) {
-                const u16 *row = down + (size_t)(i / DOWN_PARTS) * 2 * INTER + (i % DOWN_PARTS) * part;
-                copy(0, row, part * 2);
-                copy(part * 2, row + INTER, part * 2);
-                done(part * 4);
-            }
-        }
-    }
-    rows(a.embed, HIDDEN, VOCAB / 2, QKV_PAIRS);
+__device__ __forceinline__ void copy(u32 to, const void *source, u32 bytes, u32 full, u64 policy) {
+#if EVICT_FIRST
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 :: "r"(to), "l"(source), "r"(bytes), "r"(full), "l"(policy) : "memory");
+#else
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"(to), "l"(source), "r"(bytes), "r"(full) : "memory");
+#endif
 }
 
 __device__ __forceinline__ void produce(const Arguments &a, Block block, Shared &s, unsigned char *ring) {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-    Place place;
-    struct Piece { const void *source; u32 to, bytes; } pieces[2];
-    int count = 0;
-    walk(a, block,
-         [&](int offset, const u16 *source, int bytes) {
-             pieces[count++] = {source, address(ring + place.slot * SLOT + offset), (u32)bytes};
-         },
-         [&](int bytes) {
-             u32 full = address(&s.full[place.slot]);
-             wait(&s.empty[place.slot], place.phase ^ 1);
-             asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(full), "r"(bytes) : "memory");
-#pragma unroll
-             for (int i = 0; i < 2; i++)
-                 if (i < count)
-#if EVICT_FIRST
-                     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                                  :: "r"(pieces[i].to), "l"(pieces[i].source), "r"(pieces[i].bytes), "r"(full), "l"(policy) : "memory");
-#else
-                     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                                  :: "r"(pieces[i].to), "l"(pieces[i].source), "r"(pieces[i].bytes), "r"(full) : "memory");
-#endif
-             count = 0;
-             place.next();
-#if AHEAD
-             s.issued = s.issued + 1;
-#endif
-         });
-}
-
-// Brings slots that the ring has no room for into the L2 cache, AHEAD of them before the producer asks.
-__device__ __forceinline__ void prefetch(const Arguments &a, Block block, Shared &s) {
-    u32 used = 0;
-    walk(a, block,
-         [&](int, const u16 *source, int bytes) {
-             if (used >= SLOTS) {
-                 while (s.issued + AHEAD < used) __nanosleep(20);
-                 if (s.issued < used)
-                     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(source), "r"(bytes) : "memory");
-             }
-         },
-         [&](int) { used++; });
+    Place place, landing;
+    u32 issued = 0;
+    walk(a, block, [&](const u16 *row0, const u16 *row1, u32 bytes, bool whole) {
+        u32 full = address(&s.full[place.slot]), to = address(ring) + place.slot * SLOT;
+        wait(&s.empty[place.slot], place.phase ^ 1);
+        if (FLIGHT < SLOTS && issued >= FLIGHT) {
+            wait(&s.full[landing.slot], landing.phase);
+            landing.next();
+        }
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(full), "r"(2 * bytes) : "memory");
+        if (whole) copy(to, row0, 2 * bytes, full, policy);
+        else copy(to, row0, bytes, full, policy), copy(to + ROW, row1, bytes, full, policy);
+        s.issued = ++issued;
+        place.next();
+    });
 }
 
 struct Consumer {
@@ -262,152 +282,91 @@ struct Consumer {
     unsigned char *ring;
     Block block;
     int warp, lane;
-    Place place;
+    u32 item = 0;   // of the first item of this phase
+    u32 known = 0;  // items that the producer has asked for, when last looked at
 
-    __device__ __forceinline__ u32 enter() {
-        wait(&s.full[place.slot], place.phase);
-        return address(ring) + place.slot * SLOT + lane * 16;
-    }
-    __device__ __forceinline__ void leave() {
-        __syncwarp();
-        if (lane == 0) arrive(&s.empty[place.slot]);
-        place.next();
-    }
     __device__ __forceinline__ void stamp(int row, int side) {
 #if STAMPS
         if (warp == 0 && lane == 0) a.stamps[(row * 2 + side) * BLOCKS + block.b] = now();
 #endif
     }
 
-    // x times the norm's weight into shared memory and from there into registers; the norm's scale.
-    __device__ __forceinline__ float normed(const u16 *x, const u16 *weight, uint4 (&held)[HIDDEN / SEG]) {
-        int i = warp * 32 + lane;
-        if (i < HIDDEN / 8) {
-            uint4 w = constant(weight + i * 8), v = poll4(x + i * 8), y;
-            float t = 0;
-            auto one = [&](u32 n, u32 m) {
-                t += low(n) * low(n) + high(n) * high(n);
-                return pack(low(n) * low(m), high(n) * high(m));
-            };
-            y.x = one(v.x, w.x); y.y = one(v.y, w.y); y.z = one(v.z, w.z); y.w = one(v.w, w.w);
-            *(uint4 *)&s.x[i * 8] = y;
-            t = sum_of_warp(t);
-            if (lane == 0) s.squares[warp] = t;
+    // Calls `give(n, dot)` for this warp's items of the next `count`; an item has x's segments, or what of them K has.
+    template <bool WHOLE, class Give>
+    __device__ __forceinline__ void items(int count, int segments, const uint4 (&x)[SEGS], Give give) {
+#pragma unroll 1
+        for (int n = warp; n < count; n += WARPS) {
+            u32 i = item + n, slot = i % SLOTS;
+#if WEIGHTS
+            while (known <= i) known = s.issued;  // else the parity might be that of the slot's use before
+            wait(&s.full[slot], i / SLOTS & 1);
+#endif
+            float2 v = dot<WHOLE>(address(ring) + slot * SLOT + lane * 16, segments, x, lane);
+#if WEIGHTS
+            if (lane == 0) arrive(&s.empty[slot]);  // behind the shuffles, so that all lanes have read
+#endif
+            give(n, v);
+        }
+        item += count;
+    }
+
+    // N numbers into shared memory, times a norm's weight if there is one, and from there this warp's slice into registers.
+    // Returns the norm's scale.
+    template <int N, bool NORM>
+    __device__ __forceinline__ float stage(u16 *to, const u16 *from, const u16 *weight, int slice, uint4 (&x)[SEGS]) {
+        constexpr int EACH = (N / 8 + CONSUMERS - 1) / CONSUMERS;
+        int thread = warp * 32 + lane, count = thread < N / 8 ? (N / 8 - thread + CONSUMERS - 1) / CONSUMERS : 0;
+        if (count) {
+            uint4 w = {}, v[EACH];
+            if (NORM) w = constant(weight + thread * 8);
+            poll(v, count, [&](int i) { return from + (thread + i * CONSUMERS) * 8; });
+            if (NORM) {
+                static_assert(!NORM || EACH == 1, "");
+                float t = 0;
+                auto one = [&](u32 &n, u32 m) {
+                    t += low(n) * low(n) + high(n) * high(n);
+                    n = pack(low(n) * low(m), high(n) * high(m));
+                };
+                one(v[0].x, w.x); one(v[0].y, w.y); one(v[0].z, w.z); one(v[0].w, w.w);
+                *(uint4 *)&to[thread * 8] = v[0];
+                t = sum_of_warp(t);
+                if (lane == 0) s.squares[warp] = t;
+            } else {
+#pragma unroll
+                for (int i = 0; i < EACH; i++)
+                    if (i < count) *(uint4 *)&to[(thread + i * CONSUMERS) * 8] = v[i];
+            }
         }
         meet();
+#pragma unroll
+        for (int j = 0; j < SEGS; j++)
+            if (NORM || slice * SEGS + j < N / SEG) x[j] = shared4(address(to) + (slice * SEGS + j) * 512 + lane * 16);
+        if (!NORM) return 1;
         float total = 0;
 #pragma unroll
-        for (int j = 0; j < HIDDEN / SEG; j++) {
-            total += s.squares[j];
-            held[j] = shared4(address(s.x) + j * 512 + lane * 16);
-        }
+        for (int j = 0; j < SEGS; j++) total += s.squares[j];
         return rsqrtf(total / HIDDEN + EPS);
     }
 
-    __device__ __forceinline__ float2 full_dot(u32 row0, u32 row1, const uint4 (&x)[HIDDEN / SEG]) {
-        Dots dots;
-#pragma unroll
-        for (int j = 0; j < HIDDEN / SEG; j++) dots.add(row0 + j * 512, row1 + j * 512, x[j]);
-        return dots.sum(lane);
-    }
-
-    // Each warp has pairs of rows of its own. `give(pair, dot)` takes what lane 0 holds.
-    template <class Give>
-    __device__ __forceinline__ void rows(int units, const uint4 (&x)[HIDDEN / SEG], Give give) {
-        int p0 = block.first(units), count = block.last(units) - p0;
-        for (int j = 0, p = 0; p < count; j++, p += QKV_PAIRS) {
-            u32 base = enter();
-            // QKV_PAIRS of the 16 warps have a pair of this slot.
-            int mine = (warp - p) & (WARPS - 1);
-            if (mine < QKV_PAIRS && p + mine < count) {
-                u32 row = base + mine * 4 * HIDDEN;
-                give(p0 + p + mine, full_dot(row, row + 2 * HIDDEN, x));
-            }
-            leave();
-        }
-    }
-
-    __device__ __forceinline__ void gate_up(const uint4 (&x)[HIDDEN / SEG], float scale, u16 *out) {
-        int p0 = block.first(INTER / 2), count = block.last(INTER / 2) - p0;
-        for (int p = 0; p < count; p += GU_PAIRS) {
-            u32 base = enter();
-            int mine = (warp - p) & (WARPS - 1);
-            if (mine < GU_PAIRS && p + mine < count) {
-                u32 gate = base + mine * 4 * HIDDEN, up = gate + GU_PAIRS * 4 * HIDDEN;
-                float2 one = full_dot(gate, up, x), two = full_dot(gate + 2 * HIDDEN, up + 2 * HIDDEN, x);
-                auto act = [&](float2 v) { float g = v.x * scale; return g / (1 + __expf(-g)) * v.y * scale; };
-                if (lane == 0) publish(out + (p0 + p + mine) * 2, pack(act(one), act(two)));
-            }
-            leave();
-        }
-    }
-
-    // All warps share each pair of rows: a warp has segments of K, and reads its part of x itself. Adds to the residual.
-    template <int K, int PAIRS, int PARTS>
-    __device__ __forceinline__ void split(const u16 *x, u16 *out, u32 &residual, int row) {
-        constexpr int SEGS = K / SEG;
-        constexpr int HELD = (SEGS + WARPS - 1) / WARPS;
-        constexpr int SLICES = SEGS < WARPS ? SEGS : WARPS;
-        static_assert(HELD == 1 || PAIRS == 1, "");
-        int p0 = block.first(HIDDEN / 2), count = block.last(HIDDEN / 2) - p0;
-        int group = HELD == 1 ? warp / SEGS : 0, seg = HELD == 1 ? warp % SEGS : warp;
-        uint4 held[HELD];
-#pragma unroll
-        for (int i = 0; i < HELD; i++)
-            if (group < PAIRS && seg + i * WARPS < SEGS) held[i] = poll4(x + (seg + i * WARPS) * SEG + lane * 8);
+    // x times rows whose K is cut into slices, added to the residual.
+    template <int K>
+    __device__ __forceinline__ void split(const u16 *from, u16 *out, u32 &residual, uint4 (&x)[SEGS], int row) {
+        constexpr int SLICES = slices(K);
+        // Warps that share a slice of x: with 3 slices there are no more items than warps, so a warp keeps its slice.
+        static_assert(WARPS % SLICES == 0 || MOST_PAIRS * SLICES <= WARPS, "");
+        int p0 = block.first(HIDDEN / 2), count = block.last(HIDDEN / 2) - p0, slice = warp % SLICES;
+        stage<K, false>(s.wide, from, nullptr, slice, x);
         stamp(row, 0);
-        if (PARTS == 1) {
-            for (int p = 0; p < count; p += PAIRS) {
-                u32 base = enter();
-                bool mine = group < PAIRS && p + group < count;
-                Dots dots;
-                if (mine) {
-#pragma unroll
-                    for (int i = 0; i < HELD; i++)
-                        if (seg + i * WARPS < SEGS) {
-                            u32 at = base + group * 4 * K + (seg + i * WARPS) * 512;
-                            dots.add(at, at + 2 * K, held[i]);
-                        }
-                }
-                leave();
-                if (mine) {
-                    float2 v = dots.sum(lane);
-                    if (lane == 0) {
-                        s.partial[(p + group) * 32 + seg] = v.x;
-                        s.partial[(p + group) * 32 + 16 + seg] = v.y;
-                    }
-                }
-            }
-        } else {
-            constexpr int IN_PART = SEGS / PARTS;
-            for (int p = 0; p < count; p++) {
-                Dots dots;
-#pragma unroll
-                for (int part = 0; part < PARTS; part++) {
-                    u32 base = enter();
-#pragma unroll
-                    for (int i = 0; i < HELD; i++) {
-                        int at = seg + i * WARPS - part * IN_PART;
-                        if (at >= 0 && at < IN_PART) dots.add(base + at * 512, base + IN_PART * 512 + at * 512, held[i]);
-                    }
-                    leave();
-                }
-                float2 v = dots.sum(lane);
-                if (lane == 0) {
-                    s.partial[p * 32 + seg] = v.x;
-                    s.partial[p * 32 + 16 + seg] = v.y;
-                }
-            }
-        }
+        items<K % HIDDEN == 0>(count * SLICES, K / SEG - slice * SEGS, x, [&](int n, float2 v) { if (lane == 0) s.partial[n] = v; });
         meet();
         if (warp < count) {
-            float v = (lane & 15) < SLICES ? s.partial[warp * 32 + lane] : 0;
+            float2 v = {low(residual), high(residual)};
 #pragma unroll
-            for (int d = 8; d; d >>= 1) v += __shfl_xor_sync(~0u, v, d);
-            float other = __shfl_xor_sync(~0u, v, 16);
-            residual = pack(v + low(residual), other + high(residual));  // right in lanes 0 to 15
-            if (lane == 0) publish(out + (p0 + warp) * 2, residual);
+            for (int i = 0; i < SLICES; i++) v.x += s.partial[warp * SLICES + i].x, v.y += s.partial[warp * SLICES + i].y;
+            residual = pack(v.x, v.y);
+            publish(out + (p0 + warp) * 2, residual, lane);
         }
+        stamp(row, 1);
     }
 
     struct Head { float a0, a1, b0, b1; };
@@ -440,9 +399,13 @@ struct Consumer {
             }
         }
         const u16 *mine = qkv + head * D + 2 * lane;
-        u32 wa = poll(mine), wb = poll(mine + 64);
+        const u16 *key = qkv + Q_COLUMNS + kv * D + 2 * lane;
+        bool has_last = warp == (last & (WARPS - 1));
+        u32 w[2], n[4];
+        if (has_last) poll(n, [&](int i) { return key + (i >> 1) * KVH * D + (i & 1) * 64; });
+        poll(w, [&](int i) { return mine + i * 64; });
         stamp(row, 0);
-        Head q = rotated(wa, wb, qa, qb, cosine, sine);
+        Head q = rotated(w[0], w[1], qa, qb, cosine, sine);
         float maximum = -1e30f, total = 0, a0 = 0, a1 = 0, b0 = 0, b1 = 0;
         auto take = [&](u32 k0, u32 k1, u32 v0, u32 v1) {
             float score = sum_of_warp(q.a0 * low(k0) + q.a1 * high(k0) + q.b0 * low(k1) + q.b1 * high(k1)) * 0.08838834764831845f;
@@ -459,9 +422,8 @@ struct Consumer {
             size_t at = (size_t)slot * KVH * D + 2 * lane;
             take(*(const u32 *)(keys + at), *(const u32 *)(keys + at + 64), *(const u32 *)(values + at), *(const u32 *)(values + at + 64));
         }
-        if (warp == (last & (WARPS - 1))) {
-            const u16 *key = qkv + Q_COLUMNS + kv * D + 2 * lane, *value = key + KVH * D;
-            u32 k0 = poll(key), k1 = poll(key + 64), v0 = poll(value), v1 = poll(value + 64);
+        if (has_last) {
+            u32 k0 = n[0], k1 = n[1], v0 = n[2], v1 = n[3];
             Head k = rotated(k0, k1, ka, kb, cosine, sine);
             k0 = pack(k.a0, k.a1); k1 = pack(k.b0, k.b1);
             if (head % GROUP == 0) {
@@ -484,7 +446,7 @@ struct Consumer {
                 float weight = __expf(part.x - most);
                 sum += weight * part.y; x += weight * v.x; y += weight * v.y;
             }
-            publish(out + head * D + warp * 64 + 2 * lane, pack(x / sum, y / sum));
+            for (int c = 0; c < COPIES; c++) write(out + c * COPY_HALVES + head * D + warp * 64 + 2 * lane, pack(x / sum, y / sum));
         }
         stamp(row, 1);
     }
@@ -518,42 +480,57 @@ struct Consumer {
 
     __device__ __forceinline__ void step() {
         u16 *set = a.sets + (size_t)a.parity * SET_HALVES;
+        const size_t copy = (block.b % COPIES) * COPY_HALVES;  // that this block reads
         const u16 *hidden = a.embed + (size_t)*(volatile int *)a.token * HIDDEN;
         int pair = block.first(HIDDEN / 2) + warp;
         u32 residual = pair < block.last(HIDDEN / 2) ? constant_word(hidden + pair * 2) : 0;
-        uint4 x[HIDDEN / SEG];
+        uint4 x[SEGS];
+#pragma unroll 1
         for (int l = 0; l < LAYERS; l++) {
             u16 *qkv = set + (size_t)l * LAYER_HALVES, *mixed = qkv + QKV, *middle = mixed + Q_COLUMNS, *act = middle + HIDDEN, *out = act + INTER;
-            float scale = normed(hidden, a.norm1 + l * HIDDEN, x);
+            float scale = stage<HIDDEN, true>(s.x, hidden, a.norm1 + l * HIDDEN, 0, x);
             stamp(l * 5, 0);
-            rows(QKV / 2, x, [&](int p, float2 v) { if (lane == 0) publish(qkv + p * 2, pack(v.x * scale, v.y * scale)); });
+            int first = block.first(QKV / 2);
+            items<true>(block.last(QKV / 2) - first, SEGS, x, [&](int n, float2 v) {
+                publish(qkv + (first + n) * 2, pack(v.x * scale, v.y * scale), lane);
+            });
             stamp(l * 5, 1);
-            if (block.b % (BLOCKS / QH) == 0 && block.b / (BLOCKS / QH) < QH) attention(l, block.b / (BLOCKS / QH), qkv, mixed, l * 5 + 1);
-            split<Q_COLUMNS, O_PAIRS, 1>(mixed, middle, residual, l * 5 + 2);
-            stamp(l * 5 + 2, 1);
-            scale = normed(middle, a.norm2 + l * HIDDEN, x);
+            if (block.b % (BLOCKS / QH) == 0 && block.b / (BLOCKS / QH) < QH) attention(l, block.b / (BLOCKS / QH), qkv + copy, mixed, l * 5 + 1);
+            split<Q_COLUMNS>(mixed + copy, middle, residual, x, l * 5 + 2);
+            scale = stage<HIDDEN, true>(s.x, middle + copy, a.norm2 + l * HIDDEN, 0, x);
             stamp(l * 5 + 3, 0);
-            gate_up(x, scale, act);
+            first = block.first(INTER);
+            items<true>(block.last(INTER) - first, SEGS, x, [&](int n, float2 v) {
+                float g = v.x * scale;
+                publish_half(act + first + n, pack(g / (1 + __expf(-g)) * v.y * scale, 0), lane);
+            });
             stamp(l * 5 + 3, 1);
-            split<INTER, 1, DOWN_PARTS>(act, out, residual, l * 5 + 4);
-            stamp(l * 5 + 4, 1);
-            hidden = out;
+            split<INTER>(act + copy, out, residual, x, l * 5 + 4);
+            hidden = out + copy;
         }
-        float scale = normed(hidden, a.norm, x);
+        float scale = stage<HIDDEN, true>(s.x, hidden, a.norm, 0, x);
         stamp(LAYERS * 5, 0);
         float best = -1e30f;
-        int index = 0;
-        rows(VOCAB / 2, x, [&](int p, float2 v) {
-            if (v.x * scale > best) best = v.x * scale, index = 2 * p;
-            if (v.y * scale > best) best = v.y * scale, index = 2 * p + 1;
+        int index = 0, first = block.first(VOCAB / 2);
+        items<true>(block.last(VOCAB / 2) - first, SEGS, x, [&](int n, float2 v) {
+            if (v.x * scale > best) best = v.x * scale, index = 2 * (first + n);
+            if (v.y * scale > best) best = v.y * scale, index = 2 * (first + n) + 1;
         });
         choose(best, index, (u64 *)(set + (size_t)LAYERS * LAYER_HALVES));
         stamp(LAYERS * 5, 1);
     }
 
-    // What the ring alone can: every slot is let go as it comes.
+    // What the ring alone can: every item is let go as it comes.
     __device__ __forceinline__ void drain() {
-        walk(a, block, [](int, const u16 *, int) {}, [&](int) { enter(); leave(); });
+        u32 i = 0;
+        walk(a, block, [&](const u16 *, const u16 *, u32, bool) {
+            if (i % WARPS == warp) {
+                while (known <= i) known = s.issued;
+                wait(&s.full[i % SLOTS], i / SLOTS & 1);
+                if (lane == 0) arrive(&s.empty[i % SLOTS]);
+            }
+            i++;
+        });
     }
 };
 
@@ -564,7 +541,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 64, 1) decode(const __g
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address(&s.full[i])) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(address(&s.empty[i])), "n"(WARPS) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(address(&s.empty[i])), "n"(1) : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         s.issued = 0;
@@ -572,19 +549,17 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + 64, 1) decode(const __g
     __syncthreads();
     Block block = {(int)blockIdx.x};
     if (warp < WARPS) {
-        Consumer consumer = {a, s, memory, block, warp, lane, {}};
+        Consumer consumer = {a, s, memory, block, warp, lane};
         if (HOPS == 0 && MATH == 0) consumer.drain();
         else consumer.step();
     } else if (warp == WARPS) {
-        if (lane == 0) produce(a, block, s, memory);
-#if AHEAD
-    } else if (lane == 0 && block.b >= 0) {
-        prefetch(a, block, s);
-#endif
+        if (WEIGHTS && lane == 0) produce(a, block, s, memory);
     }
     if (warp == WARPS + 1) {  // the other step's set is made empty
         uint4 *other = (uint4 *)(a.sets + (size_t)(a.parity ^ 1) * SET_HALVES);
-        for (int i = block.b * 32 + lane; i < SET_HALVES / 8; i += BLOCKS * 32) other[i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
+        for (int c = 0; c < COPIES; c++)
+            for (int i = block.b * 32 + lane; i < SET_HALVES / 8; i += BLOCKS * 32)
+                other[c * (COPY_HALVES / 8) + i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
     }
 }
 
