@@ -12,13 +12,16 @@
 //
 // Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOTS, and of variants HOPS (0: nobody waits for an activation), MATH (0: nor
 // is anything multiplied), WEIGHTS (0: none are read), STAMPS, FLIGHT (items that are under way at once), COPIES (of activations:
-// blocks read different ones), PAUSE (ns between reads of a word that is not there), EVICT_FIRST.
+// blocks read different ones), PAUSE (ns between reads of a word that is not there), HINT (1: first a word of each
+// block is read that says it is done), BRING (1: activations and norms are
+// asked for two layers ahead), ASKERS, EVICT_FIRST.
 
 typedef unsigned short u16;
 typedef unsigned u32;
 typedef unsigned long long u64;
 
 constexpr int WARPS = 16;
+constexpr int PRODUCERS = 4;           // warps of which ASKERS' first threads ask for items in turns
 constexpr int CONSUMERS = WARPS * 32;
 constexpr int D = 128;
 constexpr int Q_COLUMNS = QH * D;
@@ -30,13 +33,15 @@ constexpr int ROW = HIDDEN * 2;        // bytes of one of its rows at most
 constexpr int SLOT = 2 * ROW;
 constexpr int BLOCKS = 132;
 constexpr int MOST_PAIRS = (HIDDEN / 2 + BLOCKS - 1) / BLOCKS;
+static_assert(FLIGHT % ASKERS == 0 && SLOTS % ASKERS == 0, "");  // so that a producer waits for an item of its own
 constexpr float EPS = 1e-6f;
-constexpr int MOST_TURNS = 1 << 22;  // seconds: whoever waits so long waits for ever
+constexpr int MOST_TURNS = 1 << 19;  // seconds: whoever waits so long waits for ever
 constexpr u32 EMPTY = 0xffffffffu;
 
 // Words of one set of activations: each value of a step has its own place.
 constexpr int LAYER_HALVES = QKV + Q_COLUMNS + HIDDEN + INTER + HIDDEN;
-constexpr int SET_HALVES = LAYER_HALVES * LAYERS + 4 * 256;
+constexpr int HINTS = 2 * 256;         // halves: a word for each block
+constexpr int SET_HALVES = LAYER_HALVES * LAYERS + 4 * 256 + HINTS * 5 * LAYERS;
 constexpr size_t COPY_HALVES = (size_t)SET_HALVES * 2;  // from one copy of both sets to the next
 
 __host__ __device__ constexpr int slices(int k) { return (k + HIDDEN - 1) / HIDDEN; }
@@ -52,7 +57,8 @@ struct Shared {
     u64 best[WARPS];
     u64 full[SLOTS];
     u64 empty[SLOTS];
-    volatile u32 issued;
+    volatile u32 issued[PRODUCERS];
+    u32 done;
 };
 
 struct Arguments {
@@ -145,8 +151,13 @@ __device__ __forceinline__ uint4 shared4(u32 a) {
     return v;
 }
 __device__ __forceinline__ void wait(u64 *barrier, u32 parity) {
-    asm volatile("{ .reg .pred p; L: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra L; }"
-                 :: "r"(address(barrier)), "r"(parity) : "memory");
+    for (int turns = 0;; turns++) {
+        u32 there;
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(there) : "r"(address(barrier)), "r"(parity) : "memory");
+        if (there) return;
+        if (turns == MOST_TURNS) __trap();
+    }
 }
 __device__ __forceinline__ void arrive(u64 *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(address(barrier)) : "memory");
@@ -256,23 +267,21 @@ __device__ __forceinline__ void copy(u32 to, const void *source, u32 bytes, u32 
 #endif
 }
 
-__device__ __forceinline__ void produce(const Arguments &a, Block block, Shared &s, unsigned char *ring) {
+__device__ __forceinline__ void produce(const Arguments &a, Block block, Shared &s, unsigned char *ring, int which) {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
-    Place place, landing;
-    u32 issued = 0;
+    u32 i = 0, issued = 0;
     walk(a, block, [&](const u16 *row0, const u16 *row1, u32 bytes, bool whole) {
-        u32 full = address(&s.full[place.slot]), to = address(ring) + place.slot * SLOT;
-        wait(&s.empty[place.slot], place.phase ^ 1);
-        if (FLIGHT < SLOTS && issued >= FLIGHT) {
-            wait(&s.full[landing.slot], landing.phase);
-            landing.next();
+        if (i % ASKERS == which) {
+            u32 slot = i % SLOTS, full = address(&s.full[slot]), to = address(ring) + slot * SLOT;
+            wait(&s.empty[slot], (i / SLOTS & 1) ^ 1);
+            if (FLIGHT < SLOTS && i >= FLIGHT) wait(&s.full[(i - FLIGHT) % SLOTS], (i - FLIGHT) / SLOTS & 1);
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(full), "r"(2 * bytes) : "memory");
+            if (whole) copy(to, row0, 2 * bytes, full, policy);
+            else copy(to, row0, bytes, full, policy), copy(to + ROW, row1, bytes, full, policy);
+            s.issued[which] = ++issued;
         }
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(full), "r"(2 * bytes) : "memory");
-        if (whole) copy(to, row0, 2 * bytes, full, policy);
-        else copy(to, row0, bytes, full, policy), copy(to + ROW, row1, bytes, full, policy);
-        s.issued = ++issued;
-        place.next();
+        i++;
     });
 }
 
@@ -283,7 +292,6 @@ struct Consumer {
     Block block;
     int warp, lane;
     u32 item = 0;   // of the first item of this phase
-    u32 known = 0;  // items that the producer has asked for, when last looked at
 
     __device__ __forceinline__ void stamp(int row, int side) {
 #if STAMPS
@@ -298,7 +306,7 @@ struct Consumer {
         for (int n = warp; n < count; n += WARPS) {
             u32 i = item + n, slot = i % SLOTS;
 #if WEIGHTS
-            while (known <= i) known = s.issued;  // else the parity might be that of the slot's use before
+            while (s.issued[i % ASKERS] <= i / ASKERS) {}  // else the parity might be that of the slot's use before
             wait(&s.full[slot], i / SLOTS & 1);
 #endif
             float2 v = dot<WHOLE>(address(ring) + slot * SLOT + lane * 16, segments, x, lane);
@@ -310,11 +318,59 @@ struct Consumer {
         item += count;
     }
 
+    // Says that this block's warps, of which each calls it, have written what they have of a phase. Nothing is ordered by it: who
+    // sees it looks at the words themselves, but need not look before.
+    __device__ __forceinline__ void hint(u32 *hints) {
+#if HINT
+        __syncwarp();
+        if (lane == 0 && (atomicAdd(&s.done, 1) & (WARPS - 1)) == WARPS - 1)
+            for (int c = 0; c < COPIES; c++) write((u16 *)hints + c * COPY_HALVES + block.b * 2, 1);
+#endif
+    }
+    __device__ __forceinline__ void await(const u32 *hints, int stride) {
+#if HINT
+        if (warp == 0) {
+            bool wait;
+            do {
+                wait = false;
+#pragma unroll
+                for (int i = 0; i < (BLOCKS + 31) / 32; i++) {
+                    int from = (lane + i * 32) * stride;
+                    if (from < BLOCKS && (stride == 1 || lane + i * 32 < QH)) wait |= read_once(hints + from) == EMPTY;
+                }
+            } while (HOPS && __any_sync(~0u, wait));
+        }
+        meet();
+#endif
+    }
+
+    // Brings into the L2 cache what a layer reads beside its weights: else each wait is one for memory that others keep busy.
+    __device__ __forceinline__ void bring(int layer) {
+#if BRING
+        if (layer >= LAYERS) return;
+        auto lines = [&](const void *p, int bytes) {
+            for (int i = (block.b + lane * BLOCKS) * 128; i < bytes; i += BLOCKS * 32 * 128)
+                asm volatile("prefetch.global.L2::evict_last [%0];" :: "l"((const char *)p + i) : "memory");
+        };
+        for (int c = 0; c < COPIES; c++) {
+            lines(a.sets + c * COPY_HALVES + (size_t)a.parity * SET_HALVES + (size_t)layer * LAYER_HALVES, LAYER_HALVES * 2);
+            if (HINT) lines(a.sets + c * COPY_HALVES + (size_t)a.parity * SET_HALVES + (size_t)LAYERS * LAYER_HALVES + 1024 + layer * 5 * HINTS, HINTS * 10);
+        }
+        lines(a.norm1 + layer * HIDDEN, HIDDEN * 2);
+        lines(a.norm2 + layer * HIDDEN, HIDDEN * 2);
+        lines(a.q_norm + layer * D, D * 2);
+        lines(a.k_norm + layer * D, D * 2);
+        lines(a.k_cache + (size_t)layer * a.slots * KVH * D, a.length * KVH * D * 2);
+        lines(a.v_cache + (size_t)layer * a.slots * KVH * D, a.length * KVH * D * 2);
+#endif
+    }
+
     // N numbers into shared memory, times a norm's weight if there is one, and from there this warp's slice into registers.
     // Returns the norm's scale.
     template <int N, bool NORM>
-    __device__ __forceinline__ float stage(u16 *to, const u16 *from, const u16 *weight, int slice, uint4 (&x)[SEGS]) {
+    __device__ __forceinline__ float stage(u16 *to, const u16 *from, const u16 *weight, int slice, uint4 (&x)[SEGS], const u32 *hints, int stride = 1) {
         constexpr int EACH = (N / 8 + CONSUMERS - 1) / CONSUMERS;
+        if (hints) await(hints, stride);
         int thread = warp * 32 + lane, count = thread < N / 8 ? (N / 8 - thread + CONSUMERS - 1) / CONSUMERS : 0;
         if (count) {
             uint4 w = {}, v[EACH];
@@ -350,12 +406,12 @@ struct Consumer {
 
     // x times rows whose K is cut into slices, added to the residual.
     template <int K>
-    __device__ __forceinline__ void split(const u16 *from, u16 *out, u32 &residual, uint4 (&x)[SEGS], int row) {
+    __device__ __forceinline__ void split(const u16 *from, u16 *out, u32 &residual, uint4 (&x)[SEGS], int row, const u32 *before, int stride, u32 *after) {
         constexpr int SLICES = slices(K);
         // Warps that share a slice of x: with 3 slices there are no more items than warps, so a warp keeps its slice.
         static_assert(WARPS % SLICES == 0 || MOST_PAIRS * SLICES <= WARPS, "");
         int p0 = block.first(HIDDEN / 2), count = block.last(HIDDEN / 2) - p0, slice = warp % SLICES;
-        stage<K, false>(s.wide, from, nullptr, slice, x);
+        stage<K, false>(s.wide, from, nullptr, slice, x, before, stride);
         stamp(row, 0);
         items<K % HIDDEN == 0>(count * SLICES, K / SEG - slice * SEGS, x, [&](int n, float2 v) { if (lane == 0) s.partial[n] = v; });
         meet();
@@ -366,6 +422,7 @@ struct Consumer {
             residual = pack(v.x, v.y);
             publish(out + (p0 + warp) * 2, residual, lane);
         }
+        hint(after);
         stamp(row, 1);
     }
 
@@ -381,7 +438,7 @@ struct Consumer {
     }
 
     // One head of queries in this block; warps take slots in turns, and the last slot is this step's own.
-    __device__ __forceinline__ void attention(int layer, int head, const u16 *qkv, u16 *out, int row) {
+    __device__ __forceinline__ void attention(int layer, int head, const u16 *qkv, u16 *out, int row, u32 *hints) {
         int kv = head / GROUP, last = a.length - 1;
         const u16 *keys = a.k_cache + ((size_t)layer * a.slots * KVH + kv) * D, *values = a.v_cache + ((size_t)layer * a.slots * KVH + kv) * D;
         const float *rope = a.rope + (size_t)last * D;
@@ -448,6 +505,7 @@ struct Consumer {
             }
             for (int c = 0; c < COPIES; c++) write(out + c * COPY_HALVES + head * D + warp * 64 + 2 * lane, pack(x / sum, y / sum));
         }
+        hint(hints);
         stamp(row, 1);
     }
 
@@ -485,19 +543,24 @@ struct Consumer {
         int pair = block.first(HIDDEN / 2) + warp;
         u32 residual = pair < block.last(HIDDEN / 2) ? constant_word(hidden + pair * 2) : 0;
         uint4 x[SEGS];
+        if (warp == WARPS - 1) bring(0), bring(1);
+        u32 *hints = (u32 *)(set + (size_t)LAYERS * LAYER_HALVES + 4 * 256);
+        const u32 *before = nullptr;
 #pragma unroll 1
-        for (int l = 0; l < LAYERS; l++) {
+        for (int l = 0; l < LAYERS; l++, hints += HINTS / 2 * 5) {
+            const u32 *seen = hints + copy / 2;
+            if (warp == WARPS - 1) bring(l + 2);
             u16 *qkv = set + (size_t)l * LAYER_HALVES, *mixed = qkv + QKV, *middle = mixed + Q_COLUMNS, *act = middle + HIDDEN, *out = act + INTER;
-            float scale = stage<HIDDEN, true>(s.x, hidden, a.norm1 + l * HIDDEN, 0, x);
+            float scale = stage<HIDDEN, true>(s.x, hidden, a.norm1 + l * HIDDEN, 0, x, before);
             stamp(l * 5, 0);
             int first = block.first(QKV / 2);
             items<true>(block.last(QKV / 2) - first, SEGS, x, [&](int n, float2 v) {
                 publish(qkv + (first + n) * 2, pack(v.x * scale, v.y * scale), lane);
             });
             stamp(l * 5, 1);
-            if (block.b % (BLOCKS / QH) == 0 && block.b / (BLOCKS / QH) < QH) attention(l, block.b / (BLOCKS / QH), qkv + copy, mixed, l * 5 + 1);
-            split<Q_COLUMNS>(mixed + copy, middle, residual, x, l * 5 + 2);
-            scale = stage<HIDDEN, true>(s.x, middle + copy, a.norm2 + l * HIDDEN, 0, x);
+            if (block.b % (BLOCKS / QH) == 0 && block.b / (BLOCKS / QH) < QH) attention(l, block.b / (BLOCKS / QH), qkv + copy, mixed, l * 5 + 1, hints);
+            split<Q_COLUMNS>(mixed + copy, middle, residual, x, l * 5 + 2, seen, BLOCKS / QH, hints + HINTS / 2 * 2);
+            scale = stage<HIDDEN, true>(s.x, middle + copy, a.norm2 + l * HIDDEN, 0, x, seen + HINTS / 2 * 2);
             stamp(l * 5 + 3, 0);
             first = block.first(INTER);
             items<true>(block.last(INTER) - first, SEGS, x, [&](int n, float2 v) {
@@ -505,10 +568,12 @@ struct Consumer {
                 publish_half(act + first + n, pack(g / (1 + __expf(-g)) * v.y * scale, 0), lane);
             });
             stamp(l * 5 + 3, 1);
-            split<INTER>(act + copy, out, residual, x, l * 5 + 4);
+            hint(hints + HINTS / 2 * 3);
+            split<INTER>(act + copy, out, residual, x, l * 5 + 4, seen + HINTS / 2 * 3, 1, hints + HINTS / 2 * 4);
             hidden = out + copy;
+            before = seen + HINTS / 2 * 4;
         }
-        float scale = stage<HIDDEN, true>(s.x, hidden, a.norm, 0, x);
+        float scale = stage<HIDDEN, true>(s.x, hidden, a.norm, 0, x, before);
         stamp(LAYERS * 5, 0);
         float best = -1e30f;
         int index = 0, first = block.first(VOCAB / 2);
@@ -525,7 +590,7 @@ struct Consumer {
         u32 i = 0;
         walk(a, block, [&](const u16 *, const u16 *, u32, bool) {
             if (i % WARPS == warp) {
-                while (known <= i) known = s.issued;
+                while (s.issued[i % ASKERS] <= i / ASKERS) {}
                 wait(&s.full[i % SLOTS], i / SLOTS & 1);
                 if (lane == 0) arrive(&s.empty[i % SLOTS]);
             }
@@ -534,31 +599,34 @@ struct Consumer {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(CONSUMERS + 64, 1) decode(const __grid_constant__ Arguments a) {
+extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS * 32, 1) decode(const __grid_constant__ Arguments a) {
     extern __shared__ __align__(128) unsigned char memory[];
     Shared &s = *(Shared *)(memory + SLOT * SLOTS);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address(&s.full[i])) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(address(&s.empty[i])), "n"(1) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address(&s.empty[i])) : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        s.issued = 0;
+        for (int i = 0; i < PRODUCERS; i++) s.issued[i] = 0;
+        s.done = 0;
     }
     __syncthreads();
     Block block = {(int)blockIdx.x};
     if (warp < WARPS) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         Consumer consumer = {a, s, memory, block, warp, lane};
         if (HOPS == 0 && MATH == 0) consumer.drain();
         else consumer.step();
-    } else if (warp == WARPS) {
-        if (WEIGHTS && lane == 0) produce(a, block, s, memory);
-    }
-    if (warp == WARPS + 1) {  // the other step's set is made empty
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        if (WEIGHTS && lane == 0 && warp < WARPS + ASKERS) produce(a, block, s, memory, warp - WARPS);
+        __syncwarp();
+        // The other step's set is made empty.
         uint4 *other = (uint4 *)(a.sets + (size_t)(a.parity ^ 1) * SET_HALVES);
         for (int c = 0; c < COPIES; c++)
-            for (int i = block.b * 32 + lane; i < SET_HALVES / 8; i += BLOCKS * 32)
+            for (int i = block.b * PRODUCERS * 32 + threadIdx.x - CONSUMERS; i < SET_HALVES / 8; i += BLOCKS * PRODUCERS * 32)
                 other[c * (COPY_HALVES / 8) + i] = make_uint4(EMPTY, EMPTY, EMPTY, EMPTY);
     }
 }

@@ -32,14 +32,14 @@ nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
 HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent.parent
 BLOCKS: Final = 132
-THREADS: Final = 18 * 32
+THREADS: Final = 20 * 32
 HEAD_DIM: Final = 128
 EPS: Final = 1e-6
 SLOTS: Final = 256
 ALLOWED: Final = 2.0**-7
 """Relative error in the Euclidean norm: twice a rounding to bf16."""
 ROUNDS: Final = 9
-STAMPED: Final = ("full, 8 copies", "hops alone")
+STAMPED: Final = ("full, hint", "full", "hops alone")
 PHASES: Final = ("qkv", "attention", "o", "gate_up", "down")
 
 
@@ -54,6 +54,7 @@ class Model:
     intermediate: int
     vocab: int
     ring: int
+    askers: int
 
     @property
     def query(self) -> int:
@@ -74,8 +75,8 @@ class Model:
 
 
 MODELS: Final = {
-    "qwen3-0.6b": Model(1024, 28, 16, 8, 3072, 151936, 52),
-    "qwen3-4b": Model(2560, 36, 32, 8, 9728, 151936, 19),
+    "qwen3-0.6b": Model(1024, 28, 16, 8, 3072, 151936, 52, 4),
+    "qwen3-4b": Model(2560, 36, 32, 8, 9728, 151936, 18, 2),
 }
 
 
@@ -91,24 +92,26 @@ class Variant:
     flight: int = 64
     copies: int = 1
     pause: int = 0
+    hint: int = 0
+    bring: int = 1
     weights: int = 1
     more: str = ""
 
 
 VARIANTS: Final = {
-    "stream, 32 KiB": Variant(hops=0, math=0, flight=32),
-    "stream, 48 KiB": Variant(hops=0, math=0, flight=48),
-    "stream, 64 KiB": Variant(hops=0, math=0),
+    "stream": Variant(hops=0, math=0),
     "no waits": Variant(hops=0),
     "hops alone": Variant(weights=0),
-    "hops alone, 8 copies": Variant(weights=0, copies=8),
     "hops alone, no math": Variant(weights=0, math=0),
-    "full, 32": Variant(flight=32),
+    "full, nothing brought": Variant(bring=0),
     "full": Variant(),
+    "full, 40": Variant(flight=40),
     "full, 96": Variant(flight=96),
     "full, all": Variant(flight=999),
     "full, 8 copies": Variant(copies=8),
-    "full, 8 copies, 48": Variant(copies=8, flight=48),
+    "full, pause 500": Variant(pause=500),
+    "full, hint": Variant(hint=1),
+    "full, hint, 8 copies": Variant(hint=1, copies=8),
 }
 
 
@@ -127,8 +130,9 @@ def compiled(model: Model, variant: Variant) -> bytes:
         "VOCAB": model.vocab, "SLOTS": variant.ring or model.ring,
         "HOPS": variant.hops,
         "MATH": variant.math, "STAMPS": variant.stamps, "EVICT_FIRST": variant.evict_first,
-        "FLIGHT": (variant.flight << 10) // model.hidden // 4, "COPIES": variant.copies,
-        "PAUSE": variant.pause, "WEIGHTS": variant.weights,
+        "FLIGHT": (variant.flight << 10) // model.hidden // 16 * 4, "COPIES": variant.copies,
+        "PAUSE": variant.pause, "HINT": variant.hint, "BRING": variant.bring,
+        "ASKERS": model.askers, "WEIGHTS": variant.weights,
     }  # fmt: skip
     options = [b"--gpu-architecture=sm_90a", b"--std=c++17", *(f"-D{name}={value}".encode() for name, value in defined.items())]
     options += [f"-D{word}".encode() for word in variant.more.split()]
@@ -190,7 +194,7 @@ class Step:
             "norm2": norms(m.layers, m.hidden), "q_norm": norms(m.layers, HEAD_DIM), "k_norm": norms(m.layers, HEAD_DIM),
             "norm": norms(m.hidden), "k_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
             "v_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
-            "sets": torch.full((16, 2, m.layer_halves * m.layers + 1024), -1, dtype=torch.int16, device="cuda"),
+            "sets": torch.full((16, 2, m.layer_halves * m.layers + 1024 + 2560 * m.layers), -1, dtype=torch.int16, device="cuda"),
             "token": torch.tensor([1234], dtype=torch.int32, device="cuda"),
             "stamps": torch.zeros((m.layers * 5 + 1) * 2 * BLOCKS, dtype=torch.int64, device="cuda"),
             "counter": torch.zeros(1024, dtype=torch.int32, device="cuda"),
