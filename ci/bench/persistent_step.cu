@@ -6,15 +6,15 @@
 // bf16 pattern 0xffff, which no rounding makes, and whoever needs a word reads it until it is another. No atomics, and sums have
 // one order: results are deterministic.
 //
-// A slot of the ring holds an item: two rows, or a slice of K of two rows, which one warp multiplies by x and lets go.
+// A slot of the ring holds GROUP items at most. An item is two rows, or a slice of K of two rows, which one warp multiplies by x.
 // Lane l of a warp holds 8 numbers of x where it reads 8 weights, 512 bytes to a warp. Two rows are the 16 rows of
 // `mma.m16n8k16`, each cut into 8 slices of K; the 8 columns of B are x's slices; the diagonal of D holds the slices' dot products.
 //
-// Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOTS, and of variants HOPS (0: nobody waits for an activation), MATH (0: nor
+// Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOTS, GROUP, and of variants HOPS (0: nobody waits for an activation), MATH (0: nor
 // is anything multiplied), WEIGHTS (0: none are read), STAMPS, FLIGHT (items that are under way at once), COPIES (of activations:
 // blocks read different ones), PAUSE (ns between reads of a word that is not there), HINT (1: first a word of each
 // block is read that says it is done), BRING (1: activations and norms are
-// asked for two layers ahead), ASKERS, EVICT_FIRST.
+// asked for two layers ahead), PROBE, ASKERS, EVICT_FIRST.
 
 typedef unsigned short u16;
 typedef unsigned u32;
@@ -26,11 +26,11 @@ constexpr int CONSUMERS = WARPS * 32;
 constexpr int D = 128;
 constexpr int Q_COLUMNS = QH * D;
 constexpr int QKV = (QH + 2 * KVH) * D;
-constexpr int GROUP = QH / KVH;
+constexpr int SHARING = QH / KVH;      // heads of queries that have one of keys
 constexpr int SEG = 256;
 constexpr int SEGS = HIDDEN / SEG;     // of an item at most
 constexpr int ROW = HIDDEN * 2;        // bytes of one of its rows at most
-constexpr int SLOT = 2 * ROW;
+constexpr int SLOT = 2 * ROW * GROUP;
 constexpr int BLOCKS = 132;
 constexpr int MOST_PAIRS = (HIDDEN / 2 + BLOCKS - 1) / BLOCKS;
 static_assert(FLIGHT % ASKERS == 0 && SLOTS % ASKERS == 0, "");  // so that a producer waits for an item of its own
@@ -67,7 +67,7 @@ struct Arguments {
     u16 *k_cache, *v_cache;       // [layers, slots, KVH, D]
     u16 *sets;                    // two sets of activations
     int *token;                   // in: the token of this step; out: the next
-    u64 *stamps;                  // [LAYERS * 5 + 1, 2, BLOCKS]
+    u64 *stamps;                  // [LAYERS * 5 + 1, 3, BLOCKS]
     u32 *counter;                 // of BARRIER
     int slots, length, parity;
 };
@@ -159,8 +159,8 @@ __device__ __forceinline__ void wait(u64 *barrier, u32 parity) {
         if (turns == MOST_TURNS) __trap();
     }
 }
-__device__ __forceinline__ void arrive(u64 *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(address(barrier)) : "memory");
+__device__ __forceinline__ void arrive(u64 *barrier, u32 times) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" :: "r"(address(barrier)), "r"(times) : "memory");
 }
 __device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" :: "n"(CONSUMERS) : "memory"); }
 __device__ __forceinline__ u64 now() {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a
 
 // Dot products of `count` segments of two rows with x; right in lane 0.
 template <bool WHOLE>
-__device__ __forceinline__ float2 dot(u32 at, int count, const uint4 (&x)[SEGS], int lane) {
+__device__ __forceinline__ float2 dot(u32 row0, u32 row1, int count, const uint4 (&x)[SEGS], int lane) {
     constexpr int BATCH = SEGS > 4 ? 2 : 4;  // as the registers allow
     float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -189,8 +189,8 @@ __device__ __forceinline__ float2 dot(u32 at, int count, const uint4 (&x)[SEGS],
 #pragma unroll
         for (int i = 0; i < BATCH; i++)
             if (WHOLE || j + i < count) {
-                a[i] = shared4(at + (j + i) * 512);
-                b[i] = shared4(at + ROW + (j + i) * 512);
+                a[i] = shared4(row0 + (j + i) * 512);
+                b[i] = shared4(row1 + (j + i) * 512);
             }
 #if MATH
 #pragma unroll
@@ -219,43 +219,65 @@ struct Block {
     __device__ __forceinline__ int last(u32 units) const { return units * (u32)(b + 1) / BLOCKS; }
 };
 
-// Calls `item(row 0, row 1, bytes of each, whether they are neighbours)` for each item of this block, in order of use.
-template <class Item>
-__device__ __forceinline__ void walk(const Arguments &a, Block block, Item item) {
-    auto rows = [&](const u16 *w, int units) {
-        const u16 *end = w + (size_t)block.last(units) * 2 * HIDDEN;
+// How items of a product lie in a slot.
+template <int K>
+struct Split {
+    static constexpr int SLICES = slices(K);
+    static constexpr bool PAIRS = SLICES <= GROUP;                       // whole pairs of rows; else slices of one pair
+    static constexpr int EACH = PAIRS ? GROUP / SLICES * SLICES : GROUP;  // items of a slot
+    static_assert(PAIRS || SLICES % GROUP == 0, "");
+    static __device__ __forceinline__ u32 row0(int j) { return PAIRS ? j / SLICES * 4 * K + j % SLICES * ROW : j * ROW; }
+    static __device__ __forceinline__ u32 row1(int j) { return row0(j) + (PAIRS ? 2 * K : GROUP * ROW); }
+};
+struct Pairs {  // rows that are neighbours
+    static constexpr int EACH = GROUP;
+    static __device__ __forceinline__ u32 row0(int j) { return j * 2 * ROW; }
+    static __device__ __forceinline__ u32 row1(int j) { return row0(j) + ROW; }
+};
+struct Twins {  // rows of two tables
+    static constexpr int EACH = GROUP;
+    static __device__ __forceinline__ u32 row0(int j) { return j * ROW; }
+    static __device__ __forceinline__ u32 row1(int j) { return row0(j) + GROUP * ROW; }
+};
+
+// Calls `group(source, bytes, second source or null, its bytes)` for each slot of this block, in order of use; the second lies
+// behind half of the slot.
+template <class Group>
+__device__ __forceinline__ void walk(const Arguments &a, Block block, Group group) {
+    auto rows = [&](const u16 *w, int k, int units, int each) {
+        int end = block.last(units);
 #pragma unroll 1
-        for (w += (size_t)block.first(units) * 2 * HIDDEN; w < end; w += 2 * HIDDEN) item(w, w, ROW, true);
+        for (int p = block.first(units); p < end; p += each)
+            group(w + (size_t)p * 2 * k, min(each, end - p) * 4 * k, (const u16 *)nullptr, 0);
     };
-    auto split = [&](const u16 *w, int k) {
+    auto parts = [&](const u16 *w, int k) {
         int end = block.last(HIDDEN / 2);
 #pragma unroll 1
         for (int p = block.first(HIDDEN / 2); p < end; p++)
 #pragma unroll 1
-            for (int at = 0; at < k; at += HIDDEN) {
+            for (int at = 0; at < k; at += HIDDEN * GROUP) {
                 const u16 *row = w + (size_t)p * 2 * k + at;
-                item(row, row + k, min(HIDDEN, k - at) * 2, false);
+                int bytes = min(HIDDEN * GROUP, k - at) * 2;
+                group(row, bytes, row + k, bytes);
             }
     };
 #pragma unroll 1
     for (int l = 0; l < LAYERS; l++) {
-        rows(a.qkv + (size_t)l * QKV * HIDDEN, QKV / 2);
-        split(a.o + (size_t)l * HIDDEN * Q_COLUMNS, Q_COLUMNS);
-        const u16 *gate = a.gate_up + (size_t)l * 2 * INTER * HIDDEN;
+        rows(a.qkv + (size_t)l * QKV * HIDDEN, HIDDEN, QKV / 2, GROUP);
+        rows(a.o + (size_t)l * HIDDEN * Q_COLUMNS, Q_COLUMNS, HIDDEN / 2, GROUP / slices(Q_COLUMNS));
+        const u16 *gate = a.gate_up + (size_t)l * 2 * INTER * HIDDEN, *up = gate + (size_t)INTER * HIDDEN;
         int end = block.last(INTER);
 #pragma unroll 1
-        for (int r = block.first(INTER); r < end; r++) item(gate + (size_t)r * HIDDEN, gate + (size_t)(r + INTER) * HIDDEN, ROW, false);
-        split(a.down + (size_t)l * HIDDEN * INTER, INTER);
+        for (int r = block.first(INTER); r < end; r += GROUP) {
+            int bytes = min(GROUP, end - r) * ROW;
+            group(gate + (size_t)r * HIDDEN, bytes, up + (size_t)r * HIDDEN, bytes);
+        }
+        const u16 *down = a.down + (size_t)l * HIDDEN * INTER;
+        if constexpr (Split<INTER>::PAIRS) rows(down, INTER, HIDDEN / 2, GROUP / slices(INTER));
+        else parts(down, INTER);
     }
-    rows(a.embed, VOCAB / 2);
+    rows(a.embed, HIDDEN, VOCAB / 2, GROUP);
 }
-
-// Where in the ring a walk through all items is.
-struct Place {
-    int slot = 0;
-    u32 phase = 0;
-    __device__ __forceinline__ void next() { if (++slot == SLOTS) { slot = 0; phase ^= 1; } }
-};
 
 __device__ __forceinline__ void copy(u32 to, const void *source, u32 bytes, u32 full, u64 policy) {
 #if EVICT_FIRST
@@ -271,14 +293,14 @@ __device__ __forceinline__ void produce(const Arguments &a, Block block, Shared 
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
     u32 i = 0, issued = 0;
-    walk(a, block, [&](const u16 *row0, const u16 *row1, u32 bytes, bool whole) {
+    walk(a, block, [&](const u16 *first, u32 bytes, const u16 *second, u32 more) {
         if (i % ASKERS == which) {
             u32 slot = i % SLOTS, full = address(&s.full[slot]), to = address(ring) + slot * SLOT;
             wait(&s.empty[slot], (i / SLOTS & 1) ^ 1);
             if (FLIGHT < SLOTS && i >= FLIGHT) wait(&s.full[(i - FLIGHT) % SLOTS], (i - FLIGHT) / SLOTS & 1);
-            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(full), "r"(2 * bytes) : "memory");
-            if (whole) copy(to, row0, 2 * bytes, full, policy);
-            else copy(to, row0, bytes, full, policy), copy(to + ROW, row1, bytes, full, policy);
+            asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(full), "r"(bytes + more) : "memory");
+            copy(to, first, bytes, full, policy);
+            if (second) copy(to + SLOT / 2, second, more, full, policy);
             s.issued[which] = ++issued;
         }
         i++;
@@ -291,31 +313,42 @@ struct Consumer {
     unsigned char *ring;
     Block block;
     int warp, lane;
-    u32 item = 0;   // of the first item of this phase
+    u32 group = 0;  // of the first item of this phase
+    u64 starved = 0;  // ns that this warp waited for weights in this phase
 
+
+    // When the first warp had its input, when the last was done, and how long the one that waited longest waited for weights.
     __device__ __forceinline__ void stamp(int row, int side) {
 #if STAMPS
-        if (warp == 0 && lane == 0) a.stamps[(row * 2 + side) * BLOCKS + block.b] = now();
+        if (lane == 0 && side) {
+            atomicMax(&a.stamps[(row * 3 + 1) * BLOCKS + block.b], now());
+            atomicMax(&a.stamps[(row * 3 + 2) * BLOCKS + block.b], starved);
+        }
+        if (lane == 0 && warp == 0 && !side) a.stamps[row * 3 * BLOCKS + block.b] = now();
+        if (side) starved = 0;
 #endif
     }
 
     // Calls `give(n, dot)` for this warp's items of the next `count`; an item has x's segments, or what of them K has.
-    template <bool WHOLE, class Give>
+    template <class Layout, bool WHOLE, class Give>
     __device__ __forceinline__ void items(int count, int segments, const uint4 (&x)[SEGS], Give give) {
 #pragma unroll 1
         for (int n = warp; n < count; n += WARPS) {
-            u32 i = item + n, slot = i % SLOTS;
+            u32 i = group + n / Layout::EACH, slot = i % SLOTS, j = n % Layout::EACH, at = address(ring) + slot * SLOT + lane * 16;
 #if WEIGHTS
+            u64 since = STAMPS ? now() : 0;
             while (s.issued[i % ASKERS] <= i / ASKERS) {}  // else the parity might be that of the slot's use before
             wait(&s.full[slot], i / SLOTS & 1);
+            if (STAMPS) starved += now() - since;
 #endif
-            float2 v = dot<WHOLE>(address(ring) + slot * SLOT + lane * 16, segments, x, lane);
+            float2 v = dot<WHOLE>(at + Layout::row0(j), at + Layout::row1(j), segments, x, lane);
 #if WEIGHTS
-            if (lane == 0) arrive(&s.empty[slot]);  // behind the shuffles, so that all lanes have read
+            // Behind the shuffles, so that all lanes have read. The last of the group speaks for those that are not there.
+            if (lane == 0) arrive(&s.empty[slot], j == Layout::EACH - 1 || n == count - 1 ? GROUP - j : 1);
 #endif
             give(n, v);
         }
-        item += count;
+        group += (count + Layout::EACH - 1) / Layout::EACH;
     }
 
     // Says that this block's warps, of which each calls it, have written what they have of a phase. Nothing is ordered by it: who
@@ -413,7 +446,7 @@ struct Consumer {
         int p0 = block.first(HIDDEN / 2), count = block.last(HIDDEN / 2) - p0, slice = warp % SLICES;
         stage<K, false>(s.wide, from, nullptr, slice, x, before, stride);
         stamp(row, 0);
-        items<K % HIDDEN == 0>(count * SLICES, K / SEG - slice * SEGS, x, [&](int n, float2 v) { if (lane == 0) s.partial[n] = v; });
+        items<Split<K>, K % HIDDEN == 0>(count * SLICES, K / SEG - slice * SEGS, x, [&](int n, float2 v) { if (lane == 0) s.partial[n] = v; });
         meet();
         if (warp < count) {
             float2 v = {low(residual), high(residual)};
@@ -439,7 +472,7 @@ struct Consumer {
 
     // One head of queries in this block; warps take slots in turns, and the last slot is this step's own.
     __device__ __forceinline__ void attention(int layer, int head, const u16 *qkv, u16 *out, int row, u32 *hints) {
-        int kv = head / GROUP, last = a.length - 1;
+        int kv = head / SHARING, last = a.length - 1;
         const u16 *keys = a.k_cache + ((size_t)layer * a.slots * KVH + kv) * D, *values = a.v_cache + ((size_t)layer * a.slots * KVH + kv) * D;
         const float *rope = a.rope + (size_t)last * D;
         float2 cosine = *(const float2 *)(rope + 2 * lane), sine = *(const float2 *)(rope + 64 + 2 * lane);
@@ -483,7 +516,7 @@ struct Consumer {
             u32 k0 = n[0], k1 = n[1], v0 = n[2], v1 = n[3];
             Head k = rotated(k0, k1, ka, kb, cosine, sine);
             k0 = pack(k.a0, k.a1); k1 = pack(k.b0, k.b1);
-            if (head % GROUP == 0) {
+            if (head % SHARING == 0) {
                 size_t at = (size_t)last * KVH * D + 2 * lane;
                 *(u32 *)(keys + at) = k0; *(u32 *)(keys + at + 64) = k1;
                 *(u32 *)(values + at) = v0; *(u32 *)(values + at + 64) = v1;
@@ -554,7 +587,7 @@ struct Consumer {
             float scale = stage<HIDDEN, true>(s.x, hidden, a.norm1 + l * HIDDEN, 0, x, before);
             stamp(l * 5, 0);
             int first = block.first(QKV / 2);
-            items<true>(block.last(QKV / 2) - first, SEGS, x, [&](int n, float2 v) {
+            items<Pairs, true>(block.last(QKV / 2) - first, SEGS, x, [&](int n, float2 v) {
                 publish(qkv + (first + n) * 2, pack(v.x * scale, v.y * scale), lane);
             });
             stamp(l * 5, 1);
@@ -563,7 +596,7 @@ struct Consumer {
             scale = stage<HIDDEN, true>(s.x, middle + copy, a.norm2 + l * HIDDEN, 0, x, seen + HINTS / 2 * 2);
             stamp(l * 5 + 3, 0);
             first = block.first(INTER);
-            items<true>(block.last(INTER) - first, SEGS, x, [&](int n, float2 v) {
+            items<Twins, true>(block.last(INTER) - first, SEGS, x, [&](int n, float2 v) {
                 float g = v.x * scale;
                 publish_half(act + first + n, pack(g / (1 + __expf(-g)) * v.y * scale, 0), lane);
             });
@@ -577,7 +610,7 @@ struct Consumer {
         stamp(LAYERS * 5, 0);
         float best = -1e30f;
         int index = 0, first = block.first(VOCAB / 2);
-        items<true>(block.last(VOCAB / 2) - first, SEGS, x, [&](int n, float2 v) {
+        items<Pairs, true>(block.last(VOCAB / 2) - first, SEGS, x, [&](int n, float2 v) {
             if (v.x * scale > best) best = v.x * scale, index = 2 * (first + n);
             if (v.y * scale > best) best = v.y * scale, index = 2 * (first + n) + 1;
         });
@@ -585,15 +618,13 @@ struct Consumer {
         stamp(LAYERS * 5, 1);
     }
 
-    // What the ring alone can: every item is let go as it comes.
+    // What the ring alone can: every slot is let go as it comes.
     __device__ __forceinline__ void drain() {
+        if (warp) return;
         u32 i = 0;
-        walk(a, block, [&](const u16 *, const u16 *, u32, bool) {
-            if (i % WARPS == warp) {
-                while (s.issued[i % ASKERS] <= i / ASKERS) {}
-                wait(&s.full[i % SLOTS], i / SLOTS & 1);
-                if (lane == 0) arrive(&s.empty[i % SLOTS]);
-            }
+        walk(a, block, [&](const u16 *, u32, const u16 *, u32) {
+            wait(&s.full[i % SLOTS], i / SLOTS & 1);
+            if (lane == 0) arrive(&s.empty[i % SLOTS], GROUP);
             i++;
         });
     }
@@ -606,7 +637,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS * 32, 1) deco
     if (threadIdx.x == 0) {
         for (int i = 0; i < SLOTS; i++) {
             asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address(&s.full[i])) : "memory");
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(address(&s.empty[i])) : "memory");
+            asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(address(&s.empty[i])), "n"(GROUP) : "memory");
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         for (int i = 0; i < PRODUCERS; i++) s.issued[i] = 0;
@@ -622,6 +653,19 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS * 32, 1) deco
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (WEIGHTS && lane == 0 && warp < WARPS + ASKERS) produce(a, block, s, memory, warp - WARPS);
+#if PROBE  // how long a read of a word in the L2 cache takes meanwhile
+        if (warp == WARPS + PRODUCERS - 1 && lane == 0) {
+            u32 count = 0, most = 0, sum = 0, began;
+            u64 end = now() + 200000;
+            while (now() < end) {
+                began = clock();
+                if (read_once(a.counter + block.b * 32) == 7) count++;
+                u32 took = clock() - began;
+                sum += took, most = max(most, took), count++;
+            }
+            a.counter[block.b * 32 + 16] = sum / count, a.counter[block.b * 32 + 17] = most;
+        }
+#endif
         __syncwarp();
         // The other step's set is made empty.
         uint4 *other = (uint4 *)(a.sets + (size_t)(a.parity ^ 1) * SET_HALVES);

@@ -39,7 +39,7 @@ SLOTS: Final = 256
 ALLOWED: Final = 2.0**-7
 """Relative error in the Euclidean norm: twice a rounding to bf16."""
 ROUNDS: Final = 9
-STAMPED: Final = ("full, hint", "full", "hops alone")
+STAMPED: Final = ("full, 32, hint, 8 copies", "hops alone")
 PHASES: Final = ("qkv", "attention", "o", "gate_up", "down")
 
 
@@ -54,7 +54,8 @@ class Model:
     intermediate: int
     vocab: int
     ring: int
-    askers: int
+    group: int
+    askers: int = 1
 
     @property
     def query(self) -> int:
@@ -75,8 +76,8 @@ class Model:
 
 
 MODELS: Final = {
-    "qwen3-0.6b": Model(1024, 28, 16, 8, 3072, 151936, 52, 4),
-    "qwen3-4b": Model(2560, 36, 32, 8, 9728, 151936, 18, 2),
+    "qwen3-0.6b": Model(1024, 28, 16, 8, 3072, 151936, 13, 4),
+    "qwen3-4b": Model(2560, 36, 32, 8, 9728, 151936, 9, 2),
 }
 
 
@@ -94,6 +95,7 @@ class Variant:
     pause: int = 0
     hint: int = 0
     bring: int = 1
+    probe: int = 0
     weights: int = 1
     more: str = ""
 
@@ -102,17 +104,25 @@ VARIANTS: Final = {
     "stream": Variant(hops=0, math=0),
     "no waits": Variant(hops=0),
     "hops alone": Variant(weights=0),
-    "hops alone, no math": Variant(weights=0, math=0),
-    "full, nothing brought": Variant(bring=0),
     "full": Variant(),
-    "full, 40": Variant(flight=40),
-    "full, 96": Variant(flight=96),
-    "full, all": Variant(flight=999),
-    "full, 8 copies": Variant(copies=8),
-    "full, pause 500": Variant(pause=500),
-    "full, hint": Variant(hint=1),
+    "full, 32, hint, 8 copies": Variant(hint=1, copies=8, flight=40),
+    "full, 20, hint, 8 copies": Variant(hint=1, copies=8, flight=20),
     "full, hint, 8 copies": Variant(hint=1, copies=8),
+    "full, 32, hint, 16 copies": Variant(hint=1, copies=16, flight=40),
+    "full, 32, hint, 4 copies": Variant(hint=1, copies=4, flight=40),
+    "full, 32, hint, 8 copies, pause 100": Variant(hint=1, copies=8, pause=100, flight=40),
+    "full, 20, hint, 8 copies, pause 100": Variant(hint=1, copies=8, pause=100, flight=20),
 }
+PROBES: Final = {
+    "alone": Variant(weights=0, hops=0, probe=1),
+    "stream, 20": Variant(hops=0, math=0, flight=20, probe=1),
+    "stream, 40": Variant(hops=0, math=0, flight=40, probe=1),
+    "stream, 64": Variant(hops=0, math=0, flight=64, probe=1),
+    "stream, all": Variant(hops=0, math=0, flight=999, probe=1),
+    "full, 40": Variant(probe=1, flight=40),
+    "full, 40, hint": Variant(probe=1, flight=40, hint=1, copies=8),
+}
+"""Variants in which a thread of each block reads a word of its own in the L2 cache again and again."""
 
 
 def ok(result: Any) -> Any:
@@ -130,9 +140,9 @@ def compiled(model: Model, variant: Variant) -> bytes:
         "VOCAB": model.vocab, "SLOTS": variant.ring or model.ring,
         "HOPS": variant.hops,
         "MATH": variant.math, "STAMPS": variant.stamps, "EVICT_FIRST": variant.evict_first,
-        "FLIGHT": (variant.flight << 10) // model.hidden // 16 * 4, "COPIES": variant.copies,
+        "FLIGHT": max(1, (variant.flight << 10) // (model.hidden * 4 * model.group)), "COPIES": variant.copies,
         "PAUSE": variant.pause, "HINT": variant.hint, "BRING": variant.bring,
-        "ASKERS": model.askers, "WEIGHTS": variant.weights,
+        "ASKERS": model.askers, "GROUP": model.group, "PROBE": variant.probe, "WEIGHTS": variant.weights,
     }  # fmt: skip
     options = [b"--gpu-architecture=sm_90a", b"--std=c++17", *(f"-D{name}={value}".encode() for name, value in defined.items())]
     options += [f"-D{word}".encode() for word in variant.more.split()]
@@ -196,8 +206,8 @@ class Step:
             "v_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
             "sets": torch.full((16, 2, m.layer_halves * m.layers + 1024 + 2560 * m.layers), -1, dtype=torch.int16, device="cuda"),
             "token": torch.tensor([1234], dtype=torch.int32, device="cuda"),
-            "stamps": torch.zeros((m.layers * 5 + 1) * 2 * BLOCKS, dtype=torch.int64, device="cuda"),
-            "counter": torch.zeros(1024, dtype=torch.int32, device="cuda"),
+            "stamps": torch.zeros((m.layers * 5 + 1) * 3 * BLOCKS, dtype=torch.int64, device="cuda"),
+            "counter": torch.zeros(32 * BLOCKS, dtype=torch.int32, device="cuda"),
         }  # fmt: skip
         self.tensors["embed"].mul_(m.hidden**0.5)
         angles = torch.arange(SLOTS, device="cuda")[:, None] * 1e6 ** (-torch.arange(64, device="cuda") / 64)
@@ -289,37 +299,44 @@ class Step:
 
     def phases(self, kernel: tuple[Any, int], length: int) -> dict[str, dict[str, float]]:
         """Microseconds of each phase, medians over blocks and inner layers: until the input is there, and from there on."""
-        taken: list[Any] = []
+        m, rows = self.model, {}
         for _ in range(5):
+            self.tensors["stamps"].zero_()
             self.launch(kernel, length)
-            torch.cuda.synchronize()
-            taken.append(self.tensors["stamps"].view(-1, 2, BLOCKS).cpu())
-        whole = torch.stack(taken)
-        whole = (whole - whole[whole > 0].min()).double() / 1e3
-        stamps = whole[1:, 5 : 5 * self.model.layers].view(4, -1, 5, 2, BLOCKS)
-        rows: dict[str, dict[str, float]] = {}
-        ends = stamps[:, :, :, 1]
+        torch.cuda.synchronize()
+        stamps = self.tensors["stamps"].view(-1, 3, BLOCKS).cpu()
+        starved = stamps[:, 2].double() / 1e3
+        there = stamps[:, 0] > 0
+        zero = stamps[:, 0][there].min()
+        start, end = ((stamps[:, side] - zero).double() / 1e3 for side in (0, 1))
+        last = torch.where(there, end, -1.0).amax(-1)  # of each phase of each layer
+
+        def median(values: list[Any]) -> float:
+            return float(torch.stack(values).median())
+
         for index, name in enumerate(PHASES):
-            before = ends[:, :, index - 1] if index not in (0, 2) else ends[:, :, 0 if index == 2 else 4]
-            start, end = stamps[:, :, index, 0], stamps[:, :, index, 1]
-            if index == 0:
-                start, end, before = start[:, 1:], end[:, 1:], before[:, :-1]
-            live = self.tensors["stamps"].view(-1, 2, BLOCKS)[5 + index, 0].cpu() > 0
-            last = before.amax(-1, keepdim=True) if index != 1 else before.amax(-1, keepdim=True)
+            places = [layer * 5 + index for layer in range(1, m.layers)]
+            before = [place - 1 for place in places]
             rows[name] = {
-                "waits_us": float((start - before)[..., live].median()),
-                "behind_last_us": float((start - last)[..., live].median()),
-                "works_us": float((end - start)[..., live].median()),
-                "works_most_us": float((end - start)[..., live].amax(-1).median()),
-                "spread_of_end_us": float((end[..., live].amax(-1) - end[..., live].amin(-1)).median()),
-            }
-        layers = ends[:, 1:, 4].amax(-1) - ends[:, :-1, 4].amax(-1)
-        head = whole[1:, -1]
-        rows["layer"] = {"us": float(layers.median())}
-        rows["lm_head"] = {"us": float((head[:, 1].amax(-1) - head[:, 0].amin(-1)).median())}
-        first = whole[1:, 0, 0]
-        rows["step"] = {"first_input_to_end_us": float((head[:, 1].amax(-1) - first.amin(-1)).median())}
+                "input_behind_last_us": median([(start[p] - last[b])[there[p]].median() for p, b in zip(places, before, strict=True)]),
+                "works_us": median([(end[p] - start[p])[there[p]].median() for p in places]),
+                "last_input_to_last_end_us": median([last[p] - start[p][there[p]].max() for p in places]),
+                "last_to_last_us": median([last[p] - last[b] for p, b in zip(places, before, strict=True)]),
+                "starved_us": median([starved[p][there[p]].median() for p in places]),
+                "starved_most_us": median([starved[p][there[p]].max() for p in places]),
+            }  # fmt: skip
+        rows["head"] = {"us": float(last[-1] - last[-2]), "starved_us": float(starved[-1].max())}
+        rows["step"] = {"us": float(last[-1])}
         return rows
+
+    def probe(self, kernel: tuple[Any, int], length: int) -> tuple[int, int]:
+        """Cycles that a read of a word in the L2 cache takes meanwhile: mean and worst, medians of the blocks."""
+        self.tensors["sets"].fill_(-1)
+        for _ in range(3):
+            self.launch(kernel, length)
+        torch.cuda.synchronize()
+        found = self.tensors["counter"].view(BLOCKS, 32).cpu()
+        return int(found[:, 16].median()), int(found[:, 17].median())
 
 
 def chain(name: str, bundles: Path) -> float:
@@ -354,6 +371,7 @@ def main() -> int:
             found["chain_us"] = chain(name, options.bundles)
         step = Step(model)
         found_variants = {key: VARIANTS[key] for key in {*wanted, "full"}}
+        found_variants |= {f"probe {key}": variant for key, variant in PROBES.items()}
         found_variants |= {f"stamps {key}": replace(VARIANTS[key], stamps=1) for key in STAMPED}
         with ThreadPoolExecutor() as pool:
             cubins = dict(zip(found_variants, pool.map(lambda v: compiled(model, v), found_variants.values()), strict=True))
@@ -368,6 +386,7 @@ def main() -> int:
         times = step.measure(kernels, options.length, 20 if model.layers == 28 else 8)
         found["step_us"] = {key: statistics.median(values) for key, values in times.items()}
         found["spread_us"] = {key: [min(values), max(values)] for key, values in times.items()}
+        found["read_cycles"] = {key: step.probe(every[f"probe {key}"], options.length) for key in PROBES}
         found["phases"] = {}
         for key in STAMPED:
             step.tensors["sets"].fill_(-1)
@@ -376,6 +395,7 @@ def main() -> int:
         print(f"floor {found['floor_us']:.0f}  chain {found.get('chain_us', float('nan')):.0f}")
         for key, value in found["step_us"].items():
             print(f"  {key:30} {value:8.1f} us {model.weight_bytes / value / 1e6:6.2f} TB/s {1e6 / value:7.0f} tok/s")
+        print("  a read in cycles:", found["read_cycles"])
         for key, phases in found["phases"].items():
             for phase, value in phases.items():
                 print(f"  {key}: {phase:10}", {one: round(number, 2) for one, number in value.items()})
