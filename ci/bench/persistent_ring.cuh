@@ -1,7 +1,7 @@
 // What the blocks of `persistent_step.cu` stand on: words that cross blocks, and the ring of weights in shared memory.
 //
 // In: the constants that `persistent_step.cu` names. Out: `poll` and `write` of activations, `walk` through a block's weights,
-// `produce`, which asks for them, and `dot`, which multiplies an item.
+// `produce`, which asks for them, `dot`, which multiplies an item, and `rotated`, a head's norm and rotation.
 
 #pragma once
 
@@ -203,6 +203,18 @@ __device__ __forceinline__ float2 dot(u32 row0, u32 row1, int count, const uint4
         v.y += __shfl_xor_sync(~0u, v.y, m);
     }
     return v;
+}
+
+// What a lane holds of a head's 128 numbers: 2l, 2l + 1, and both 64 further.
+struct Head { float a0, a1, b0, b1; };
+
+// The norm of a head's numbers and their rotation.
+__device__ __forceinline__ Head rotated(u32 wa, u32 wb, u32 na, u32 nb, float2 cosine, float2 sine) {
+    Head h = {low(wa), high(wa), low(wb), high(wb)};
+    float r = rsqrtf(sum_of_warp(h.a0 * h.a0 + h.a1 * h.a1 + h.b0 * h.b0 + h.b1 * h.b1) / D + EPS);
+    h.a0 *= r * low(na); h.a1 *= r * high(na); h.b0 *= r * low(nb); h.b1 *= r * high(nb);
+    return {h.a0 * cosine.x - h.b0 * sine.x, h.a1 * cosine.y - h.b1 * sine.y,
+            h.b0 * cosine.x + h.a0 * sine.x, h.b1 * cosine.y + h.a1 * sine.y};
 }
 
 struct Block {

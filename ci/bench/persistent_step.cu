@@ -11,12 +11,11 @@
 // `mma.m16n8k16`, each cut into 8 slices of K; the 8 columns of B are x's slices; the diagonal of D holds the slices' dot
 // products.
 //
-// Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOTS of the ring, GROUP, FLIGHT (slots that are under way at once), and
-// what a variant has: HOPS (0: nobody waits for an activation), MATH (0 with HOPS 0: nor is anything multiplied), WEIGHTS
-// (0: none are read), COPIES (of activations; blocks read different ones), HINT (1: a warp first waits for a word of each
-// block that says it is done), PAUSE (ns between two reads of a word that is not there), BRING (1: activations, norms and
-// caches are fetched into the L2 cache two layers ahead), STAMPS (1: times of phases), PROBE (1: a thread times reads of the
-// L2 cache).
+// Set by -D: HIDDEN, LAYERS, QH, KVH, INTER, VOCAB, SLOTS of the ring, GROUP, FLIGHT (slots under way at once), and what a
+// variant has: HOPS (0: nobody waits for an activation), MATH (0 with HOPS 0: nor is anything multiplied), WEIGHTS (0: none are
+// read), COPIES (of activations; blocks read different ones), HINT (1: a warp first waits for a word of each block that says it
+// is done), PAUSE (ns between two reads of a word that is not there), BRING (1: activations, norms and caches come into the L2
+// cache two layers ahead), STAMPS (1: times of phases), PROBE (1: a thread times reads of the L2 cache).
 
 #include "persistent_ring.cuh"
 
@@ -177,17 +176,6 @@ struct Consumer {
         }
         hint(after);
         stamp(row, 1);
-    }
-
-    struct Head { float a0, a1, b0, b1; };
-
-    // The norm of a head's 128 numbers and its rotation: a lane holds 2l, 2l + 1 and both 64 further.
-    __device__ __forceinline__ Head rotated(u32 wa, u32 wb, u32 na, u32 nb, float2 cosine, float2 sine) {
-        Head h = {low(wa), high(wa), low(wb), high(wb)};
-        float r = rsqrtf(sum_of_warp(h.a0 * h.a0 + h.a1 * h.a1 + h.b0 * h.b0 + h.b1 * h.b1) / D + EPS);
-        h.a0 *= r * low(na); h.a1 *= r * high(na); h.b0 *= r * low(nb); h.b1 *= r * high(nb);
-        return {h.a0 * cosine.x - h.b0 * sine.x, h.a1 * cosine.y - h.b1 * sine.y,
-                h.b0 * cosine.x + h.a0 * sine.x, h.b1 * cosine.y + h.a1 * sine.y};
     }
 
     // One head of queries in this block; warps take slots in turns, and the last slot is this step's own.
@@ -373,8 +361,7 @@ extern "C" __global__ void __launch_bounds__(CONSUMERS + OTHERS * 32, 1) decode(
     if (warp < WARPS) {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
         Consumer consumer = {a, s, memory, block, warp, lane};
-        if (HOPS == 0 && MATH == 0) consumer.drain();
-        else consumer.step();
+        HOPS == 0 && MATH == 0 ? consumer.drain() : consumer.step();
     } else {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
         if (WEIGHTS && lane == 0 && warp < WARPS + ASKERS) produce(a, block, s, memory, warp - WARPS);

@@ -1,11 +1,11 @@
 """Measures a decode step in one persistent kernel beside the engine's chain of launches, on random weights of the real shapes.
 
-    python3 ci/bench/persistent_step.py [--model qwen3-0.6b] [--bundles FOLDER] [--only full,...] [--out FOLDER]
+    python3 ci/bench/persistent_step.py [--model qwen3-0.6b] [--bundles FOLDER] [--only "whole;weights alone"] [--out FOLDER]
 
 Needs an H200 (132 multiprocessors, sm_90a), torch, and cuda-bindings with NVRTC, which compiles `persistent_step.cu` for each
-variant. The whole variant is checked first: every activation of every layer against torch in float32, computed from the
-kernel's own activation before it, and the token. Where bundles are given, `engine.bench` measures the chain on the same GPU.
-Writes `persistent_step.json` and `.md`; exit code 1 where a result is wrong.
+variant. The whole step is checked first: every activation of every layer against torch in float32, computed from the kernel's
+own activation before it, the token, and 50 steps for the same bits. Where bundles are given, `engine.bench` measures the chain
+on the same GPU. Writes `persistent_step.json` and `.md`; exit code 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -21,163 +21,44 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-torch: Any = importlib.import_module("torch")
-driver: Any = importlib.import_module("cuda.bindings.driver")
-nvrtc: Any = importlib.import_module("cuda.bindings.nvrtc")
+from persistent_kernel import (
+    BLOCKS,
+    HEAD_DIM,
+    HERE,
+    MODELS,
+    PROBES,
+    STAMPED,
+    THREADS,
+    VARIANTS,
+    Arguments,
+    Model,
+    Variant,
+    compiled,
+    driver,
+    loaded,
+    ok,
+)
+from persistent_table import markdown
 
-HERE: Final = Path(__file__).resolve().parent
+torch: Any = importlib.import_module("torch")
+
 ROOT: Final = HERE.parent.parent
-BLOCKS: Final = 132
-THREADS: Final = 20 * 32
-HEAD_DIM: Final = 128
 EPS: Final = 1e-6
+COPIES: Final = 16
+"""Of activations, at most."""
 SLOTS: Final = 256
+"""Of the cache."""
 ALLOWED: Final = 2.0**-7
 """Relative error in the Euclidean norm: twice a rounding to bf16."""
 ROUNDS: Final = 9
-STAMPED: Final = ("full, 32, hint, 8 copies", "hops alone")
+BANDWIDTH: Final = 4.58e12
+"""Bytes per second at which the LM head of the chain is read."""
 PHASES: Final = ("qkv", "attention", "o", "gate_up", "down")
-
-
-@dataclass(frozen=True)
-class Model:
-    """Numbers of a config.json, and how its rows lie in the ring."""
-
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    intermediate: int
-    vocab: int
-    ring: int
-    group: int
-    askers: int = 1
-
-    @property
-    def query(self) -> int:
-        return self.heads * HEAD_DIM
-
-    @property
-    def qkv(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * HEAD_DIM
-
-    @property
-    def layer_halves(self) -> int:
-        return self.qkv + self.query + 2 * self.hidden + self.intermediate
-
-    @property
-    def weight_bytes(self) -> int:
-        layer = self.qkv * self.hidden + self.hidden * self.query + 3 * self.intermediate * self.hidden
-        return 2 * (layer * self.layers + self.vocab * self.hidden)
-
-
-MODELS: Final = {
-    "qwen3-0.6b": Model(1024, 28, 16, 8, 3072, 151936, 13, 4),
-    "qwen3-4b": Model(2560, 36, 32, 8, 9728, 151936, 9, 2),
-}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What of the kernel is there."""
-
-    hops: int = 1
-    math: int = 1
-    stamps: int = 0
-    evict_first: int = 1
-    ring: int = 0
-    flight: int = 64
-    copies: int = 1
-    pause: int = 0
-    hint: int = 0
-    bring: int = 1
-    probe: int = 0
-    weights: int = 1
-    more: str = ""
-
-
-VARIANTS: Final = {
-    "stream": Variant(hops=0, math=0),
-    "no waits": Variant(hops=0),
-    "hops alone": Variant(weights=0),
-    "full": Variant(),
-    "full, 32, hint, 8 copies": Variant(hint=1, copies=8, flight=40),
-    "full, 20, hint, 8 copies": Variant(hint=1, copies=8, flight=20),
-    "full, hint, 8 copies": Variant(hint=1, copies=8),
-    "full, 32, hint, 16 copies": Variant(hint=1, copies=16, flight=40),
-    "full, 32, hint, 4 copies": Variant(hint=1, copies=4, flight=40),
-    "full, 32, hint, 8 copies, pause 100": Variant(hint=1, copies=8, pause=100, flight=40),
-    "full, 20, hint, 8 copies, pause 100": Variant(hint=1, copies=8, pause=100, flight=20),
-}
-PROBES: Final = {
-    "alone": Variant(weights=0, hops=0, probe=1),
-    "stream, 20": Variant(hops=0, math=0, flight=20, probe=1),
-    "stream, 40": Variant(hops=0, math=0, flight=40, probe=1),
-    "stream, 64": Variant(hops=0, math=0, flight=64, probe=1),
-    "stream, all": Variant(hops=0, math=0, flight=999, probe=1),
-    "full, 40": Variant(probe=1, flight=40),
-    "full, 40, hint": Variant(probe=1, flight=40, hint=1, copies=8),
-}
-"""Variants in which a thread of each block reads a word of its own in the L2 cache again and again."""
-
-
-def ok(result: Any) -> Any:
-    """What a call of the driver or of NVRTC gave; RuntimeError where it failed."""
-    status, *values = result
-    if int(status) != 0:
-        raise RuntimeError(f"{status!r}")
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def compiled(model: Model, variant: Variant) -> bytes:
-    """The kernel as a CUBIN."""
-    defined = {
-        "HIDDEN": model.hidden, "LAYERS": model.layers, "QH": model.heads, "KVH": model.kv_heads, "INTER": model.intermediate,
-        "VOCAB": model.vocab, "SLOTS": variant.ring or model.ring,
-        "HOPS": variant.hops,
-        "MATH": variant.math, "STAMPS": variant.stamps, "EVICT_FIRST": variant.evict_first,
-        "FLIGHT": max(1, (variant.flight << 10) // (model.hidden * 4 * model.group)), "COPIES": variant.copies,
-        "PAUSE": variant.pause, "HINT": variant.hint, "BRING": variant.bring,
-        "ASKERS": model.askers, "GROUP": model.group, "PROBE": variant.probe, "WEIGHTS": variant.weights,
-    }  # fmt: skip
-    options = [b"--gpu-architecture=sm_90a", b"--std=c++17", *(f"-D{name}={value}".encode() for name, value in defined.items())]
-    options += [f"-D{word}".encode() for word in variant.more.split()]
-    source = (HERE / "persistent_step.cu").read_bytes()
-    program = ok(nvrtc.nvrtcCreateProgram(source, b"persistent_step.cu", 0, [], []))
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(status) != 0:
-        log = b" " * ok(nvrtc.nvrtcGetProgramLogSize(program))
-        ok(nvrtc.nvrtcGetProgramLog(program, log))
-        raise RuntimeError(log.decode())
-    cubin = b" " * ok(nvrtc.nvrtcGetCUBINSize(program))
-    ok(nvrtc.nvrtcGetCUBIN(program, cubin))
-    return cubin
-
-
-def loaded(cubin: bytes) -> tuple[Any, int]:
-    """The kernel and the bytes of shared memory that it wants."""
-    module = ok(driver.cuModuleLoadData(cubin))
-    kernel = ok(driver.cuModuleGetFunction(module, b"decode"))
-    asked = torch.zeros(1, dtype=torch.int32, device="cuda")
-    probe = ok(driver.cuModuleGetFunction(module, b"size_of_shared"))
-    ok(driver.cuLaunchKernel(probe, 1, 1, 1, 1, 1, 1, 0, 0, ((asked.data_ptr(),), (ctypes.c_void_p,)), 0))
-    shared = int(asked.item())
-    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    ok(driver.cuFuncSetAttribute(kernel, limit, shared))
-    return kernel, shared
-
-
-class Arguments(ctypes.Structure):
-    """`Arguments` of persistent_step.cu."""
-
-    _fields_ = [(name, ctypes.c_void_p) for name in (
-        "embed", "qkv", "o", "gate_up", "down", "norm1", "norm2", "q_norm", "k_norm", "norm", "rope", "k_cache", "v_cache",
-        "sets", "token", "stamps", "counter",
-    )] + [(name, ctypes.c_int) for name in ("slots", "length", "parity")]  # fmt: skip
 
 
 class Step:
@@ -204,10 +85,10 @@ class Step:
             "norm2": norms(m.layers, m.hidden), "q_norm": norms(m.layers, HEAD_DIM), "k_norm": norms(m.layers, HEAD_DIM),
             "norm": norms(m.hidden), "k_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
             "v_cache": torch.randn(m.layers, SLOTS, m.kv_heads, HEAD_DIM, device="cuda").bfloat16(),
-            "sets": torch.full((16, 2, m.layer_halves * m.layers + 1024 + 2560 * m.layers), -1, dtype=torch.int16, device="cuda"),
+            "sets": torch.full((COPIES, 2, m.set_halves), -1, dtype=torch.int16, device="cuda"),
             "token": torch.tensor([1234], dtype=torch.int32, device="cuda"),
             "stamps": torch.zeros((m.layers * 5 + 1) * 3 * BLOCKS, dtype=torch.int64, device="cuda"),
-            "counter": torch.zeros(32 * BLOCKS, dtype=torch.int32, device="cuda"),
+            "read_cycles": torch.zeros(32 * BLOCKS, dtype=torch.int32, device="cuda"),
         }  # fmt: skip
         self.tensors["embed"].mul_(m.hidden**0.5)
         angles = torch.arange(SLOTS, device="cuda")[:, None] * 1e6 ** (-torch.arange(64, device="cuda") / 64)
@@ -224,7 +105,7 @@ class Step:
         self.parity ^= 1
 
     def check(self, kernel: tuple[Any, int], length: int) -> tuple[dict[str, float], bool]:
-        """The worst relative error of each activation over the layers, each from the one before it; whether the token is right."""
+        """The worst relative error of each activation, each from the one before it; whether the token is right."""
         m, t = self.model, self.tensors
         token = int(t["token"].item())
         self.launch(kernel, length)
@@ -299,7 +180,8 @@ class Step:
 
     def phases(self, kernel: tuple[Any, int], length: int) -> dict[str, dict[str, float]]:
         """Microseconds of each phase, medians over blocks and inner layers: until the input is there, and from there on."""
-        m, rows = self.model, {}
+        m = self.model
+        rows: dict[str, dict[str, float]] = {}
         for _ in range(5):
             self.tensors["stamps"].zero_()
             self.launch(kernel, length)
@@ -316,12 +198,11 @@ class Step:
 
         for index, name in enumerate(PHASES):
             places = [layer * 5 + index for layer in range(1, m.layers)]
-            before = [place - 1 for place in places]
             rows[name] = {
-                "input_behind_last_us": median([(start[p] - last[b])[there[p]].median() for p, b in zip(places, before, strict=True)]),
+                "input_behind_last_us": median([(start[p] - last[p - 1])[there[p]].median() for p in places]),
                 "works_us": median([(end[p] - start[p])[there[p]].median() for p in places]),
                 "last_input_to_last_end_us": median([last[p] - start[p][there[p]].max() for p in places]),
-                "last_to_last_us": median([last[p] - last[b] for p, b in zip(places, before, strict=True)]),
+                "last_to_last_us": median([last[p] - last[p - 1] for p in places]),
                 "starved_us": median([starved[p][there[p]].median() for p in places]),
                 "starved_most_us": median([starved[p][there[p]].max() for p in places]),
             }  # fmt: skip
@@ -335,7 +216,7 @@ class Step:
         for _ in range(3):
             self.launch(kernel, length)
         torch.cuda.synchronize()
-        found = self.tensors["counter"].view(BLOCKS, 32).cpu()
+        found = self.tensors["read_cycles"].view(BLOCKS, 32).cpu()
         return int(found[:, 16].median()), int(found[:, 17].median())
 
 
@@ -353,56 +234,56 @@ def chain(name: str, bundles: Path) -> float:
         return 1e6 / json.loads(out.read_text())["cells"][0]["decode_tokens_per_second"]["median"]
 
 
+def measured(name: str, wanted: list[str], length: int, bundles: Path | None) -> tuple[dict[str, Any], bool]:
+    """What was found of a model, and whether all of it is right."""
+    model = MODELS[name]
+    found: dict[str, Any] = {"floor_us": model.weight_bytes / BANDWIDTH * 1e6, "weight_bytes": model.weight_bytes}
+    if bundles is not None:
+        found["chain_us"] = chain(name, bundles)
+    step = Step(model)
+    variants: dict[str, Variant] = {key: VARIANTS[key] for key in (*wanted, "whole")}
+    variants |= {f"probe {key}": variant for key, variant in PROBES.items()}
+    variants |= {f"stamps {key}": replace(VARIANTS[key], stamps=1) for key in STAMPED}
+    with ThreadPoolExecutor() as pool:
+        cubins = list(pool.map(partial(compiled, model), variants.values()))
+    kernels = {key: loaded(cubin, step.tensors["read_cycles"].data_ptr()) for key, cubin in zip(variants, cubins, strict=True)}
+    found["errors"], found["token"] = step.check(kernels["whole"], length)
+    found["deterministic"] = step.deterministic(kernels["whole"], length)
+    times = step.measure({key: kernels[key] for key in wanted}, length, steps=20 if model.hidden == 1024 else 8)
+    found["step_us"] = {key: statistics.median(values) for key, values in times.items()}
+    found["spread_us"] = {key: [min(values), max(values)] for key, values in times.items()}
+    found["read_cycles"] = {key: step.probe(kernels[f"probe {key}"], length) for key in PROBES}
+    found["phases"] = {}
+    for key in STAMPED:
+        step.tensors["sets"].fill_(-1)
+        found["phases"][key] = step.phases(kernels[f"stamps {key}"], length)
+    return found, found["token"] and found["deterministic"] and max(found["errors"].values()) <= ALLOWED
+
+
 def main() -> int:
     """Check, measure, print, write; 1 where a result is wrong."""
     parser = argparse.ArgumentParser(description="measure a decode step in one persistent kernel")
-    parser.add_argument("--model", choices=tuple(MODELS), action="append")
+    parser.add_argument("--model", choices=tuple(MODELS), action="append", help="default: each")
     parser.add_argument("--bundles", type=Path, help="folder of bundles, for the chain of launches")
     parser.add_argument("--only", help="variants, separated by semicolons")
-    parser.add_argument("--length", type=int, default=18)
+    parser.add_argument("--length", type=int, default=18, help="slots of the cache that are filled, at most 256")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
     options = parser.parse_args()
     wanted = options.only.split(";") if options.only else list(VARIANTS)
-    right, results = True, {}
+    if unknown := [one for one in wanted if one not in VARIANTS]:
+        parser.error(f"no variant is called {unknown[0]!r}; there are: {'; '.join(VARIANTS)}")
+    if not 1 <= options.length <= SLOTS:
+        parser.error(f"--length {options.length} is not from 1 to {SLOTS}")
+    all_right, results = True, dict[str, Any]()
     for name in options.model or list(MODELS):
-        model = MODELS[name]
-        found: dict[str, Any] = {"floor_us": model.weight_bytes / 4.58e6}
-        if options.bundles is not None:
-            found["chain_us"] = chain(name, options.bundles)
-        step = Step(model)
-        found_variants = {key: VARIANTS[key] for key in {*wanted, "full"}}
-        found_variants |= {f"probe {key}": variant for key, variant in PROBES.items()}
-        found_variants |= {f"stamps {key}": replace(VARIANTS[key], stamps=1) for key in STAMPED}
-        with ThreadPoolExecutor() as pool:
-            cubins = dict(zip(found_variants, pool.map(lambda v: compiled(model, v), found_variants.values()), strict=True))
-        every = {key: loaded(cubin) for key, cubin in cubins.items()}
-        whole = every["full"]
-        errors, token = step.check(whole, options.length)
-        found["errors"], found["token"] = errors, token
-        found["deterministic"] = step.deterministic(whole, options.length)
-        right = right and token and found["deterministic"] and max(errors.values()) <= ALLOWED
-        print(name, {key: f"{value:.1e}" for key, value in errors.items()}, "token", token, "same bits", found["deterministic"])
-        kernels = {key: every[key] for key in wanted}
-        times = step.measure(kernels, options.length, 20 if model.layers == 28 else 8)
-        found["step_us"] = {key: statistics.median(values) for key, values in times.items()}
-        found["spread_us"] = {key: [min(values), max(values)] for key, values in times.items()}
-        found["read_cycles"] = {key: step.probe(every[f"probe {key}"], options.length) for key in PROBES}
-        found["phases"] = {}
-        for key in STAMPED:
-            step.tensors["sets"].fill_(-1)
-            found["phases"][key] = step.phases(every[f"stamps {key}"], options.length)
-        results[name] = found
-        print(f"floor {found['floor_us']:.0f}  chain {found.get('chain_us', float('nan')):.0f}")
-        for key, value in found["step_us"].items():
-            print(f"  {key:30} {value:8.1f} us {model.weight_bytes / value / 1e6:6.2f} TB/s {1e6 / value:7.0f} tok/s")
-        print("  a read in cycles:", found["read_cycles"])
-        for key, phases in found["phases"].items():
-            for phase, value in phases.items():
-                print(f"  {key}: {phase:10}", {one: round(number, 2) for one, number in value.items()})
-        del step
+        results[name], right = measured(name, wanted, options.length, options.bundles)
+        all_right = all_right and right
         torch.cuda.empty_cache()
+    results = {"gpu": torch.cuda.get_device_name(), "length": options.length, "models": results}
     (options.out / "persistent_step.json").write_text(json.dumps(results, indent=1) + "\n")
-    return 0 if right else 1
+    (options.out / "persistent_step.md").write_text(markdown(results))
+    print(markdown(results))
+    return 0 if all_right else 1
 
 
 if __name__ == "__main__":
