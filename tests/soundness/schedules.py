@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 
 from tests.soundness.description import Assign, Branch, Description, Expr, LoadIndex, Loop, Move, Pick, Statement, Tensor
+from tests.soundness.schedule_parts import cdiv, copy, io, mul
 
 SCHEDULES: dict[str, Callable[[random.Random], Description]] = {}
 
@@ -15,34 +16,18 @@ def _schedule(make: Callable[[random.Random], Description]) -> Callable[[random.
     return make
 
 
-def _cdiv(left: Expr, right: Expr) -> Expr:
-    return ("cdiv", left, right)
-
-
-def _mul(left: Expr, right: Expr) -> Expr:
-    return ("*", left, right)
-
-
-def _io(*dims: Expr) -> list[Tensor]:
-    return [Tensor("x", "In", list(dims)), Tensor("out", "Out", list(dims))]
-
-
-def _copy(index: list[Expr], shape: list[int], tiled: bool = True, loose: bool = False) -> list[Statement]:
-    return [Move("load", "x", list(index), shape, tiled, loose), Move("store", "out", list(index), list(shape), tiled, loose)]
-
-
 @_schedule
 def elementwise(r: random.Random) -> Description:
     tile = r.randint(1, 4)
     if r.random() < 0.5:
-        return Description("elementwise", [_cdiv("N", tile)], _io("N"), _copy(["b0"], [tile], True, True))
-    return Description("elementwise", [_cdiv("N", tile)], _io("N"), _copy([_mul("b0", tile)], [tile], False, True))
+        return Description("elementwise", [cdiv("N", tile)], io("N"), copy(["b0"], [tile], True, True))
+    return Description("elementwise", [cdiv("N", tile)], io("N"), copy([mul("b0", tile)], [tile], False, True))
 
 
 @_schedule
 def divisible(r: random.Random) -> Description:
     tile = r.randint(2, 4)
-    kernel = Description("divisible", [("//", "N", tile)], _io("N"), _copy(["b0"], [tile]))
+    kernel = Description("divisible", [("//", "N", tile)], io("N"), copy(["b0"], [tile]))
     kernel.requires.append(("==", ("%", "N", tile), 0))
     return kernel
 
@@ -50,15 +35,15 @@ def divisible(r: random.Random) -> Description:
 @_schedule
 def row_loop(r: random.Random) -> Description:
     tile = r.randint(1, 4)
-    loop = Loop("j", 0, _cdiv("M", tile), 1, _copy(["b0", "j"], [1, tile], True, True))
-    return Description("row_loop", ["N"], _io("N", "M"), [loop])
+    loop = Loop("j", 0, cdiv("M", tile), 1, copy(["b0", "j"], [1, tile], True, True))
+    return Description("row_loop", ["N"], io("N", "M"), [loop])
 
 
 @_schedule
 def row_steps(r: random.Random) -> Description:
     tile = r.randint(1, 4)
-    loop = Loop("j", 0, "C", tile, _copy(["b0", "j"], [1, tile], False))
-    kernel = Description("row_steps", ["N"], _io("N", "C"), [loop])
+    loop = Loop("j", 0, "C", tile, copy(["b0", "j"], [1, tile], False))
+    kernel = Description("row_steps", ["N"], io("N", "C"), [loop])
     kernel.constants["C"] = tile * r.randint(1, 3)
     return kernel
 
@@ -66,15 +51,15 @@ def row_steps(r: random.Random) -> Description:
 @_schedule
 def tiles_2d(r: random.Random) -> Description:
     t, u = r.randint(1, 3), r.randint(1, 3)
-    return Description("tiles_2d", [_cdiv("N", t), _cdiv("M", u)], _io("N", "M"), _copy(["b0", "b1"], [t, u], True, True))
+    return Description("tiles_2d", [cdiv("N", t), cdiv("M", u)], io("N", "M"), copy(["b0", "b1"], [t, u], True, True))
 
 
 @_schedule
 def flat_tiles(r: random.Random) -> Description:
     t, u = r.randint(1, 3), r.randint(1, 3)
-    across = _cdiv("M", u)
-    body = _copy([("//", "b0", across), ("%", "b0", across)], [t, u], True, True)
-    kernel = Description("flat_tiles", [_mul(_cdiv("N", t), across)], _io("N", "M"), body)
+    across = cdiv("M", u)
+    body = copy([("//", "b0", across), ("%", "b0", across)], [t, u], True, True)
+    kernel = Description("flat_tiles", [mul(cdiv("N", t), across)], io("N", "M"), body)
     if r.random() < 0.5:
         kernel.constants["M"] = r.randint(1, 7)
     return kernel
@@ -84,15 +69,15 @@ def flat_tiles(r: random.Random) -> Description:
 def group_swizzle(r: random.Random) -> Description:
     t, u, group = r.randint(1, 2), r.randint(1, 2), r.randint(2, 3)
     body: list[Statement] = [
-        Assign("rows", _cdiv("N", t)),
-        Assign("columns", _cdiv("M", u)),
-        Assign("width", _mul("columns", group)),
-        Assign("first", _mul(("//", "b0", "width"), group)),
+        Assign("rows", cdiv("N", t)),
+        Assign("columns", cdiv("M", u)),
+        Assign("width", mul("columns", group)),
+        Assign("first", mul(("//", "b0", "width"), group)),
         Assign("size", ("min", ("-", "rows", "first"), group)),
         Assign("rest", ("%", "b0", "width")),
-        *_copy([("+", "first", ("%", "rest", "size")), ("//", "rest", "size")], [t, u], True, True),
+        *copy([("+", "first", ("%", "rest", "size")), ("//", "rest", "size")], [t, u], True, True),
     ]
-    kernel = Description("group_swizzle", [_mul(_cdiv("N", t), _cdiv("M", u))], _io("N", "M"), body)
+    kernel = Description("group_swizzle", [mul(cdiv("N", t), cdiv("M", u))], io("N", "M"), body)
     if r.random() < 0.6:
         kernel.constants["M"] = r.randint(1, 6)
     else:
@@ -103,9 +88,9 @@ def group_swizzle(r: random.Random) -> Description:
 @_schedule
 def head_map(r: random.Random) -> Description:
     group = r.randint(2, 3)
-    kernel = Description("head_map", ["N", _mul("C", group)], [], [])
+    kernel = Description("head_map", ["N", mul("C", group)], [], [])
     kernel.constants["C"] = r.randint(1, 3)
-    kernel.tensors = [Tensor("kv", "In", ["N", "C", 4]), Tensor("out", "Out", ["N", _mul("C", group), 4])]
+    kernel.tensors = [Tensor("kv", "In", ["N", "C", 4]), Tensor("out", "Out", ["N", mul("C", group), 4])]
     kernel.body = [
         Move("load", "kv", ["b0", ("//", "b1", group), 0], [1, 1, 4]),
         Move("store", "out", ["b0", "b1", 0], [1, 1, 4]),
@@ -116,12 +101,12 @@ def head_map(r: random.Random) -> Description:
 @_schedule
 def head_permute(r: random.Random) -> Description:
     symbolic = r.random() < 0.5
-    kernel = Description("head_permute", [_mul("A", "G")], [], [])
+    kernel = Description("head_permute", [mul("A", "G")], [], [])
     if not symbolic:
         kernel.constants["G"] = r.randint(2, 4)
     else:
         kernel.constants["A"] = r.randint(2, 4)
-    kernel.tensors = [Tensor("x", "In", [_mul("A", "G"), 2]), Tensor("out", "Out", ["A", "G", 2])]
+    kernel.tensors = [Tensor("x", "In", [mul("A", "G"), 2]), Tensor("out", "Out", ["A", "G", 2])]
     kernel.body = [
         Move("load", "x", ["b0", 0], [1, 2]),
         Move("store", "out", [("//", "b0", "G"), ("%", "b0", "G"), 0], [1, 1, 2]),
@@ -133,7 +118,7 @@ def head_permute(r: random.Random) -> Description:
 def transposed(r: random.Random) -> Description:
     t = r.randint(1, 2)
     kernel = Description(
-        "transposed", [_cdiv("N", t), "M"], [Tensor("x", "In", ["N", "M"]), Tensor("out", "Out", ["M", "N"])], []
+        "transposed", [cdiv("N", t), "M"], [Tensor("x", "In", ["N", "M"]), Tensor("out", "Out", ["M", "N"])], []
     )
     kernel.body = [
         Move("load", "x", ["b0", "b1"], [t, 1], True, True),
@@ -149,10 +134,10 @@ def split_partials(r: random.Random) -> Description:
     kernel = Description(
         "split_partials", ["N", splits], [Tensor("x", "In", ["N", "K"]), Tensor("out", "Out", [splits, "N", 2])], []
     )
-    chunk = _cdiv(_cdiv("K", t), splits)
+    chunk = cdiv(cdiv("K", t), splits)
     kernel.body = [
         Assign("chunk", chunk),
-        Loop("j", _mul("b1", "chunk"), ("min", _mul(("+", "b1", 1), "chunk"), _cdiv("K", t)), 1, [
+        Loop("j", mul("b1", "chunk"), ("min", mul(("+", "b1", 1), "chunk"), cdiv("K", t)), 1, [
             Move("load", "x", ["b0", "j"], [1, t], True, True),
         ]),
         Move("store", "out", ["b1", "b0", 0], [1, 1, 2]),
@@ -164,11 +149,11 @@ def split_partials(r: random.Random) -> Description:
 def persistent(r: random.Random) -> Description:
     t = r.randint(1, 3)
     blocks: Expr = r.choice([r.randint(1, 4), ("min", "N", 4), "P"])
-    kernel = Description("persistent", [blocks], _io("N", "M"), [])
+    kernel = Description("persistent", [blocks], io("N", "M"), [])
     if blocks == "P":
         kernel.requires.append(("<=", "P", 1000))
         kernel.tensors.append(Tensor("work", "In", ["P"]))
-    inner: Statement = Loop("j", 0, _cdiv("M", t), 1, _copy(["i", "j"], [1, t], True, True))
+    inner: Statement = Loop("j", 0, cdiv("M", t), 1, copy(["i", "j"], [1, t], True, True))
     kernel.body = [Loop("i", "b0", "N", "num_blocks(0)", [inner])]
     return kernel
 
@@ -176,12 +161,12 @@ def persistent(r: random.Random) -> Description:
 @_schedule
 def persistent_tiles(r: random.Random) -> Description:
     t, u = r.randint(1, 2), r.randint(1, 3)
-    kernel = Description("persistent_tiles", [r.randint(1, 4)], _io("N", "C"), [])
+    kernel = Description("persistent_tiles", [r.randint(1, 4)], io("N", "C"), [])
     kernel.constants["C"] = r.randint(1, 6)
-    across = _cdiv("C", u)
-    body = _copy([("//", "i", across), ("%", "i", across)], [t, u], True, True)
+    across = cdiv("C", u)
+    body = copy([("//", "i", across), ("%", "i", across)], [t, u], True, True)
     kernel.requires.append(("<=", "N", 10000))
-    kernel.body = [Loop("i", "b0", _mul(_cdiv("N", t), across), "num_blocks(0)", body)]
+    kernel.body = [Loop("i", "b0", mul(cdiv("N", t), across), "num_blocks(0)", body)]
     return kernel
 
 
@@ -213,17 +198,17 @@ def slot_store(r: random.Random) -> Description:
 
 @_schedule
 def permutation(r: random.Random) -> Description:
-    tensors = [Tensor("order", "In", ["N"], True, 0, "N", True), *_io("N", 2)]
-    body: list[Statement] = [LoadIndex("row", "order", ["b0"]), *_copy(["row", 0], [1, 2])]
+    tensors = [Tensor("order", "In", ["N"], True, 0, "N", True), *io("N", 2)]
+    body: list[Statement] = [LoadIndex("row", "order", ["b0"]), *copy(["row", 0], [1, 2])]
     return Description("permutation", ["N"], tensors, body)
 
 
 @_schedule
 def scatter_rows(r: random.Random) -> Description:
     t = r.randint(2, 4)
-    index: list[Expr] = [("+", _mul("b0", t), "lane")]
+    index: list[Expr] = [("+", mul("b0", t), "lane")]
     body: list[Statement] = [Pick("gather", "x", list(index), t, True), Pick("scatter", "out", list(index), t, True)]
-    return Description("scatter_rows", [_cdiv("N", t)], _io("N"), body)
+    return Description("scatter_rows", [cdiv("N", t)], io("N"), body)
 
 
 @_schedule
@@ -232,29 +217,29 @@ def scatter_box(r: random.Random) -> Description:
     t = u * r.randint(1, 2)
     index: list[Expr] = ["b0", ("//", "lane", u), ("%", "lane", u)]
     body: list[Statement] = [Pick("gather", "x", list(index), t), Pick("scatter", "out", list(index), t)]
-    return Description("scatter_box", ["N"], _io("N", t // u, u), body)
+    return Description("scatter_box", ["N"], io("N", t // u, u), body)
 
 
 @_schedule
 def reversed_order(r: random.Random) -> Description:
     index: Expr = ("-", ("-", "N", 1), "b0")
-    return Description("reversed_order", ["N"], _io("N", 2), _copy([index, 0], [1, 2]))
+    return Description("reversed_order", ["N"], io("N", 2), copy([index, 0], [1, 2]))
 
 
 @_schedule
 def longest_first(r: random.Random) -> Description:
-    kernel = Description("longest_first", [_mul("N", "H")], _io("N", "H", 2), [])
+    kernel = Description("longest_first", [mul("N", "H")], io("N", "H", 2), [])
     kernel.constants["H"] = r.randint(1, 4)
     t: Expr = ("-", ("-", "N", 1), ("//", "b0", "H"))
-    kernel.body = [Assign("row", t), Assign("head", ("%", "b0", "H")), *_copy(["row", "head", 0], [1, 1, 2])]
+    kernel.body = [Assign("row", t), Assign("head", ("%", "b0", "H")), *copy(["row", "head", 0], [1, 1, 2])]
     return kernel
 
 
 @_schedule
 def carried_offset(r: random.Random) -> Description:
     t = r.randint(1, 3)
-    loop = Loop("j", 0, ("//", "C", t), 1, [*_copy(["b0", "at"], [1, t], False), Assign("at", ("+", "at", t))])
-    kernel = Description("carried_offset", ["N"], _io("N", "C"), [Assign("at", 0), loop])
+    loop = Loop("j", 0, ("//", "C", t), 1, [*copy(["b0", "at"], [1, t], False), Assign("at", ("+", "at", t))])
+    kernel = Description("carried_offset", ["N"], io("N", "C"), [Assign("at", 0), loop])
     kernel.constants["C"] = t * r.randint(1, 4)
     return kernel
 
@@ -262,16 +247,16 @@ def carried_offset(r: random.Random) -> Description:
 @_schedule
 def edge_branch(r: random.Random) -> Description:
     t = r.randint(2, 4)
-    whole: Expr = ("<=", _mul(("+", "b0", 1), t), "N")
-    body: list[Statement] = [Branch(whole, _copy(["b0"], [t]), _copy(["b0"], [t], True, True))]
-    return Description("edge_branch", [_cdiv("N", t)], _io("N"), body)
+    whole: Expr = ("<=", mul(("+", "b0", 1), t), "N")
+    body: list[Statement] = [Branch(whole, copy(["b0"], [t]), copy(["b0"], [t], True, True))]
+    return Description("edge_branch", [cdiv("N", t)], io("N"), body)
 
 
 @_schedule
 def even_odd(r: random.Random) -> Description:
-    even = _copy([("//", "b0", 2)], [1])
-    odd = _copy([("-", ("-", "N", 1), ("//", "b0", 2))], [1])
-    return Description("even_odd", ["N"], _io("N"), [Branch(("==", ("%", "b0", 2), 0), even, odd)])
+    even = copy([("//", "b0", 2)], [1])
+    odd = copy([("-", ("-", "N", 1), ("//", "b0", 2))], [1])
+    return Description("even_odd", ["N"], io("N"), [Branch(("==", ("%", "b0", 2), 0), even, odd)])
 
 
 @_schedule
@@ -283,7 +268,7 @@ def joined_index(r: random.Random) -> Description:
         Move("load", "x", ["at"], [1]),
         Move("store", "out", ["b0"], [1]),
     ]
-    return Description("joined_index", ["N"], _io("N"), body)
+    return Description("joined_index", ["N"], io("N"), body)
 
 
 @_schedule
@@ -293,7 +278,7 @@ def neighbours(r: random.Random) -> Description:
         Move("load", "x", [("min", ("+", "b0", 1), ("-", "N", 1))], [1]),
         Move("store", "out", ["b0"], [1]),
     ]
-    return Description("neighbours", ["N"], _io("N"), body)
+    return Description("neighbours", ["N"], io("N"), body)
 
 
 @_schedule
@@ -304,14 +289,14 @@ def in_place(r: random.Random) -> Description:
         Move("store", "x", ["b0"], [t], True, True),
         Move("load", "x", ["b0"], [t], True, True),
     ]
-    return Description("in_place", [_cdiv("N", t)], [Tensor("x", "InOut", ["N"])], body)
+    return Description("in_place", [cdiv("N", t)], [Tensor("x", "InOut", ["N"])], body)
 
 
 @_schedule
 def scratch_rows(r: random.Random) -> Description:
     t = r.randint(1, 3)
-    write: Statement = Loop("j", 0, _cdiv("M", t), 1, [Move("store", "part", ["b0", "j"], [1, t], True, True)])
-    read: Statement = Loop("k", 0, _cdiv("M", t), 1, [
+    write: Statement = Loop("j", 0, cdiv("M", t), 1, [Move("store", "part", ["b0", "j"], [1, t], True, True)])
+    read: Statement = Loop("k", 0, cdiv("M", t), 1, [
         Move("load", "part", ["b0", "k"], [1, t], True, True),
         Move("store", "out", ["b0", "k"], [1, t], True, True),
     ])  # fmt: skip
@@ -324,7 +309,7 @@ def scratch_rows(r: random.Random) -> Description:
 def three_axes(r: random.Random) -> Description:
     t = r.randint(1, 2)
     dims: list[Expr] = ["N", "M", "C"]
-    kernel = Description("three_axes", ["N", _cdiv("M", t), "C"], _io(*dims), _copy(["b0", "b1", "b2"], [1, t, 1], True, True))
+    kernel = Description("three_axes", ["N", cdiv("M", t), "C"], io(*dims), copy(["b0", "b1", "b2"], [1, t, 1], True, True))
     kernel.constants["C"] = r.randint(1, 3)
     return kernel
 
@@ -349,7 +334,7 @@ def causal(r: random.Random) -> Description:
     t = r.randint(1, 3)
     tensors = [Tensor("kv", "In", ["S", 2]), Tensor("out", "Out", ["N", 2])]
     last: Expr = ("+", ("+", "b0", "POS"), 1)
-    loop = Loop("j", 0, _cdiv(last, t), 1, [Move("load", "kv", ["j", 0], [t, 2], True, True)])
+    loop = Loop("j", 0, cdiv(last, t), 1, [Move("load", "kv", ["j", 0], [t, 2], True, True)])
     body: list[Statement] = [loop, Move("load", "kv", [("-", last, 1), 0], [1, 2]), Move("store", "out", ["b0", 0], [1, 2])]
     requires: list[Expr] = [(">=", "POS", 0), ("<=", ("+", "N", "POS"), "S")]
     return Description("causal", ["N"], tensors, body, requires, scalars=["POS"])
@@ -358,17 +343,17 @@ def causal(r: random.Random) -> Description:
 @_schedule
 def flat_rows(r: random.Random) -> Description:
     heads = r.randint(2, 4)
-    tensors = [Tensor("x", "In", ["N", heads, 2]), Tensor("out", "Out", [_mul("N", heads), 2])]
-    row: Expr = r.choice([("+", _mul("b1", "N"), "b0"), ("+", _mul("b0", heads), "b1")])
+    tensors = [Tensor("x", "In", ["N", heads, 2]), Tensor("out", "Out", [mul("N", heads), 2])]
+    row: Expr = r.choice([("+", mul("b1", "N"), "b0"), ("+", mul("b0", heads), "b1")])
     body: list[Statement] = [Move("load", "x", ["b0", "b1", 0], [1, 1, 2]), Move("store", "out", [row, 0], [1, 2])]
     return Description("flat_rows", ["N", heads], tensors, body, [("<=", "N", 65536)])
 
 
 @_schedule
 def flagged(r: random.Random) -> Description:
-    tensors = [Tensor("flags", "In", ["N"], True, 0, 3), *_io("N", "M")]
+    tensors = [Tensor("flags", "In", ["N"], True, 0, 3), *io("N", "M")]
     t = r.randint(1, 3)
-    rows = [Loop("j", 0, _cdiv("M", t), 1, _copy(["b0", "j"], [1, t], True, True)) for _ in range(2)]
+    rows = [Loop("j", 0, cdiv("M", t), 1, copy(["b0", "j"], [1, t], True, True)) for _ in range(2)]
     body: list[Statement] = [LoadIndex("flag", "flags", ["b0"]), Branch((">", "flag", 0), [rows[0]], [rows[1]])]
     return Description("flagged", ["N"], tensors, body)
 
@@ -378,7 +363,7 @@ def halves(r: random.Random) -> Description:
     shift = r.randint(1, 2)
     width = 1 << shift
     index: list[Expr] = [(">>", "b0", shift), ("&", "b0", width - 1)]
-    return Description("halves", [_mul("N", width)], _io("N", width), _copy(index, [1, 1]))
+    return Description("halves", [mul("N", width)], io("N", width), copy(index, [1, 1]))
 
 
 @_schedule
@@ -396,9 +381,9 @@ def segments(r: random.Random) -> Description:
     tensors = [offsets, Tensor("x", "In", ["N", 2]), Tensor("out", access, ["N", 2])]
     body: list[Statement] = [LoadIndex("first", "cu", ["b0"]), LoadIndex("last", "cu", [("+", "b0", 1)])]
     if t == 1:
-        body.append(Loop("j", "first", "last", 1, _copy(["j", 0], [1, 2])))
+        body.append(Loop("j", "first", "last", 1, copy(["j", 0], [1, 2])))
     else:  # a tile of rows at a time, those past the last written one by one
-        inner = Branch(("<", ("+", "j", "k"), "last"), _copy([("+", "j", "k"), 0], [1, 2]), [])
+        inner = Branch(("<", ("+", "j", "k"), "last"), copy([("+", "j", "k"), 0], [1, 2]), [])
         body.append(Loop("j", "first", "last", t, [Loop("k", 0, t, 1, [inner])]))
     kernel = Description("segments", [("-", "M", 1)], tensors, body)
     kernel.requires.append((">=", "M", 2))
@@ -411,8 +396,8 @@ def swizzle(r: random.Random) -> Description:
     key: Expr = r.choice([r.randint(0, width - 1), ("&", "b0", width - 1), ("%", "b0", width), (">>", "b0", 3)])
     mixed: Expr = ("^", "j", key) if not isinstance(key, tuple) or key[0] != ">>" else ("^", "j", ("&", key, width - 1))
     mixed = r.choice([mixed, ("&", mixed, width - 1), ("-", ("|", mixed, width), width)])
-    body: list[Statement] = [Loop("j", 0, width, 1, _copy(["b0", mixed], [1, 1]))]
-    return Description("swizzle", ["N"], _io("N", width), body)
+    body: list[Statement] = [Loop("j", 0, width, 1, copy(["b0", mixed], [1, 1]))]
+    return Description("swizzle", ["N"], io("N", width), body)
 
 
 @_schedule
@@ -427,9 +412,9 @@ def bits(r: random.Random) -> Description:
 @_schedule
 def persistent_grid(r: random.Random) -> Description:
     t, u = r.randint(1, 3), r.randint(1, 3)
-    across, down = _cdiv("M", u), _cdiv("N", t)
-    body = _copy([("//", "t", across), ("%", "t", across)], [t, u], True, True)
-    kernel = Description("persistent_grid", ["p"], _io("N", "M"), [Loop("t", "b0", _mul(down, across), "p", body)])
+    across, down = cdiv("M", u), cdiv("N", t)
+    body = copy([("//", "t", across), ("%", "t", across)], [t, u], True, True)
+    kernel = Description("persistent_grid", ["p"], io("N", "M"), [Loop("t", "b0", mul(down, across), "p", body)])
     kernel.scalars.append("p")
-    kernel.requires += [("<=", _mul("N", "M"), 1 << 20), ("<=", "p", 64)]
+    kernel.requires += [("<=", mul("N", "M"), 1 << 20), ("<=", "p", 64)]
     return kernel
