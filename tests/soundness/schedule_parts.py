@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from tests.soundness.description import Expr, Move, Statement, Tensor
+import random
+from collections.abc import Callable
+
+from tests.soundness.description import Description, Expr, Move, Statement, Tensor
+
+Make = Callable[[random.Random], Description]
+Schedules = dict[str, Make]
+
+
+def kept_in(schedules: Schedules) -> Callable[[Make], Make]:
+    """A decorator that keeps a function there by its name."""
+
+    def keep(make: Make) -> Make:
+        schedules[make.__name__] = make
+        return make
+
+    return keep
 
 
 def cdiv(left: Expr, right: Expr) -> Expr:
