@@ -41,7 +41,7 @@ from tilec.passes.schedule.staged_loads import (
     without_units,
 )
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
-from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_IN_TURNS, guarded, multiply, suits
+from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_PASSED_ON, guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
 
 
@@ -91,7 +91,7 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
     if not any(isinstance(op, Mma) for op in function.body.walk()):
         return function
     warps, registers = function.num_warps, schedule.tile_registers
-    most = MOST_IN_TURNS if schedule.takers > 1 else MOST_ACCUMULATORS
+    most = MOST_PASSED_ON if len(schedule.roles) > 1 and schedule.roles[0].registers else MOST_ACCUMULATORS
     facts = aligned_ranges(function)
     by_rows = _is_chained(function) or _tells_columns_apart(function)
     for block in _blocks(function.body):
