@@ -200,6 +200,12 @@ def silu_mul_rows(x: Array) -> Wide:
     return silu_mul(gate, up)
 
 
+def matmul_silu_mul(a: Array, b: Array) -> Wide:
+    """`silu(a @ gate.T) * (a @ up.T)`, `b` holding gate, then up; (M, K), (2, I, K) -> (M, I)."""
+    gate, up = (matmul(a, half) for half in b)
+    return silu_mul(gate, up)
+
+
 def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, K: int) -> tuple[Wide, NDArray[np.int32]]:
     """The `top_k` largest of each part of `block` columns, descending, the lowest column first among equals, then -inf at
     column V up to `K`; (B, V), (B,) -> (B, P, K), (B, P, K)."""

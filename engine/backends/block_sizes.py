@@ -62,10 +62,12 @@ def _matmul(shapes: Shapes) -> dict[str, Constant]:
     return {**{name: min(size, MATMUL_TILE) for name, size in sizes.items()}, "GROUP": 1}
 
 
-def _silu_mul_rows(shapes: Shapes) -> dict[str, Constant]:
-    rows, columns = shapes["out"]
-    block = largest_divisor(columns, TILE)
-    return {"BLOCK": block, "ROWS": max(1, min(1 << (rows - 1).bit_length(), TILE // block))}
+def _matmul_silu_mul(shapes: Shapes) -> dict[str, Constant]:
+    """The same where a tile has its columns twice."""
+    rows, inner = shapes["a"]
+    sizes = {"BM": 1 << (rows - 1).bit_length(), "BN": shapes["b"][1], "BK": inner}
+    most = {"BM": MATMUL_TILE, "BN": MATMUL_TILE // 2, "BK": MATMUL_TILE}
+    return {**{name: min(size, most[name]) for name, size in sizes.items()}, "GROUP": 1}
 
 
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
@@ -82,7 +84,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matvec_add_scaled_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
     "scaled_matvec_argmax_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
     "matmul": _matmul,
-    "silu_mul_rows": _silu_mul_rows,
+    "matmul_silu_mul": _matmul_silu_mul,
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},

@@ -28,7 +28,7 @@ from fake_driver import FakeDriver, Recorded, argument_bytes
 
 __all__ = ["backend"]  # fixtures of another module
 
-LENGTHS = [(1, 0), (2, 0), (17, 5), (64, 1024), (65, 3000), (500, 1), (1023, 2000), (1024, 1024)]
+LENGTHS = [(1, 0), (2, 0), (17, 5), (64, 1024), (65, 3000), (500, 1), (1023, 2000), (2048, 2048)]
 
 
 def said(made: Any, launches: list[Recorded]) -> list[tuple[Any, ...]]:
@@ -115,14 +115,14 @@ def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], m
     made, _ = backend
     prompts = made._prompts
     with pytest.raises(DeviceError, match=r"operation `layers.0.attention`.*precondition.*past \+ T <= S"):
-        prompts.prepared(1024, 4096, "argmax")
+        prompts.prepared(2048, 4096, "argmax")
     monkeypatch.setitem(prompts._bytes, "layers.*.act", 100)
-    with pytest.raises(GraphError, match=r"`layers.0.act` is larger than that of 1024 tokens"):
+    with pytest.raises(GraphError, match=r"`layers.0.act` is larger than that of 2048 tokens"):
         prompts.prepared(33, 0, "argmax")
     monkeypatch.undo()
-    series = next(one for (kind, _), one in prompts._series.items() if kind[1] == "silu_mul_rows")
-    graph = made.step.graph("prefill", tokens=2000)
-    op = next(op for op in graph.ops if op.kernel == "silu_mul_rows")
+    series = next(one for (kind, _), one in prompts._series.items() if kind[1] == "add_rms_norm")
+    graph = made.step.graph("prefill", tokens=4000)
+    op = next(op for op in graph.ops if op.kernel == "add_rms_norm")
     with pytest.raises(DeviceError, match=r"overlaps|reaches beyond what was checked"):
         made.launches.numbers(graph, op, series)
 

@@ -68,8 +68,9 @@ def test_operations_of_prefill() -> None:
     graph = step(FOUR_BILLION, tokens, 4096, past=past)
     filled = past + tokens
     assert op_traffic(graph, "layers.0.attention", filled) == 2 * (2 * tokens * 4096 + 2 * filled * 1024)
-    assert op_traffic(graph, "norm", filled) == 2 * (4 * tokens * 2560 + 2560)
-    assert op_traffic(graph, "last_token", filled) == 2 * 2 * 2560 + 4
+    assert op_traffic(graph, "layers.0.post_attention_layernorm", filled) == 2 * (4 * tokens * 2560 + 2560)
+    assert op_traffic(graph, "norm", filled) == 2 * 3 * 2560
+    assert op_traffic(graph, "layers.35.last_hidden", filled) == 2 * 2 * 2560 + 4
     assert streamed(graph, filled, contract)[1] == tokens * TOKEN_BYTES
 
 

@@ -346,12 +346,14 @@ def test_what_a_kernel_computed_has_no_bounds() -> None:
     graph, memory = made(TINY, 17, "argmax", False, 0)
     graph.buffer("picked", "i32", (1,), Kind.ACTIVATION, low=0, high=1)
     memory = MemoryPlan({**memory.offsets, "picked": memory.size}, memory.size + 256)
-    place = next(i for i, op in enumerate(graph.ops) if op.name == "last_token")
+    place = next(i for i, op in enumerate(graph.ops) if op.name == "layers.1.last_hidden")
     graph.ops[place] = replace(graph.ops[place], tensors={**graph.ops[place].tensors, "index": graph.view("picked")})
     fill = Op("pick", "pick", {}, {"out": graph.view("picked")})
     graph.ops.insert(place, fill)
     spec = TensorSpec("out", "out", "i32", (sym("N"),), None, 16)
-    with pytest.raises(GraphError, match="operation `last_token`: buffer `picked` is computed, so nothing bounds it"):
+    with pytest.raises(
+        GraphError, match=r"operation `layers\.1\.last_hidden`: buffer `picked` is computed, so nothing bounds it"
+    ):
         verify(graph, memory, lambda op: Contract((spec,), (), ()) if op is fill else contract(op))
 
 

@@ -74,4 +74,4 @@ def test_what_is_accepted_holds_on_tagged_memory(seed: int) -> None:
 def test_the_simulation_finds_what_is_wrong() -> None:
     graph, memory = made(TINY, 3, "argmax", False, 0, max_seq_len=64)
     assert Tagged(graph, memory).holds()
-    assert not Tagged(graph, MemoryPlan({**memory.offsets, "layers.1.gate_up": memory.offsets["hidden"]}, memory.size)).holds()
+    assert not Tagged(graph, MemoryPlan({**memory.offsets, "layers.0.act": memory.offsets["hidden"]}, memory.size)).holds()

@@ -65,7 +65,7 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   %24 = shared_alloc %32 {offset = 128} : shared<f32, [16, 16], stages 3>
   acquire %32
   async_copy %x, %24, %3, %0, %1 {vector = 16, pad = true, unsafe = none}
-  tensor_copy %x, %24, %3, %0, %1 {row_axis = -2, unsafe = none}
+  tensor_copy %x, %24, %3, %0, %1 {row_axis = -2, slabs = 1, unsafe = none}
   commit %32
   wait %32 {pending = 1}
   proxy_fence
@@ -134,6 +134,7 @@ BROKEN = [
     ("gather %x, %11, %11", "gather", "gather: 0 operands, at least 1 are needed"),
     ("load %x, %0, %1", "load %0, %0, %1", "load: operand 0 is i32"),
     ("async_copy %x, %24", "async_copy %x, %5", "async_copy: operand 1 is f32[16, 16]"),
+    ("slabs = 1", "slabs = 2", "slabs lie on an axis before the rows"),
     ("shared_load %24", "shared_load %5", "shared_load: operand 0 is f32[16, 16]"),
     ("cast %4", "cast %x", "cast: operand 0 is tensor"),
     ("store %out, %25", "store %out, %24", "store: operand 1 is shared<f32, [16, 16], stages 3>"),

@@ -19,6 +19,7 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "rms_norm": [{"T": 1, "eps": 1e-6}, {"T": 5, "H": 5120, "eps": 1e-5}],
     "matvec": [{"N": 41, "B": batch, "K": 2560} for batch in (1, 2, 4, 8)],
     "matmul": [{"M": 1, "N": 8, "K": 8}, {"M": 129, "N": 264, "K": 72}],
+    "matmul_silu_mul": [{"M": 1, "I": 8, "K": 8}, {"M": 129, "I": 264, "K": 72}],
     "matmul_split": [{"M": 1, "N": 8, "K": 8}, {"M": 65, "N": 160, "K": 576}],
     "merge_splits": [{"M": 1, "N": 8}],
     "argmax_blocks": [{"B": 1, "V": 1, "P": 1}],

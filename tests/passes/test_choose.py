@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import shipped
+from tests.tensor_products import source
 from tilec.diagnostics import CompileError, Diagnostic, Span
 from tilec.frontend import load_kernel
 from tilec.ir.core import VerifyError
@@ -90,6 +91,15 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
     assert "leave 40 registers a thread" in refused("matmul", SM_90A, Overrides(copy="tma", blocks=6)).message
     assert "stages take" in refused("matmul", SM_90A, Overrides(copy="tma", stages=15)).message
     assert "take one tile each" in refused("matmul", SM_90A, Overrides(copy="tma", order="pingpong")).message
+
+
+def test_a_producer_leaves_registers_where_sums_need_them() -> None:
+    """160 sums of a thread do not fit beside the rest of an equal share, 128 do; more than 192 fit nowhere."""
+    for columns, registers in ((128, (None, None)), (160, (240, 24)), (192, (240, 24))):
+        schedule = choose(source("bf16", 256, columns), SM_90A, Overrides(copy="tma", consumers=2, stages=2))
+        assert tuple(role.registers for role in schedule.roles) == registers
+    with pytest.raises(CompileError, match="does not make its product"):
+        choose(source("bf16", 256, 224), SM_90A, Overrides(copy="tma", consumers=2, stages=2))
 
 
 GOOD = Schedule((Role("all", 4),), (Pipeline(3, "cp_async", "mma_sync"),), 2)

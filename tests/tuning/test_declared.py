@@ -73,6 +73,17 @@ def test_a_choice_is_one_where_its_schedule_is_for(tmp_path: Path) -> None:
     assert built == {"64": ["sm_90a", "sm_100a"], "128": ["sm_90a", "sm_100a"], "256": ["sm_90a"]}
 
 
+def test_a_choice_is_one_where_its_kernel_is_built(tmp_path: Path) -> None:
+    path = tuned_project.make(tmp_path) / "build.toml"
+    text = path.read_text().replace('arch = ["sm_90"]', 'arch = ["sm_90", "sm_100"]').replace(", schedule = { warps = 2 }", "")
+    one = '[[kernel]]\nname = "double"\n'
+    few, large = one + "constants = { BLOCK = [64, 128] }\n\n", one + 'constants = { BLOCK = 256 }\narch = ["sm_90"]\n'
+    path.write_text(text.replace(one, few + large))
+    served = {one.target.name: [c.constants["BLOCK"] for c in one.candidates] for one in read_build_file(path).served}
+    assert served["sm_90a"] == [64, 128, 256]
+    assert served["sm_100a"] == [64, 128]
+
+
 STEP = """
 buffers = {"x": input(i32, [tokens])}
 
@@ -95,6 +106,6 @@ def test_a_bundle_says_which_artifact_serves_which_lengths(tmp_path: Path) -> No
     with open_bundle(path, trust=NO_POLICY) as bundle:
         data = tuning_json(bundle)
         lines = tuning_lines(bundle)
-    assert [(one["tokens"], one["constants"]) for one in data["serves"]] == [([1, 200], {"N": 1}), ([201, 1024], {"N": 2})]
+    assert [(one["tokens"], one["constants"]) for one in data["serves"]] == [([1, 200], {"N": 1}), ([201, 2048], {"N": 2})]
     assert "  measured: on a GPU" in lines
-    assert any(line.startswith("  prefill_scaled") and line.endswith("201 to  1024 tokens  N=2") for line in lines)
+    assert any(line.startswith("  prefill_scaled") and line.endswith("201 to  2048 tokens  N=2") for line in lines)

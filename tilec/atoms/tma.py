@@ -34,9 +34,9 @@ class Box:
     swizzle: int
 
 
-def problem(tensor: TensorType, stage: SharedType) -> str | None:
-    """Why copies cannot bring a stage of a tensor; None where they can. That base and strides are multiples of 16 bytes is
-    for who has proven it, and for the launcher."""
+def problem(tensor: TensorType, stage: SharedType, slabs: int = 1) -> str | None:
+    """Why copies cannot bring a stage of a tensor, in so many slabs; None where they can. That base and strides are multiples
+    of 16 bytes is for who has proven it, and for the launcher."""
     row_bytes = stage.width * stage.dtype.bytes
     if tensor.dtype.name not in MAP_ELEMENTS:
         return f"a tensor map has no elements of {tensor.dtype}"
@@ -46,16 +46,17 @@ def problem(tensor: TensorType, stage: SharedType) -> str | None:
         return "a tensor map wants the elements of a row side by side"
     if row_bytes not in MAP_SWIZZLES:
         return f"rows of {row_bytes} bytes; a copy brings {', '.join(map(str, MAP_SWIZZLES[:-1]))} or {MAP_SWIZZLES[-1]}"
-    if stage.shape[0] % ROWS_REPEAT:
-        return f"{stage.shape[0]} rows; a stage has a multiple of {ROWS_REPEAT}"
+    if stage.shape[0] // slabs % ROWS_REPEAT:
+        return f"{stage.shape[0] // slabs} rows; a stage has a multiple of {ROWS_REPEAT}"
     return None
 
 
-def box_of(tensor: TensorType, stage: SharedType, row_axis: int) -> Box:
-    """The box of each copy into a stage; `row_axis` is counted from the end. Rows are cut into equal parts that fit."""
+def box_of(tensor: TensorType, stage: SharedType, row_axis: int, slabs: int = 1) -> Box:
+    """The box of each copy into a stage; `row_axis` is counted from the end. The rows of each of the `slabs` are cut into equal
+    parts that fit."""
     extents = [1] * tensor.rank
     extents[-1] = stage.width
-    rows = stage.shape[0]
+    rows = stage.shape[0] // slabs
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
@@ -77,6 +78,7 @@ def copy_stage(
     map_: SsaValue,
     box: Box,
     row_axis: int,
+    slabs: int,
     stage: SharedType,
     to: SsaValue,
     place: list[SsaValue],
@@ -84,11 +86,14 @@ def copy_stage(
 ) -> None:
     """Start the copies of the box at `place` (i32, a coordinate per axis, outermost first) into the stage at shared pointer
     `to`; their bytes count at the mbarrier `full`. `map_` is the address of the map (i64)."""
-    rows = box.extents[row_axis]
+    rows, each = box.extents[row_axis], stage.shape[0] // slabs
     for panel in range(stage.panels):
         for first in range(0, stage.shape[0], rows):
             at = list(place)
-            at[row_axis] = out.add(at[row_axis], first) if first else at[row_axis]
+            slab, inside = divmod(first, each)
+            if slab:
+                at[row_axis - 1] = out.add(at[row_axis - 1], slab)
+            at[row_axis] = out.add(at[row_axis], inside) if inside else at[row_axis]
             at[-1] = out.add(at[-1], panel * stage.width) if panel else at[-1]
             _copy(out, map_, out.offset(to, panel * stage.panel_bytes + first * box.swizzle), at, full)
 

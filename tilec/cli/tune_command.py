@@ -140,7 +140,7 @@ def _entries(
     """Each candidate for a target, what is fixed of its schedule, and an entry of it alone."""
     for candidate in tuned.candidates:
         entry = tuned.entry(candidate, build.declared)
-        if not candidate.is_for(target):
+        if not tuned.serves(candidate, build.declared, target):
             continue
         if entry is None:
             words = ", ".join(f"{name} = {value}" for name, value in {**candidate.constants, **tuned.constants}.items())

@@ -7,10 +7,14 @@ Scratch is what one thread puts elements in and another takes them from, with a 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tilec.ir.core import Effect, Op, Value
 from tilec.ir.ops import REDUCE_KINDS
 from tilec.ir.types import RingType, ScratchType, SharedType, TensorType, TileType, f32, i32
+
+SLAB_ROWS: Final = 8
+"""What the rows of a slab are a multiple of, so that it is laid out as a matrix of its own would be."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,12 +56,14 @@ class SharedAlloc(Op, opcode="shared_alloc"):
 class StageCopy(Op):
     """Base of operations that start copying a box of a tensor into one stage. Operands: tensor, buffer, stage (i32), one offset
     per tensor axis. The box spans the buffer's columns on the last tensor axis, its rows on `row_axis` (counted from the end,
-    -2 or less), and one element on those left."""
+    -2 or less), and one element on those left; with several `slabs`, so many elements on the axis before `row_axis`, an equal
+    part of the rows for each, one part after the other."""
 
     leading = (TensorType, SharedType)
     num_results = 0
 
     row_axis: int = -2
+    slabs: int = 1
     unsafe: int | None = None
 
     @property
@@ -82,6 +88,10 @@ class StageCopy(Op):
         self.require(self.stage.type == TileType(i32), "the stage is an i32 scalar")
         self.require(len(self.offsets) == self.source.tensor.rank >= 2, "one offset per tensor axis, at least two")
         self.require(-self.source.tensor.rank <= self.row_axis <= -2, "the rows lie on an axis before the last")
+        self.require(self.slabs == 1 or self.row_axis > -self.source.tensor.rank, "slabs lie on an axis before the rows")
+        rows, left = divmod(self.buffer.shared.shape[0], max(1, self.slabs))
+        whole = self.slabs == 1 or (self.slabs > 1 and left == 0 and rows % SLAB_ROWS == 0)
+        self.require(whole, f"every slab has as many rows, a multiple of {SLAB_ROWS}")
         row_bytes = self.buffer.shared.shape[1] * self.buffer.shared.dtype.bytes
         self.require(row_bytes % 16 == 0, "a row is whole 16-byte chunks")
 

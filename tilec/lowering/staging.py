@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilec.atoms import cp_async, ldmatrix, mma_sync, tma
 from tilec.atoms.cp_async import Box, Edges
 from tilec.ir.core import Value
@@ -40,16 +42,21 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
     pointer = context.offset(context.pointer(tensor), context.mul(element, size))
     row_axis = rank + op.row_axis
     row_stride = context.mul(context.stride(tensor, row_axis), size)
-    edges = None
-    if op.pad:
-        others = [axis for axis in range(rank - 1) if axis != row_axis]
-        inside = _all(context, [positions[axis].below(context, context.extent(tensor, axis)) for axis in others])
-        extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
-        edges = Edges(positions[row_axis], positions[-1], *extents, inside, op.whole)
-    stage = stage_pointer(context, op.buffer, op.stage)
-    cp_async.async_copy(
-        context, Box(pointer, row_stride, edges), op.buffer.shared, stage, context.thread(), context.threads, op.vector
-    )
+    stage, whole = stage_pointer(context, op.buffer, op.stage), op.buffer.shared
+    part = replace(whole, shape=(whole.shape[0] // op.slabs, whole.shape[1]))
+    for slab in range(op.slabs):
+        if slab:
+            pointer = context.offset(pointer, context.mul(context.stride(tensor, row_axis - 1), size))
+            stage = context.offset(stage, part.stage_bytes)
+            positions[row_axis - 1] = positions[row_axis - 1].moved(context, context.constant(1))
+        edges = None
+        if op.pad:
+            others = [axis for axis in range(rank - 1) if axis != row_axis]
+            inside = _all(context, [positions[axis].below(context, context.extent(tensor, axis)) for axis in others])
+            extents = context.extent(tensor, row_axis), context.extent(tensor, rank - 1)
+            edges = Edges(positions[row_axis], positions[-1], *extents, inside, op.whole)
+        box = Box(pointer, row_stride, edges)
+        cp_async.async_copy(context, box, part, stage, context.thread(), context.threads, op.vector)
 
 
 @lowers(TensorCopy)
@@ -57,12 +64,12 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     """One thread copies the whole box, in as many parts as its rows need."""
     made = op.buffer.owner
     assert isinstance(made, SharedAlloc)
-    box = tma.box_of(op.source.tensor, op.buffer.shared, op.row_axis)
+    box = tma.box_of(op.source.tensor, op.buffer.shared, op.row_axis, op.slabs)
     stage = stage_pointer(context, op.buffer, op.stage)
     place = [context.scalar(value) for value in op.offsets]
     barrier = full(context, made.operands[0], op.stage)
     map_ = context.tensor_map(op.source, box)
-    tma.copy_stage(context, map_, box, op.row_axis, op.buffer.shared, stage, place, barrier)
+    tma.copy_stage(context, map_, box, op.row_axis, op.slabs, op.buffer.shared, stage, place, barrier)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

@@ -92,7 +92,8 @@ def _unfit(table: Table, tuned: Tuned, entries: Sequence[KernelEntry], target: T
 
 def _declared(kept: Kept, tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Candidate | None:
     for one in tuned.candidates:
-        if one.is_for(target) and one.constants == kept.constants and tuned.fixed(one, entries, target) == kept.schedule:
+        same = one.constants == kept.constants and tuned.fixed(one, entries, target) == kept.schedule
+        if same and tuned.serves(one, entries, target):
             return one
     return None
 
@@ -112,7 +113,7 @@ def _by_cost(tuned: Tuned, entries: Sequence[KernelEntry], target: Target) -> Se
     """The choices of a target as declared; of those with the same constants, the first."""
     first: dict[str, Candidate] = {}
     for one in tuned.candidates:
-        if one.is_for(target):
+        if tuned.serves(one, entries, target):
             first.setdefault(repr(sorted(one.constants.items())), one)
     candidates = tuple(first.values())
     fixed = {id(one): tuned.fixed(one, entries, target) for one in candidates}

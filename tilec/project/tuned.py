@@ -13,8 +13,8 @@
 `cost` is an expression over extents of tensors, and the constants and numbers of a choice, or several by name, which are added;
 `at_once` are the blocks that run at the same time. Which choices serve a target, and what each costs there, comes from what
 `tilec tune` measured (`tilec.tuning`), where that is for these sources; else from `cost` as it stands. Of constants that a
-`[[kernel]]` leaves out, those of the choices that serve are built. A choice whose `schedule` is for other architectures is
-none for a target.
+`[[kernel]]` leaves out, those of the choices that serve are built. A choice whose `schedule` or `[[kernel]]` is for other
+architectures is none for a target.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Candidate:
     rules: tuple[Rule, ...] | None
 
     def is_for(self, target: Target) -> bool:
-        """Whether it is a candidate there."""
+        """Whether its schedule is for it."""
         return self.rules is None or not self.rules or any(_for(rule, target) for rule in self.rules)
 
 
@@ -80,6 +80,12 @@ class Tuned:
         """The `[[kernel]]` that a candidate is measured as; None where there is none."""
         wanted = {**candidate.constants, **self.constants}
         return next((one for one in entries if one.name == self.kernel and admits(one, wanted)), None)
+
+    def serves(self, candidate: Candidate, entries: Iterable[KernelEntry], target: Target) -> bool:
+        """Whether a candidate is one on a target, for which its schedule, and what builds it, may not be."""
+        wanted = {**candidate.constants, **self.constants}
+        built = [one for one in entries if one.name == self.kernel and admits(one, wanted)]
+        return candidate.is_for(target) and (not built or any(one.among((target,)) for one in built))
 
     def fixed(self, candidate: Candidate, entries: Iterable[KernelEntry], target: Target) -> dict[str, int | str | bool]:
         """What is fixed of the schedule of a candidate on a target."""

@@ -27,7 +27,7 @@ BATCHES: Final = (2, 4, 8)
 DTYPES: Final = ("bf16", "f16")
 """Dtypes that a model runs in."""
 
-CHUNK_TOKENS: Final = 1024
+CHUNK_TOKENS: Final = 2048
 """Tokens of a prefill step at most: enough for matrix products to be bound by arithmetic, few enough for small activations."""
 
 ALL_KINDS: Final = 3

@@ -66,7 +66,7 @@ def _fill(out: Emitter, operand: Operand, ring: Value, buffer: Value, place: Pla
     out.add(Acquire(operands=[ring, *place], expected=tma.copied_bytes(buffer.shared)))
     load = operand.load
     copied = [load.source, buffer, place[0], *offsets]
-    out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, unsafe=load.unsafe, loc=load.loc))
+    out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, slabs=operand.slabs, unsafe=load.unsafe, loc=load.loc))
     out.add(Commit(operands=[ring]))
 
 

@@ -27,6 +27,7 @@ from tilec.ir.thread_elements import FITTING_ELEMENTS
 from tilec.passes.schedule import chains, conversions, direct_products, exchanges, layout, persistent, pingpong, tensor_staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
+from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
 from tilec.schedule import (
     MOST_WARPS,
     NOT_AHEAD,
@@ -90,9 +91,11 @@ def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role
 
 
 def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
-    """With registers that the producer leaves to the consumers, where chained products take them and a block is alone."""
-    products = sum(isinstance(op, Mma) for op in draft.body.walk())
-    if wanted.copy != "tma" or products < 2 or "setmaxnreg" not in target.families or schedule.blocks is not None:
+    """With registers that the producer leaves to the consumers, where chained products or large sums take them and a block is
+    alone."""
+    products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
+    few = len(products) < 2 and max(products) <= MOST_ACCUMULATORS * 32 * schedule.tile_warps
+    if wanted.copy != "tma" or few or "setmaxnreg" not in target.families or schedule.blocks is not None:
         return schedule
     return replace(schedule, roles=tma_roles(schedule.tile_warps // 4, passed_on=True))
 

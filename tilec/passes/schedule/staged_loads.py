@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, Load, Mma, Permute, Reshape
+from tilec.ir.ops_staging import SLAB_ROWS
 from tilec.passes.analysis.divisibility import divisor, expr_divisor, promised_symbols
 from tilec.passes.analysis.ranges import Range
 
@@ -24,18 +26,29 @@ class Operand:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the box in shared memory."""
-        return self.load.result.tile.shape[self.row_axis], self.load.result.tile.shape[-1]
+        return _matrix(self.load)
 
     @property
     def row_axis(self) -> int:
         """The tensor axis that the rows lie on, counted from the end."""
         return _row_axis(self.load)
 
+    @property
+    def slabs(self) -> int:
+        """On the axis before it: how many runs of rows there are, one after the other."""
+        return self.shape[0] // self.load.result.tile.shape[self.row_axis]
+
 
 def _row_axis(load: Load) -> int:
     shape = load.result.tile.shape
     wide = [axis for axis, extent in enumerate(shape[:-1]) if extent > 1]
-    return (wide[0] if wide else len(shape) - 2) - len(shape)
+    return (wide[-1] if wide else len(shape) - 2) - len(shape)
+
+
+def _matrix(load: Load) -> tuple[int, int]:
+    """Rows and columns of a load as a matrix: the axes before the last are its rows."""
+    *rows, columns = load.result.tile.shape
+    return prod(rows), columns
 
 
 def users_of(block: Block) -> dict[Value, list[Op]]:
@@ -88,7 +101,7 @@ def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
             if op.axes != (1, 0):
                 return None
             transposed = not transposed
-        elif _without_units(op.result) != _without_units(op.operands[0]):
+        elif without_units(op.result) != without_units(op.operands[0]) and not _joins_rows(op):
             return None  # only unit axes may go
         op = op.operands[0].owner
     if not isinstance(op, Load) or op.pad not in (None, 0.0):
@@ -98,7 +111,7 @@ def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
     shape = op.result.tile.shape
     if len(shape) < 2:
         return None
-    rows, columns = shape[_row_axis(op)], shape[-1]
+    rows, columns = _matrix(op)
     return (op, transposed) if value.tile.shape == ((columns, rows) if transposed else (rows, columns)) else None
 
 
@@ -122,7 +135,16 @@ def is_written(function: Function, tensor: Value) -> bool:
     return any(op.effect in (Effect.WRITE, Effect.ATOMIC) and op.operands[0] is tensor for op in function.body.walk())
 
 
-def _without_units(value: Value) -> list[int]:
+def _joins_rows(op: Reshape) -> bool:
+    """Whether a load's rows, which lie on two neighbouring axes, become those of a matrix."""
+    load, shape = op.operands[0].owner, op.result.tile.shape
+    wide = [axis for axis, extent in enumerate(op.operands[0].tile.shape[:-1]) if extent > 1]
+    if not isinstance(load, Load) or shape != _matrix(load) or len(wide) != 2 or wide[1] - wide[0] > 1:
+        return False
+    return load.result.tile.shape[wide[1]] % SLAB_ROWS == 0
+
+
+def without_units(value: Value) -> list[int]:
     return [extent for extent in value.tile.shape if extent > 1]
 
 

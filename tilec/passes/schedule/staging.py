@@ -25,16 +25,23 @@ from tilec.atoms.mma_sync import WarpGrid
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.layout import Layout
-from tilec.ir.ops import For, If, Load, Mma, Yield
+from tilec.ir.ops import For, If, Load, Mma, Reshape, Yield
 from tilec.ir.ops_staging import AsyncCopy, SharedAlloc
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule import chained_staging, chains, direct_products, tensor_staging
-from tilec.passes.schedule.staged_loads import Operand, held_operand, staged_operand, users_of, without_dead
+from tilec.passes.schedule.staged_loads import (
+    Operand,
+    held_operand,
+    staged_operand,
+    users_of,
+    without_dead,
+    without_units,
+)
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
-from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_IN_TURNS, guarded, multiply, suits
+from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_PASSED_ON, guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
 
 
@@ -84,9 +91,9 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
     if not any(isinstance(op, Mma) for op in function.body.walk()):
         return function
     warps, registers = function.num_warps, schedule.tile_registers
-    most = MOST_IN_TURNS if schedule.takers > 1 else MOST_ACCUMULATORS
+    most = MOST_PASSED_ON if len(schedule.roles) > 1 and schedule.roles[0].registers else MOST_ACCUMULATORS
     facts = aligned_ranges(function)
-    by_rows = _is_chained(function)
+    by_rows = _is_chained(function) or _tells_columns_apart(function)
     for block in _blocks(function.body):
         known: dict[tuple[Value, Layout], Value] = {}
         for loop in [op for op in block.ops if isinstance(op, For)]:
@@ -114,6 +121,18 @@ def _is_chained(function: Function) -> bool:
             used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in both branches
             made.update(op.results if not made.isdisjoint(used) else ())
     return False
+
+
+def _tells_columns_apart(function: Function) -> bool:
+    """Whether the columns of what some product makes are cut into groups, which then meet in the warp that has the row."""
+    made: set[Value] = set()
+    for _ in range(2):  # loops give what their bodies make
+        for op in function.body.walk():
+            inside = (value for one in Block(ops=[op]).walk() for value in one.operands)
+            if isinstance(op, Mma) or not made.isdisjoint(inside):
+                made.update(op.results)
+    cuts = (op for op in function.body.walk() if isinstance(op, Reshape) and op.operands[0] in made)
+    return any(op.operands[0].tile.rank == 2 and without_units(op.result) != without_units(op.operands[0]) for op in cuts)
 
 
 def _grid_of(op: Mma, warps: int, by_rows: bool) -> WarpGrid | None:
@@ -261,6 +280,7 @@ def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, r
                 operands=[operand.load.source, operand.buffer, ring_stage, *offsets],
                 vector=operand.vector,
                 row_axis=operand.row_axis,
+                slabs=operand.slabs,
                 pad=operand.load.pad is not None,
                 whole=operand.whole,
                 unsafe=operand.load.unsafe,

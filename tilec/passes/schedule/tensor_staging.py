@@ -47,7 +47,7 @@ def problem(function: Function, loop: For, operands: list[Operand]) -> str | Non
     inside = {result for op in loop.regions[0].ops for result in op.results} | set(loop.regions[0].arguments)
     for operand in operands:
         name, type_ = operand.load.source.name, operand.load.source.tensor
-        found = tma.problem(type_, staged_type(operand, 1))
+        found = tma.problem(type_, staged_type(operand, 1), operand.slabs)
         if function.parameter_of(operand.load.source).access is not Access.IN:
             found = "only a tensor that is declared `In` has a map"
         if found is None and operand.vector < VECTOR:
@@ -122,7 +122,7 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
         load = operand.load
         offsets = [mapping.get(value, value) for value in load.offsets]
         copied = [load.source, operand.buffer, stage, *offsets]
-        out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, unsafe=load.unsafe, loc=load.loc))
+        out.add(TensorCopy(operands=copied, row_axis=operand.row_axis, slabs=operand.slabs, unsafe=load.unsafe, loc=load.loc))
     out.add(Commit(operands=[ring]))
     out.add(Yield(operands=list(following(out, stage, parity, ring.ring.stages))))
     filled.ops = out.ops

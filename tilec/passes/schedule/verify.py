@@ -154,7 +154,7 @@ class _Walk:
             raise VerifyError(f"{_at(op)}: {op.result.layout} is no accumulator of {warps} warps")
 
     def tensor_copy(self, op: TensorCopy) -> None:
-        found = tma.problem(op.source.tensor, op.buffer.shared)
+        found = tma.problem(op.source.tensor, op.buffer.shared, op.slabs)
         made = op.buffer.owner
         if found is None and (not isinstance(made, SharedAlloc) or made.alignment % tma.ALIGNMENT):
             found = f"its stages begin at multiples of {tma.ALIGNMENT} bytes"

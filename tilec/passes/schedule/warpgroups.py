@@ -18,8 +18,8 @@ from tilec.passes.schedule.staged_products import Emitter, Product
 
 MOST_ACCUMULATORS = 128
 """Of a thread: more leave too few of its 255 registers."""
-MOST_IN_TURNS = 192
-"""The same where consumers take turns: one starts no copies, and the last product alone is stored, beside nothing else."""
+MOST_PASSED_ON = 192
+"""The same where another role starts the copies and leaves its registers."""
 Behind = Callable[[For], list[Op]]
 """What stands behind a loop, given that loop."""
 
