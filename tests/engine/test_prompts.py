@@ -133,7 +133,7 @@ def test_a_length_with_other_operations_is_refused(
     prompts = backend[0]._prompts
     few = prompts._few
     monkeypatch.setattr(prompts, "_few", lambda tokens, past, head, layers: few(tokens, past, "logits", layers))
-    with pytest.raises(GraphError, match="its operations are not those of 1024 tokens"):
+    with pytest.raises(GraphError, match="its operations are not those of 2048 tokens"):
         prompts.prepared(35, 0, "argmax")
 
 
