@@ -93,7 +93,7 @@ def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
         op = op.operands[0].owner
     if not isinstance(op, Load) or op.pad not in (None, 0.0):
         return None
-    if is_written(function, op.source):
+    if is_written_before(function, op):
         return None  # copies run ahead of the stores that the load comes after
     shape = op.result.tile.shape
     if len(shape) < 2:
@@ -118,8 +118,19 @@ def _operand(
 
 
 def is_written(function: Function, tensor: Value) -> bool:
-    """Whether anything in the kernel writes the tensor, now or in an earlier turn."""
+    """Whether anything in the kernel writes the tensor."""
     return any(op.effect in (Effect.WRITE, Effect.ATOMIC) and op.operands[0] is tensor for op in function.body.walk())
+
+
+def is_written_before(function: Function, load: Load) -> bool:
+    """Whether anything in the kernel may write the load's tensor before it, or in its loop, whose next turn comes behind."""
+    for op in function.body.ops:
+        inner = list(Block(ops=[op]).walk())
+        if any(one.effect in (Effect.WRITE, Effect.ATOMIC) and one.operands[0] is load.source for one in inner):
+            return True
+        if load in inner:
+            return False
+    return True
 
 
 def _without_units(value: Value) -> list[int]:

@@ -32,7 +32,14 @@ from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.ranges import Range
 from tilec.passes.schedule import chained_staging, chains, direct_products, tensor_staging
-from tilec.passes.schedule.staged_loads import Operand, held_operand, staged_operand, users_of, without_dead
+from tilec.passes.schedule.staged_loads import (
+    Operand,
+    held_operand,
+    is_written,
+    staged_operand,
+    users_of,
+    without_dead,
+)
 from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
 from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_IN_TURNS, guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
@@ -94,7 +101,11 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
             if products:
                 candidate = _candidate(loop, products, warps, most)
                 held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
-                candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
+                copied = [*candidate.operands, *([held] if held is not None else [])]
+                if any(is_written(function, one.load.source) for one in copied):  # by threads' own copies alone
+                    candidate = dataclasses.replace(candidate, suits_groups=False)
+                else:
+                    candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)
