@@ -21,10 +21,11 @@ from tilec.schedule import Overrides
 from tilec.target import SM_90A, TARGETS, Target
 
 EARLY: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
-MARK: Final = ".L1::no_allocate"
-"""Put on loads behind the wait, so that machine code (`.NA`) tells them from those in front."""
+MARK: Final = ".L1::evict_last"
+"""Put on loads behind the wait, so that machine code (`.EL`) tells them from those in front."""
 BY_TARGET: Final = {
-    "rotary_decode_attention": TARGETS, "decode_merge_kv": TARGETS, "scaled_matvec": TARGETS, "scaled_matvec_silu_mul": TARGETS,
+    "rotary_decode_attention": TARGETS, "rotary_decode_attention_kv": TARGETS, "decode_merge_kv": TARGETS,
+    "scaled_matvec": TARGETS, "scaled_matvec_silu_mul": TARGETS,
     "matvec_add_scaled": TARGETS, "embedding_scaled": TARGETS, "rms_norm": TARGETS, "decode_attention": TARGETS,
     "matvec": (SM_90A,), "gather_row": (SM_90A,), "matmul": (SM_90A,), "flash_attention": (SM_90A,), "sample_token": (SM_90A,),
 }  # fmt: skip
@@ -53,4 +54,4 @@ def early_of_what_is_late(ptx: str, target: Target, path: str = "") -> list[str]
     marked = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", late)
     before, _, after = disassemble(assemble(f"{early}griddepcontrol.wait;{marked}", target).cubin).partition("ACQBULK")
     assert EARLY.search(after)
-    return [word for word in EARLY.findall(before) if ".NA" in word or not word.startswith("LDG")]
+    return [word for word in EARLY.findall(before) if ".EL" in word or not word.startswith("LDG")]
