@@ -153,6 +153,18 @@ def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
     assert not [op for op in front if isinstance(op, (Ring, AsyncCopy))]
 
 
+def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
+    """Behind a loop in a branch, copies may be under way when the kernel writes: operands are loaded in their turn."""
+    source = (SHIPPED / "rotary_decode_attention_kv.py").read_text()
+    head, loop, rest = source.partition("    for j in range(")
+    body, end, tail = (loop + rest).partition("    store(out")
+    inner = "".join(f"    {line}" for line in body.splitlines(keepends=True))
+    (tmp_path / "branch.py").write_text(f"{head}    if slot > 0:\n{inner}{end}{tail}")
+    (tmp_path / "rotary.py").write_text((SHIPPED / "rotary.py").read_text())
+    function = prepare(load_kernel(tmp_path / "branch.py", {"E": "bf16", "G": 4, "D": 128, "BN": 64}), SM_90A)
+    assert not [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
+
+
 def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:
     function = shipped.as_chosen("rotary_decode_attention", SM_90A)
     function.residents = tuple(one for one in function.residents if one.tensor != "v_cache")

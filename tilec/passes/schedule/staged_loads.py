@@ -123,13 +123,15 @@ def is_written(function: Function, tensor: Value) -> bool:
 
 
 def is_written_before(function: Function, load: Load) -> bool:
-    """Whether anything in the kernel may write the load's tensor before it, or in its loop, whose next turn comes behind."""
+    """Whether anything in the kernel may write the load's tensor before it, or in its loop, whose next turn comes behind; or at
+    all, where the load is in no loop of the body itself, behind which all copies are done."""
     for op in function.body.ops:
         inner = list(Block(ops=[op]).walk())
         if any(one.effect in (Effect.WRITE, Effect.ATOMIC) and one.operands[0] is load.source for one in inner):
             return True
         if load in inner:
-            return False
+            placed = load is op or (isinstance(op, For) and load in op.regions[0].ops)
+            return not placed and is_written(function, load.source)
     return True
 
 
