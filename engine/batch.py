@@ -149,7 +149,7 @@ class Batch:
         for place, member in held.items():
             member.token = tokens[place]
         self._send()
-        self._steps.run("logits")
+        self._steps.run("logits", self._is_short())
         for member in held.values():
             member.length += 1
         state.changed = True  # this step leaves its inputs as they are
@@ -180,7 +180,7 @@ class Batch:
             for step in state.waiting:
                 self._tokens(step)
             self._send()
-        self._steps.run(self._head())
+        self._steps.run(self._head(), self._is_short())
         self._steps.fetch(state.launched)
         state.waiting.append(_Launched(state.launched, tuple(state.members)))
         state.launched += 1
@@ -202,6 +202,10 @@ class Batch:
         for member in step.members:
             if member is not None:
                 member.length -= 1
+
+    def _is_short(self) -> bool:
+        """Whether the next step has the form for short caches."""
+        return self._backend.step.is_short(1 + max(one.length for one in self._state.members if one is not None))
 
     def _head(self) -> Head:
         return "sample" if any(one is not None and one.sampling is not None for one in self._state.members) else "argmax"

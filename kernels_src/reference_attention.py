@@ -14,7 +14,7 @@ Array = NDArray[Any]
 Wide = NDArray[np.float64]
 
 
-TOLERANCES = {"decode_attention": 1.6e-2, "rotary_decode_attention": 1.6e-2}
+TOLERANCES = {"decode_attention": 1.6e-2, "rotary_decode_attention": 1.6e-2, "rotary_decode_attention_kv": 1.6e-2}
 """Of `tilec test`: weights are rounded to the dtype of the cache before they meet it."""
 
 
@@ -162,3 +162,23 @@ def decode_merge_kv(
             qkv[one], k_weight, k_weight, table, positions[one], slots[one], k_cache[b], v_cache[b], eps
         )
     return decode_merge(partial, maxima, sums), keys, values
+
+
+def rotary_decode_attention_kv(
+    qkv: Array,
+    q_weight: Array,
+    k_weight: Array,
+    table: Array,
+    positions: Array,
+    lengths: Array,
+    k_cache: Array,
+    v_cache: Array,
+    eps: float,
+    scale: float,
+) -> tuple[Wide, Wide, Wide]:
+    """`rotary_decode_attention` in one part, merged, and both caches with the new tokens' rows; its inputs -> (B, HKV, G, D),
+    (B, S, HKV, D) twice."""
+    parts = rotary_decode_attention(
+        qkv, q_weight, k_weight, table, positions, lengths, k_cache, v_cache, eps, scale, 1, k_cache.shape[1]
+    )
+    return decode_merge_kv(*parts, qkv, k_weight, table, positions, np.asarray(lengths) - 1, k_cache, v_cache, eps)

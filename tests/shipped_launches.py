@@ -64,6 +64,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
     "decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2, "scale": 0.09}],
     "decode_merge": [{"B": 1, "HKV": 1, "G": 2}],
     "rotary_decode_attention": [{"B": 2, "HKV": 2, "G": 4, "S": 128, "P": 2, "R": 50, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_kv": [{"B": 2, "HKV": 2, "G": 4, "S": 256, "R": 50, "eps": 1e-6, "scale": 0.09}],
     "decode_merge_kv": [{"B": 2, "HKV": 1, "G": 2, "S": 8, "R": 9, "eps": 1e-6}],
 }
 """Dims, scalars and the constants that matter. Where a kernel allows it, a block reaches past an edge."""
@@ -122,6 +123,7 @@ def make_arrays(function: Function, env: dict[str, float], seed: int = 0) -> dic
     if function.name in (
         "decode_attention",
         "rotary_decode_attention",
+        "rotary_decode_attention_kv",
     ):  # one sequence ends inside a tile, the other fills its slots
         arrays["lengths"][:] = [41, int(env["S"])][: int(env["B"])]
     if function.name in ("decode_merge", "decode_merge_kv"):

@@ -235,8 +235,8 @@ def _tensor(data: Any, where: str) -> TensorSpec:
     align = _integer(record["align"], f"{where}.align", 1, 1 << 20)
     if align & (align - 1):
         raise ValueError(f"{where}.align: not a power of two")
-    if _flag(record["resident"], f"{where}.resident") and record["access"] != "in":
-        raise ValueError(f"{where}: resident, and written")
+    if _flag(record["resident"], f"{where}.resident") and record["access"] not in ("in", "inout"):
+        raise ValueError(f"{where}: resident, and holds nothing before the launch")
     return TensorSpec(
         _name(record["name"], f"{where}.name"),
         record["access"],

@@ -115,6 +115,8 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": 2, "HKV": 1, "G": 2}]
         case "rotary_decode_attention":
             return [{"B": 2, "HKV": 3, "S": 96, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 160, "P": 3, "R": 9}]
+        case "rotary_decode_attention_kv":
+            return [{"B": 2, "HKV": 3, "S": 256, "R": 50}, {"B": 1, "HKV": 4, "S": 128, "R": 9}]
         case "decode_merge_kv":
             return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
         case _:

@@ -81,8 +81,8 @@ class Backend(ABC):
 
     def decode_logits(self, sequence: Sequence, token: int) -> NDArray[np.float32]:
         """Take in one token; the logits after it, (vocab,)."""
-        self._send(sequence, token, "logits")
-        self._run_decode("logits")
+        self._send(sequence, token)
+        self._run_decode("logits", self._is_short(sequence.length))
         sequence.length += 1
         return self._logits()
 
@@ -96,7 +96,7 @@ class Backend(ABC):
         answer, head = sequence.begin(), sequence.head
         start, launched = sequence.length, 0
         waiting: deque[int] = deque()
-        self._send(sequence, token, head)
+        self._send(sequence, token)
         try:
             for given in range(limit):
                 sequence.check(answer)
@@ -105,7 +105,7 @@ class Backend(ABC):
                 ):
                     if launched:
                         check_room(sequence.length, 1, self.max_seq_len)
-                    self._run_decode(head)
+                    self._run_decode(head, self._is_short(start + launched))
                     self._fetch(launched)
                     waiting.append(launched)
                     launched += 1
@@ -144,12 +144,16 @@ class Backend(ABC):
             self._run_chunk(given, len(chunk), past, head if begin + len(chunk) == len(ids) else "none")
             sequence.length += len(chunk)
 
-    def _send(self, sequence: Sequence, token: int, head: Head) -> None:
+    def _is_short(self, length: int) -> bool:
+        """Whether a step behind so many tokens has the short form."""
+        return self.step.is_short(length + 1)
+
+    def _send(self, sequence: Sequence, token: int) -> None:
         """Set the inputs of a decode step."""
         self._check_open()
         check_room(sequence.length, 1, self.max_seq_len)
         self._check_vocabulary([token])
-        self._set_decode(head, token, sequence.length)
+        self._set_decode(token, sequence.length)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -176,16 +180,16 @@ class Backend(ABC):
         """Set what is the same for all steps of an answer."""
 
     @abstractmethod
-    def _set_decode(self, head: Head, token: int, place: int) -> None:
-        """Set the inputs of a decode step of a token in a slot."""
+    def _set_decode(self, token: int, place: int) -> None:
+        """Set the inputs of a decode step of a token in a slot, of whatever form."""
 
     @abstractmethod
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
         """Run a prefill step."""
 
     @abstractmethod
-    def _run_decode(self, head: Head) -> None:
-        """Run, or enqueue, a decode step on its inputs as they are."""
+    def _run_decode(self, head: Head, short: bool) -> None:
+        """Run, or enqueue, a decode step on its inputs as they are; `short` is the form for a short cache (`Step.graph`)."""
 
     @abstractmethod
     def _fetch(self, number: int) -> None:

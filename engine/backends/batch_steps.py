@@ -43,8 +43,8 @@ class BatchSteps(ABC):
         """Set the inputs of the next step, all of `INPUTS`."""
 
     @abstractmethod
-    def run(self, head: Head) -> None:
-        """Run, or enqueue, a step on its inputs as they are."""
+    def run(self, head: Head, short: bool) -> None:
+        """Run, or enqueue, a step on its inputs as they are; `short` is the form for short caches (`Step.graph`)."""
 
     @abstractmethod
     def fetch(self, number: int) -> None:

@@ -73,7 +73,7 @@ class CudaBackend(Backend):
         self.memory = DeviceMemory(self.driver, self.stream)
         self.launches = Launches(bundle, self.device)
         self._prompts: Prompts | None = None
-        self._captured: dict[Head, CapturedStep] = {}
+        self._captured: dict[tuple[Head, bool], CapturedStep] = {}
         self._batches: list[CudaBatch] = []
         self._inputs: dict[str, InputBlock] = {}
         self._events: list[Any] = []
@@ -90,7 +90,8 @@ class CudaBackend(Backend):
         decode, logits = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
         self._prompts = prompts = Prompts(self.step, min(self.chunk_tokens, max_seq_len), self.launches)
         whole = prompts.whole
-        arena = max(prompts.memory.size, *(plan_memory(self.step.graph("decode", head)).size for head in HEADS[:3]))
+        forms = [self.step.graph("decode", head, short=short) for head in HEADS[:3] for short in (False, True)]
+        arena = max(prompts.memory.size, *(plan_memory(graph).size for graph in forms))
         memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
         for destination in weights.destinations:
             memory.add(destination.name, destination.bytes)
@@ -111,7 +112,8 @@ class CudaBackend(Backend):
             }
             self._host = driver.allocate_host(4 * RING)
             self._events = [driver.create_event() for _ in range(RING)]
-            self.captured_step("argmax")
+            for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while weights are on their way
+                self.captured_step("argmax", short)
             prompts.place({name: pointer for name, (pointer, _) in self._places(whole).items()}, self._arena[0])
             upload.wait()
         finally:
@@ -129,25 +131,25 @@ class CudaBackend(Backend):
     def run_uncaptured(self, sequence: Sequence, token: int) -> int:
         """Take in one token by launching every kernel of the step from the host, without a graph; the choice of the next. The
         same launches as `decode`, for comparison."""
-        plans = self.captured_step(sequence.head).plans
-        self._send(sequence, token, sequence.head)
+        plans = self.captured_step(sequence.head, self._is_short(sequence.length)).plans
+        self._send(sequence, token)
         for plan in plans:
             plan.launch(self.stream)
         sequence.length += 1
         return self.token()
 
-    def captured_step(self, head: Head) -> CapturedStep:
-        """The decode step with this head, captured when it is first asked for."""
+    def captured_step(self, head: Head, short: bool = False) -> CapturedStep:
+        """The decode step with this head, or its form for a short cache, captured when it is first asked for."""
         self._check_open()
-        if head not in self._captured:
-            graph = self.step.graph("decode", head)
-            self._captured[head] = self.captured(graph, self._places(graph), self._arena)
-        return self._captured[head]
+        if (head, short) not in self._captured:
+            graph = self.step.graph("decode", head, short=short)
+            self._captured[head, short] = self.captured(graph, self._places(graph), self._arena)
+        return self._captured[head, short]
 
     def time_launches(self, plans: Tokens[Plan], repeats: int, filled: int) -> float:
         """Seconds that some launches of a decode step take, one after the other in one graph: the mean of `repeats` runs after
         a first one. They compute on what the last step left, with the inputs of a step at the last of `filled` slots."""
-        self._set_decode("argmax", 0, max(0, filled - 1))
+        self._set_decode(0, max(0, filled - 1))
         executable = self.capture(plans)
         try:
             self.driver.launch_graph(executable, self.stream)
@@ -213,7 +215,7 @@ class CudaBackend(Backend):
     def _set(self, values: dict[str, Any]) -> None:
         self._inputs["settings"].send(**values)
 
-    def _set_decode(self, head: Head, token: int, place: int) -> None:
+    def _set_decode(self, token: int, place: int) -> None:
         self._inputs["decode"].send(ids=token, positions=place, slots=place, lengths=place + 1)
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
@@ -226,8 +228,8 @@ class CudaBackend(Backend):
         for place, (series, index) in enumerate(prepared.launches):
             series.launch(index, stream, overlap=place > 0)
 
-    def _run_decode(self, head: Head) -> None:
-        self.driver.launch_graph(self.captured_step(head).executable, self.stream)
+    def _run_decode(self, head: Head, short: bool) -> None:
+        self.driver.launch_graph(self.captured_step(head, short).executable, self.stream)
 
     def _fetch(self, number: int) -> None:
         slot = number % RING

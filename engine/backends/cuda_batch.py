@@ -34,14 +34,18 @@ class CudaBatch(BatchSteps):
         self.sequences, self._backend, self._driver = sequences, backend, backend.driver
         self._stream, self.closed = backend.stream, False
         try:
-            self._graphs = {head: backend.step.graph("batch", head, tokens=sequences) for head in HEADS}
+            self._graphs = {
+                (head, short): backend.step.graph("batch", head, tokens=sequences, short=short)
+                for head in HEADS
+                for short in (False, True)
+            }
         except StepError as error:
             raise BundleRefused(str(error), where=backend.bundle.path, fix="pack a bundle whose step serves batches") from None
         buffers = {buffer.name: buffer for graph in self._graphs.values() for buffer in graph.buffers.values()}
         self._caches = [buffer for buffer in buffers.values() if buffer.kind is Kind.CACHE]
         arena = max(plan_memory(graph).size for graph in self._graphs.values())
         self._memory = memory = DeviceMemory(self._driver, backend.stream)
-        self._captured: dict[Head, CapturedStep] = {}
+        self._captured: dict[tuple[Head, bool], CapturedStep] = {}
         self._inputs: list[InputBlock] = []
         self._events: list[Any] = []
         self._host = 0
@@ -57,19 +61,20 @@ class CudaBatch(BatchSteps):
                 self._inputs.append(InputBlock(memory, (buffer for buffer in buffers.values() if buffer.kind is kind)))
             self._host = self._driver.allocate_host(4 * sequences * RING)
             self._events = [self._driver.create_event() for _ in range(RING)]
-            self.captured_step("argmax")
+            for short in {backend.step.is_short(1), backend.step.is_short(backend.max_seq_len)}:
+                self.captured_step("argmax", short)
         except BaseException:
             self.close()
             raise
 
-    def captured_step(self, head: Head) -> CapturedStep:
-        """The step with this head, captured when it is first asked for."""
-        if head not in self._captured:
+    def captured_step(self, head: Head, short: bool = False) -> CapturedStep:
+        """The step with this head, or its form for short caches, captured when it is first asked for."""
+        if (head, short) not in self._captured:
             places = self._backend.memory.places | self._memory.places
             for block in self._inputs:
                 places |= block.places
-            self._captured[head] = self._backend.captured(self._graphs[head], places, self._arena)
-        return self._captured[head]
+            self._captured[head, short] = self._backend.captured(self._graphs[head, short], places, self._arena)
+        return self._captured[head, short]
 
     def adopt(self, place: int, length: int) -> None:
         for buffer in self._caches:
@@ -84,8 +89,8 @@ class CudaBatch(BatchSteps):
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
         self._inputs[0].send(**inputs)
 
-    def run(self, head: Head) -> None:
-        self._driver.launch_graph(self.captured_step(head).executable, self._stream)
+    def run(self, head: Head, short: bool) -> None:
+        self._driver.launch_graph(self.captured_step(head, short).executable, self._stream)
 
     def fetch(self, number: int) -> None:
         slot, stream = number % RING, self._stream

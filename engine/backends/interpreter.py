@@ -82,7 +82,8 @@ class InterpreterBackend(Backend):
         self._load_seconds = 0.0
         self._functions: dict[tuple[str, frozenset[tuple[str, Constant]]], Function] = {}
         self._held: dict[str, Array] = {}  # everything but inputs and activations
-        self._decodes: dict[Head, PlannedStep] = {}
+        self._inputs: dict[str, Array] = {}  # of decode steps, which leave them for the next one, of whatever form
+        self._decodes: dict[tuple[Head, bool], PlannedStep] = {}
         self._contracts: dict[int, Contract] = {}  # by the identity of a kernel, all of which are held
 
     def load(
@@ -106,8 +107,9 @@ class InterpreterBackend(Backend):
         self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
         chunk = self.planned(self.step.graph("prefill", tokens=min(self.chunk_tokens, max_seq_len)))
         chunk.inputs["slots"][...] = np.arange(len(chunk.inputs["slots"]))
-        self._set_decode("argmax", 0, 0)
-        for planned in (chunk, self._decode_step("argmax")):
+        self._inputs = {buffer.name: self.zeros(buffer) for buffer in drawn.of_kind(Kind.INPUT)}
+        self._set_decode(0, 0)
+        for planned in (chunk, self._decode_step("argmax", False), self._decode_step("argmax", True)):
             self.run_step(planned, block_order=())  # no block: the contracts alone
 
     @property
@@ -123,10 +125,9 @@ class InterpreterBackend(Backend):
         for name, value in values.items():
             self._held[name][...] = value
 
-    def _set_decode(self, head: Head, token: int, place: int) -> None:
-        planned = self._decode_step(head)
+    def _set_decode(self, token: int, place: int) -> None:
         for name, value in {"ids": token, "positions": place, "slots": place, "lengths": place + 1}.items():
-            planned.inputs[name][...] = value
+            self._inputs[name][...] = value
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
         planned = self.planned(self.step.graph("prefill", head, tokens=tokens, past=past))
@@ -134,8 +135,8 @@ class InterpreterBackend(Backend):
             array[...] = inputs[name]
         self.run_step(planned)
 
-    def _run_decode(self, head: Head) -> None:
-        self.run_step(self._decode_step(head))
+    def _run_decode(self, head: Head, short: bool) -> None:
+        self.run_step(self._decode_step(head, short))
 
     def _fetch(self, number: int) -> None:
         pass
@@ -153,10 +154,10 @@ class InterpreterBackend(Backend):
         self._decodes.clear()
         self._held.clear()
 
-    def _decode_step(self, head: Head) -> PlannedStep:
-        if head not in self._decodes:
-            self._decodes[head] = self.planned(self.step.graph("decode", head))
-        return self._decodes[head]
+    def _decode_step(self, head: Head, short: bool) -> PlannedStep:
+        if (head, short) not in self._decodes:
+            self._decodes[head, short] = self.planned(self.step.graph("decode", head, short=short), self._inputs)
+        return self._decodes[head, short]
 
     def batch_steps(self, sequences: int) -> InterpreterBatch:
         return InterpreterBatch(self, sequences)

@@ -22,13 +22,17 @@ class InterpreterBatch(BatchSteps):
     def __init__(self, backend: InterpreterBackend, sequences: int) -> None:
         self.sequences, self._backend = sequences, backend
         self._held: dict[str, NDArray[Any]] = {}
-        self._graphs = {head: backend.step.graph("batch", head, tokens=sequences) for head in HEADS}
+        self._graphs = {
+            (head, short): backend.step.graph("batch", head, tokens=sequences, short=short)
+            for head in HEADS
+            for short in (False, True)
+        }
         for graph in self._graphs.values():
             for buffer in graph.buffers.values():
                 if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT, Kind.INPUT):
                     self._held.setdefault(buffer.name, backend.zeros(buffer))
         self._caches = {buffer.name for graph in self._graphs.values() for buffer in graph.of_kind(Kind.CACHE)}
-        self._planned: dict[Head, PlannedStep] = {}
+        self._planned: dict[tuple[Head, bool], PlannedStep] = {}
 
     def adopt(self, place: int, length: int) -> None:
         for name in self._caches:
@@ -41,10 +45,10 @@ class InterpreterBatch(BatchSteps):
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
         self.set(inputs)
 
-    def run(self, head: Head) -> None:
-        if head not in self._planned:
-            self._planned[head] = self._backend.planned(self._graphs[head], self._held)
-        self._backend.run_step(self._planned[head])
+    def run(self, head: Head, short: bool) -> None:
+        if (head, short) not in self._planned:
+            self._planned[head, short] = self._backend.planned(self._graphs[head, short], self._held)
+        self._backend.run_step(self._planned[head, short])
 
     def fetch(self, number: int) -> None:
         pass

@@ -3,7 +3,7 @@
 A launch reads and writes every view that its kernel is given, whole, as its artifact's manifest says (`In`, `Out`, `InOut`),
 except where its kernel picks rows. The manifest says that too: integers from 0 to below an extent choose along it (one row of
 the embedding table per token, one slot of the cache), and where no two are equal each is written whole and not read. Of a cache
-that nothing chooses from, only the slots that are filled count.
+that nothing chooses from, only the slots that are filled count; a launch that reads those and writes it adds the step's tokens.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ def moves(graph: StepGraph, op: Op, filled: int, contract: Contract | Manifest) 
         available, rows, scattered = _rows(graph, op, spec, filled, contract)
         if rows > available:
             raise ValueError(f"operation `{op.name}`: {rows} rows of `{spec.name}`, which has {available}")
-        size = rows * (view.elements // available) * ITEM_BYTES[buffer.dtype]
+        size = view.elements // available * ITEM_BYTES[buffer.dtype]
         read = spec.access == "in" or (spec.access == "inout" and not scattered)
-        yield Moved(buffer, size if read else 0, size if spec.access != "in" else 0)
+        appended = buffer.kind is Kind.CACHE and read
+        written = 0 if spec.access == "in" else min(rows, graph.tokens) if appended else rows
+        yield Moved(buffer, size * rows if read else 0, size * written)
 
 
 def _rows(

@@ -70,7 +70,8 @@ def profile_decode(backend: Backend, sequence: Sequence) -> StepProfile:
     UsageError for another backend than CUDA's."""
     if not isinstance(backend, CudaBackend):
         raise UsageError("a profile is of the kernels on a GPU, and no GPU runs the model")
-    step, filled = backend.captured_step(sequence.head), max(1, sequence.length)
+    filled = max(1, sequence.length)
+    step = backend.captured_step(sequence.head, backend.step.is_short(filled))
     found: list[OpProfile] = []
     for name, positions in kinds(step.graph).items():
         ops, plans = [step.graph.ops[i] for i in positions], [step.plans[i] for i in positions]

@@ -21,10 +21,11 @@ from tilec.schedule import Overrides
 from tilec.target import SM_90A, TARGETS, Target
 
 EARLY: Final = re.compile(r"\*/\s+(?:@!?U?P\w+ )?((?:LDG|LD\.E|STG|UTMALDG|ATOM|RED)[\w.]*)")
-MARK: Final = ".L1::no_allocate"
-"""Put on loads behind the wait, so that machine code (`.NA`) tells them from those in front."""
+MARK: Final = ".L1::evict_last"
+"""Put on loads behind the wait, so that machine code (`.EL`) tells them from those in front."""
 BY_TARGET: Final = {
-    "rotary_decode_attention": TARGETS, "decode_merge_kv": TARGETS, "scaled_matvec": TARGETS, "matvec_add_scaled": TARGETS,
+    "rotary_decode_attention": TARGETS, "rotary_decode_attention_kv": TARGETS, "decode_merge_kv": TARGETS, 
+    "scaled_matvec": TARGETS, "matvec_add_scaled": TARGETS,
     **dict.fromkeys(
         (
             "scaled_matvec_silu_mul", "embedding_scaled", "rms_norm", "decode_attention", "matvec", "gather_row", "matmul",
@@ -58,4 +59,4 @@ def early_of_what_is_late(ptx: str, target: Target, path: str = "") -> list[str]
     marked = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", late)
     before, _, after = disassemble(assemble(f"{early}griddepcontrol.wait;{marked}", target).cubin).partition("ACQBULK")
     assert EARLY.search(after)
-    return [word for word in EARLY.findall(before) if ".NA" in word or not word.startswith("LDG")]
+    return [word for word in EARLY.findall(before) if ".EL" in word or not word.startswith("LDG")]

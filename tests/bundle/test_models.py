@@ -169,6 +169,7 @@ def test_an_entry_of_its_own_architectures_is_for_no_other_whatever_is_asked_for
         ("BLOCK=hidden_size", "BLOCK=hidden_size.bit_length()", "E0808 `hidden_size.bit_length()` is no expression"),
         ("BLOCK=hidden_size", "BLOCK={}", "E0808 `{}` is no expression"),
         ("BLOCK=hidden_size", "BLOCK=1 if first_layer else 2", "E0808 only a condition may ask for the first or last layer"),
+        ("BLOCK=hidden_size", "BLOCK=1 if short else 2", "E0808 only a condition may ask for the first or last layer, or for"),
         ("BLOCK=hidden_size", "BLOCK=past", "E0808 only a scalar may depend on how many tokens came before"),
         ("BLOCK=hidden_size", "BLOK=hidden_size", "E0807 no artifact of `copy_a` with BLOK = 128"),
         ("BLOCK=hidden_size", "BLOCK=True", "E0807 no artifact of `copy_a` with BLOCK = True"),

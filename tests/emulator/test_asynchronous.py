@@ -180,6 +180,15 @@ def test_what_is_resident_may_be_read_before_the_wait():
         assert (report.tensors["out"] == arrays["x"]).all()
 
 
+def test_what_is_resident_may_not_be_written_before_the_wait():
+    """A kernel may write what it has declared resident, but the ones before it may still read that."""
+    body = "mad.wide.u32 %d0, %t, 4, %a0; {wait} st.global.b32 [%d0], %t;"
+    arrays = {"out": np.zeros(32, np.uint32)}
+    for wait, found in (("griddepcontrol.wait;", set()), ("", {"dependency"})):
+        report = launch(program(body.format(wait=wait), ["out"]), arrays, out=["out"], overlaps=True, resident={"out"})
+        assert kinds(report) == found
+
+
 def test_what_is_not_modelled_is_refused_by_name():
     from tilec.emulator.errors import UnsupportedPtx
 

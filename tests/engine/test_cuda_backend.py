@@ -63,7 +63,7 @@ def test_a_decode_step_is_one_graph_of_overlapping_launches(backend: tuple[OneSe
     before = len(driver.launches)
     assert made.decode(5) == 0  # the fake device writes nothing
     step = driver.launches[before:]
-    assert len(step) == 1 + 6 * SMALLEST.num_hidden_layers + 4
+    assert len(step) == 1 + 5 * SMALLEST.num_hidden_layers + 4
     assert [launch.overlap for launch in step] == [False] + [True] * (len(step) - 1)  # a step begins when all before is done
     assert made.position == 1
 
@@ -73,7 +73,7 @@ def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[OneSequence,
     before = len(driver.launches)
     tokens = made.stream_tokens(3, 10)
     next(tokens)
-    per_step = 1 + 6 * SMALLEST.num_hidden_layers + 4
+    per_step = 1 + 5 * SMALLEST.num_hidden_layers + 4
     assert len(driver.launches) - before == 2 * per_step
     tokens.close()
     assert made.position == 1  # the step ahead is forgotten
@@ -81,6 +81,19 @@ def test_one_step_runs_ahead_and_none_past_the_limit(backend: tuple[OneSequence,
     assert len(list(made.stream_tokens(3, 4))) == 4
     assert len(driver.launches) - before == 4 * per_step
     assert made.position == 5
+
+
+def test_a_short_cache_has_a_step_of_fewer_launches_and_the_form_changes_within_an_answer(
+    backend: tuple[OneSequence, FakeDriver],
+) -> None:
+    made, driver = backend
+    short = made.step.short_slots
+    assert short == 256
+    made.prefill([1] * (short - 3))
+    before = len(driver.launches)
+    assert len(list(made.stream_tokens(3, 5))) == 5
+    per_layer = [5, 5, 5, 6, 6]  # the last of those that are short fills slot 256
+    assert len(driver.launches) - before == sum(1 + launches * SMALLEST.num_hidden_layers + 4 for launches in per_layer)
 
 
 def test_a_prompt_goes_in_chunks(backend: tuple[OneSequence, FakeDriver]) -> None:
@@ -105,7 +118,7 @@ def test_a_sampled_answer_is_drawn_in_the_graph(backend: tuple[OneSequence, Fake
     before = len(driver.launches)
     assert len(list(made.stream_tokens(3, 2))) == 2
     names = [launch.function[1] for launch in driver.launches[before:]]
-    assert len(names) == 2 * (1 + 6 * SMALLEST.num_hidden_layers + 5)
+    assert len(names) == 2 * (1 + 5 * SMALLEST.num_hidden_layers + 5)
     assert [name.split("_")[0] for name in names[-4:]] == ["matvec", "topk", "sample", "advance"]
     made.reset()
     made.prefill([1])  # greedy again

@@ -22,7 +22,7 @@ from tilec.runtime import Bundle, Device
 sys.path.append(str(Path(__file__).resolve().parents[1] / "runtime"))
 from fake_driver import FakeDriver
 
-PER_STEP = 1 + 6 * SMALLEST.num_hidden_layers + 3
+PER_STEP = 1 + 5 * SMALLEST.num_hidden_layers + 3
 
 
 @pytest.fixture

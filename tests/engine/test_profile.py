@@ -17,25 +17,28 @@ from engine.tools.profile import OpProfile, StepProfile, profile_decode, table
 __all__ = ["backend"]
 
 
-def test_kinds_bytes_and_times(backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each launch of the fake device takes a microsecond."""
+@pytest.mark.parametrize(("filled", "attention"), [(100, ["attention"]), (300, ["attention", "merge"])])
+def test_kinds_bytes_and_times(
+    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, filled: int, attention: list[str]
+) -> None:
+    """Each launch of the fake device takes a microsecond; the step has the form that a cache of this length has."""
     made, driver = backend
     monkeypatch.setattr(cuda, "time", SimpleNamespace(perf_counter=lambda: 1e-6 * len(driver.launches)))
-    made.prefill([1] * 100)
+    made.prefill([1] * filled)
     found = profile_decode(made.backend, made.sequence)
     names = [item.name for item in found.operations]
-    layer = [f"layers.*.{name}" for name in ("embed_tokens", "qkv_proj", "attention", "merge", "o_proj", "gate_up_proj")]
+    layer = [f"layers.*.{name}" for name in ("embed_tokens", "qkv_proj", *attention, "o_proj", "gate_up_proj")]
     assert names == [*layer, "layers.*.down_proj", "last_down_proj", "norm", "lm_head", "argmax", "advance"]
     layers = SMALLEST.num_hidden_layers
-    assert [item.launches for item in found.operations] == [1, *[layers] * 5, layers - 1, 1, 1, 1, 1, 1]
+    assert [item.launches for item in found.operations] == [1, *[layers] * (3 + len(attention)), layers - 1, 1, 1, 1, 1, 1]
     assert all(item.seconds == pytest.approx(1e-6) for item in found.operations)
     by_name = {item.name: item for item in found.operations}
     assert by_name["layers.*.o_proj"].bytes == 2 * (1024 * 2048 + 2048 + 4 * 1024) + 4 * 256
     assert by_name["lm_head"].bytes == 2 * (2048 * 1024 + 1024) + 660 * 8
     assert found.seconds == pytest.approx(1e-6 * (sum(item.launches for item in found.operations) - 1))
     assert found.bandwidth == pytest.approx((2 * (2048 * 1024 + 1024) + 2 * 2048) * 1e6)
-    assert found.filled == 100
-    assert made.position == 100
+    assert found.filled == filled
+    assert made.position == filled
 
 
 def test_the_table_says_what_the_profile_does() -> None:

@@ -21,8 +21,8 @@ from tilec.step.reader import read_declaration
 from tilec.step.step import BATCHES
 
 
-def batch(head: Any = "argmax", sequences: int = 4, shape: Any = TINY) -> StepGraph:
-    return model_step(shape, 2048).graph("batch", head, tokens=sequences)
+def batch(head: Any = "argmax", sequences: int = 4, shape: Any = TINY, *, short: bool = False) -> StepGraph:
+    return model_step(shape, 2048).graph("batch", head, tokens=sequences, short=short)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -49,10 +49,15 @@ def rowless(op: Op, kernel: str, parameter: str, row: int | None) -> Contract:
     return replace(own, tensors=tuple(replace(one, row=row) if one.name == parameter else one for one in own.tensors))
 
 
-@pytest.mark.parametrize("kernel", ["rotary_decode_attention", "decode_merge_kv"])
-@pytest.mark.parametrize("row", [None, 0, 1])
+TENSORS = {"rotary_decode_attention": 8, "decode_merge_kv": 9, "rotary_decode_attention_kv": 6}
+"""How many tensors an operation has that hold something of each sequence."""
+OTHER_ROWS = [(kernel, row) for kernel in TENSORS for row in (None, 0, 1) if (kernel, row) != ("rotary_decode_attention_kv", 1)]
+"""Axes of the grid that do not tell sequences apart."""
+
+
+@pytest.mark.parametrize(("kernel", "row"), OTHER_ROWS)
 def test_a_kernel_that_may_touch_another_sequence_is_refused(kernel: str, row: int | None) -> None:
-    graph = batch()
+    graph = batch(short=kernel == "rotary_decode_attention_kv")
     op = next(op for op in graph.ops if op.kernel == kernel)
     refused = 0
     for parameter, view in op.tensors.items():
@@ -61,7 +66,7 @@ def test_a_kernel_that_may_touch_another_sequence_is_refused(kernel: str, row: i
         with pytest.raises(GraphError, match="does not keep to one of them"):
             verify(graph, plan_memory(graph), lambda op, at=parameter: rowless(op, kernel, at, row))
         refused += 1
-    assert refused == (8 if kernel == "rotary_decode_attention" else 9)
+    assert refused == TENSORS[kernel]
 
 
 def test_a_cache_seen_as_one_sequence_or_in_part_is_refused() -> None:

@@ -28,10 +28,18 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "flash_attention": [{"T": t, "HKV": 1, "G": 2, "S": 192, "past": 0, "scale": 0.09} for t in (1, 17, 127, 129)],
     "decode_attention": [{"B": 2, "HKV": 1, "G": 2, "S": 96, "P": 48, "scale": 0.09}],
     "rotary_decode_attention": [{"B": 2, "HKV": 3, "G": 5, "S": 128, "P": 48, "R": 7, "eps": 1e-6, "scale": 0.09}],
+    "rotary_decode_attention_kv": [{"B": 2, "HKV": 3, "G": 5, "S": 384, "R": 7, "eps": 1e-6, "scale": 0.09}],
 }
 """Odd sizes beside those that the lowered code is run at."""
 
-ROUNDINGS = {"add_rms_norm": 2, "flash_attention": 2, "decode_attention": 2, "qk_norm_rope_kv": 2, "rotary_decode_attention": 4}
+ROUNDINGS = {
+    "add_rms_norm": 2,
+    "flash_attention": 2,
+    "decode_attention": 2,
+    "qk_norm_rope_kv": 2,
+    "rotary_decode_attention": 4,
+    "rotary_decode_attention_kv": 4,
+}
 """How often a value is rounded to the kernel's dtype on its way, where not once."""
 
 CASES = [

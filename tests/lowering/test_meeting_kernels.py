@@ -12,9 +12,10 @@ from mlir_steps import Array
 
 from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
-from tilec.ir.core import Function, VerifyError
+from tilec.ir.core import Function, Op, VerifyError
+from tilec.ir.ops import For
 from tilec.ir.ops_staging import AsyncCopy
-from tilec.ir.ops_sync import Barrier
+from tilec.ir.ops_sync import Barrier, Drain
 from tilec.lowering import lower
 from tilec.passes.prover import prove
 from tilec.passes.schedule import meeting_check, prepare
@@ -119,11 +120,40 @@ def test_the_second_check_misses_no_barrier(name: str) -> None:
             meeting_check.check(function)
 
 
-def test_a_copy_ahead_of_a_write_is_refused() -> None:
+def written_and_copied() -> tuple[Function, Op]:
+    """A kernel that copies ahead from a tensor and stores to it behind the loop; the store."""
     function = prepare(proven("far_offset"), SM_90A)
     copy = next(op for op in function.body.walk() if isinstance(op, AsyncCopy))
     store = next(op for op in function.body.walk() if op.opcode == "store")
     store.operands[0] = copy.source
+    return function, store
+
+
+def test_a_write_behind_the_copies_ahead_needs_them_done_and_a_meeting() -> None:
+    function, store = written_and_copied()
+    meeting_check.check(function)
+    ops = function.body.ops
+    end = next(place for place, op in enumerate(ops) if isinstance(op, Drain))
+    for place in (end, end + 1):
+        assert isinstance(ops[place], (Drain, Barrier))
+        dropped = ops.pop(place)
+        others = [op for op in ops[end : ops.index(store)] if isinstance(op, Barrier)] if isinstance(dropped, Barrier) else []
+        for other in others:
+            ops.remove(other)
+        with pytest.raises(VerifyError, match="may still read it"):
+            meeting_check.check(function)
+        function, store = written_and_copied()
+        ops = function.body.ops
+
+
+@pytest.mark.parametrize("where", ["in front of the copies", "in their loop"])
+def test_a_copy_ahead_of_a_write_is_refused(where: str) -> None:
+    function, store = written_and_copied()
+    home = next(block for block in blocks(function) if store in block)
+    home.remove(store)
+    loops = (op for op in function.body.ops if isinstance(op, For))
+    loop = next(one for one in loops if any(isinstance(inner, AsyncCopy) for inner in one.regions[0].walk()))
+    (loop.regions[0] if where == "in their loop" else function.body).ops.insert(0, store)
     with pytest.raises(VerifyError, match="started ahead of writes"):
         meeting_check.check(function)
 

@@ -9,10 +9,10 @@ import shipped
 
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block, Effect, Function, Op, Resident, VerifyError
-from tilec.ir.ops import For, Load
+from tilec.ir.ops import For, Load, Store
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import AsyncCopy
-from tilec.ir.ops_sync import Ring
+from tilec.ir.ops_sync import Drain, Ring
 from tilec.ir.verifier import verify
 from tilec.passes.schedule import prepare
 from tilec.schedule import Role, Schedule
@@ -86,9 +86,32 @@ def test_the_verifier_refuses_an_early_read_of_what_is_not_resident() -> None:
     with pytest.raises(VerifyError, match="touches memory before the kernels before this one are complete"):
         verify(function)
     function = prepared("matvec_add_scaled", **EARLY)
-    function.residents = (Resident("residual"),)
-    with pytest.raises(VerifyError, match="residual is resident, and no tensor that is only read"):
+    function.residents = (Resident("scaled"),)
+    with pytest.raises(VerifyError, match="scaled is resident, and no tensor that holds something"):
         verify(function)
+
+
+def test_loads_of_what_is_resident_and_written_stay_behind_the_wait(tmp_path: Path) -> None:
+    """A load may stand behind a store of the kernel's own, so that none of them goes in front of all."""
+    source = (SHIPPED / "matvec_add_scaled.py").read_text()
+    (tmp_path / "written.py").write_text(source.replace("resident(w, weight)", "resident(w, weight, residual)"))
+    function = prepare(load_kernel(tmp_path / "written.py", EARLY | {"ROWS": 4, "BLOCK": 512}), SM_90A)  # pyright: ignore[reportArgumentType]
+    assert {one.tensor for one in function.residents} == {"w", "weight", "residual"}
+    wait = next(place for place, op in enumerate(function.body.ops) if isinstance(op, WaitPrior))
+    touched = {function.parameter_of(op.operands[0]).name for op in function.body.ops[:wait] if isinstance(op, Load)}
+    assert touched == {"w", "weight"}
+
+
+def test_copies_of_what_the_kernel_writes_behind_them_begin_before_the_wait() -> None:
+    """Decode attention over a short cache reads it ahead, and puts the new token into it once all copies are done."""
+    function = shipped.as_chosen("rotary_decode_attention_kv", SM_90A)
+    ops = function.body.ops
+    wait = next(place for place, op in enumerate(ops) if isinstance(op, WaitPrior))
+    copies = [op for op in Block(ops=ops[:wait]).walk() if isinstance(op, AsyncCopy)]
+    assert {function.parameter_of(op.source).name for op in copies} == {"k_cache", "v_cache"}
+    done = next(place for place, op in enumerate(ops) if isinstance(op, Drain))
+    stored = [place for place, op in enumerate(ops) if isinstance(op, Store)]
+    assert len(stored) == 4 and min(stored) > done
 
 
 def test_the_verifier_refuses_an_access_before_the_wait() -> None:
@@ -128,6 +151,18 @@ def test_copies_of_what_is_resident_begin_before_the_wait() -> None:
     written = shipped.as_chosen("decode_attention", SM_90A)  # its cache is not resident
     front = written.body.ops[: next(place for place, op in enumerate(written.body.ops) if isinstance(op, WaitPrior))]
     assert not [op for op in front if isinstance(op, (Ring, AsyncCopy))]
+
+
+def test_what_the_kernel_writes_is_not_copied_ahead_in_a_branch(tmp_path: Path) -> None:
+    """Behind a loop in a branch, copies may be under way when the kernel writes: operands are loaded in their turn."""
+    source = (SHIPPED / "rotary_decode_attention_kv.py").read_text()
+    head, loop, rest = source.partition("    for j in range(")
+    body, end, tail = (loop + rest).partition("    store(out")
+    inner = "".join(f"    {line}" for line in body.splitlines(keepends=True))
+    (tmp_path / "branch.py").write_text(f"{head}    if slot > 0:\n{inner}{end}{tail}")
+    (tmp_path / "rotary.py").write_text((SHIPPED / "rotary.py").read_text())
+    function = prepare(load_kernel(tmp_path / "branch.py", {"E": "bf16", "G": 4, "D": 128, "BN": 64}), SM_90A)
+    assert not [op for op in function.body.walk() if isinstance(op, AsyncCopy)]
 
 
 def test_a_copy_of_what_is_not_resident_is_refused_before_the_wait() -> None:

@@ -47,6 +47,8 @@ INSIDE = {
     ("scaled_matvec_silu_mul", "load11-axis0+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
+    ("rotary_decode_attention_kv", "load11-axis0+1"),
+    ("rotary_decode_attention_kv", "load13-axis0+1"),
     ("decode_merge_kv", "load12-axis0+1"),
     ("rotary_decode_attention", "load10-axis1+1"),  # the sines
     ("decode_merge_kv", "load10-axis1+1"),

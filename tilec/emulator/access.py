@@ -91,7 +91,7 @@ def locate(
     found = _check(frame, access, address, space, instruction, write, width if align is None else align)
     if machine.unwaited is not None and space in ("global", "generic"):
         hit = found.allocations(machine) if len(found.index) else []
-        early = machine.unwaited[found.lanes] & any(one.space == "global" and not one.resident for one in hit)
+        early = machine.unwaited[found.lanes] & any(one.space == "global" and (write or not one.resident) for one in hit)
         if early.any():
             at = int(np.flatnonzero(early)[0])
             text = "global memory before griddepcontrol.wait, while the launch before may still run"

@@ -70,8 +70,9 @@ def _resident(scope: Scope, node: ast.Call) -> None:
                 f"`resident` describes a tensor, found {describe(tensor)}",
                 hint="name a parameter such as `w: In[bf16, N]`",
             )
-        if scope.function.parameter_of(tensor).access is not Access.IN:
-            raise at.error("E0207", f"`{tensor.name}` is not declared `In` and cannot be resident", hint="declare it `In`")
+        if scope.function.parameter_of(tensor).access not in (Access.IN, Access.INOUT):
+            message = f"`{tensor.name}` is declared neither `In` nor `InOut` and cannot be resident"
+            raise at.error("E0207", message, hint="declare it `In`, or `InOut` where the kernel writes what it has read")
         if tensor.name not in known:
             scope.function.residents += (Resident(tensor.name, at.span),)
             known.add(tensor.name)

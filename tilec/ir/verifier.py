@@ -52,10 +52,10 @@ def _verify_signature(function: Function) -> None:
     for fact in function.values:
         if fact.tensor not in names or fact.tensor in scalars:
             raise refuse(f"a values fact names {fact.tensor}, which is no tensor")
-    read = {p.name for p in function.parameters if p.access is Access.IN}
+    read = {p.name for p in function.parameters if p.access in (Access.IN, Access.INOUT)}
     for resident in function.residents:
         if resident.tensor not in read:
-            raise refuse(f"{resident.tensor} is resident, and no tensor that is only read")
+            raise refuse(f"{resident.tensor} is resident, and no tensor that holds something")
 
 
 def _verify_wait(function: Function) -> None:

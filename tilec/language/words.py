@@ -96,7 +96,8 @@ def requires(*conditions: Any) -> None:
 
 def resident(*tensors: Tensor) -> None:
     """Nothing that may run beside this kernel writes these tensors, as no step of a model writes its weights: they may be read
-    before the kernels before this one are complete. Checked where launches overlap."""
+    before the kernels before this one are complete. One that is `InOut` this kernel may write itself. Checked where launches
+    overlap."""
     not_compiled()
 
 

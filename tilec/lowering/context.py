@@ -7,7 +7,7 @@ of their dtype (`storage`); bool is i1.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
@@ -19,6 +19,7 @@ from tilec.ir.layout import Layout
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import SharedAlloc
 from tilec.ir.types import DType
+from tilec.lowering.block_places import of_the_block
 from tilec.lowering.launch_terms import launch_term, leaves_of, named
 from tilec.lowering.narrow_floats import narrowed
 from tilec.mlir.builder import Builder
@@ -74,8 +75,15 @@ class Context(Builder):
         """Whether the kernel may begin while earlier ones run."""
         self.waits = self.overlaps
         """Whether what is written stands in front of the wait for them."""
+        self._of_the_block: set[Value] | None = None
         self.maps: dict[tuple[Value, Box], SsaValue] = {}
         """Arguments that are tensor maps, in order."""
+
+    def is_read_once(self, tensor: Value, offsets: Iterable[Value]) -> bool:
+        """Whether a load is of a resident tensor at a place of the block's own: weights, of which no block has another's."""
+        if self._of_the_block is None:
+            self._of_the_block = of_the_block(self.function)
+        return self.function.is_resident(tensor) and not self._of_the_block.isdisjoint(offsets)
 
     def path(self, tensor: Value) -> Path:
         """How a tensor may be read where the rules write now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tilec.ir.core import Access
 from tilec.ir.ops_launch import GridExtent, LaunchedBlocks, WaitPrior
 from tilec.lowering.context import Context
 from tilec.lowering.rules import lowers
@@ -31,8 +32,9 @@ def lower_wait_prior(context: Context, op: WaitPrior) -> None:
     happens to be room, and run there in the end, beside idle multiprocessors. A schedule may say otherwise of a kernel that
     has few blocks, behind which one comes that has much to read early.
 
-    Tensors that are not resident are named anew behind the wait: LLVM can then move nothing that reads them in front of it,
-    which it could where a load is text without side effects. What the assembler may move, `Path` tells.
+    Tensors that are not resident, or that the kernel writes, are named anew behind the wait: LLVM can then move nothing that
+    reads them in front of it, which it could where a load is text without side effects. What the assembler may move, `Path`
+    tells.
     """
     if op.before:
         _let_next_come(context)
@@ -41,7 +43,8 @@ def lower_wait_prior(context: Context, op: WaitPrior) -> None:
     if not op.before:
         _let_next_come(context)
     for parameter in context.function.parameters:
-        if parameter.access is None or context.function.is_resident(parameter.value):
+        resident = parameter.access is Access.IN and context.function.is_resident(parameter.value)
+        if parameter.access is None or resident:
             continue
         address = context.address(context.pointer(parameter.value), i64)
         (renamed,) = context.inline_ptx("mov.b64 $0, $1;", "=l,l", [address], [i64], side_effects=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from functools import partial
+from typing import Final
 
 from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Value
@@ -32,7 +33,7 @@ def lower_load(context: Context, op: Load) -> None:
     path = context.path(op.source)
     width = vector_length(layout, op.vector // dtype.bytes)
 
-    words = _Words(context, dtype, width)
+    words = _Words(context, dtype, width, once=context.is_read_once(op.source, op.offsets))
 
     def whole() -> list[SsaValue]:
         return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), path)]
@@ -274,10 +275,10 @@ def _element(context: Context, tensor: Value, place: list[SsaValue]) -> SsaValue
 
 class _Words:
     """Elements as they come from memory in one access: up to 32 bits of neighbours in a register, so that a branch passes
-    registers on and not their parts. `width` elements make an access."""
+    registers on and not their parts. `width` elements make an access; `once`: what is loaded is not loaded again."""
 
-    def __init__(self, context: Context, dtype: DType, width: int) -> None:
-        self.context, self.dtype, self.width = context, dtype, width
+    def __init__(self, context: Context, dtype: DType, width: int, *, once: bool = False) -> None:
+        self.context, self.dtype, self.width, self.once = context, dtype, width, once
         self.each = max(1, min(width, 4 // dtype.bytes))  # elements in a word
         self.vector = vector(self.each, _memory_type(dtype))
         self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
@@ -287,7 +288,7 @@ class _Words:
         """The words of one access."""
         context, count = self.context, self.width // self.each
         if path is not Path.WRITTEN and self.raw in (i32, f32):
-            return _load_text(context, pointer, self.raw, count, path)
+            return _load_text(context, pointer, self.raw, count, path, STREAMED if self.once and count == 4 else "")
         type_ = self.raw if count == 1 else vector(count, self.raw)
         alignment = self.width * self.dtype.bytes
         loaded = context.load(pointer, type_, alignment=alignment, invariant=path is Path.CONSTANT)
@@ -317,13 +318,19 @@ class _Words:
         return out
 
 
-def _load_text(context: Context, pointer: SsaValue, type_: Type, count: int, path: Path) -> list[SsaValue]:
+STREAMED: Final = ".L1::no_allocate.L2::128B"
+"""Of whole vectors that are read once: they leave the first cache to what is read again, and come as lines."""
+
+
+def _load_text(
+    context: Context, pointer: SsaValue, type_: Type, count: int, path: Path, hint: str
+) -> list[SsaValue]:  # fmt: skip
     """1, 2 or 4 words in one access of data that this kernel does not write. As text, because LLVM takes a vector load apart
-    when all that is used of it are its parts."""
+    when all that is used of it are its parts. `hint` is for the caches."""
     names = ", ".join(f"${i}" for i in range(count))
     target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
     outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
-    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{several}.b32 {target}, [${count}];"
+    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{hint}{several}.b32 {target}, [${count}];"
     return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.EARLY)
 
 

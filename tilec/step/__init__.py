@@ -18,6 +18,7 @@ A launch is `name = kernel(parameter=value, ...)`. A parameter in capitals is a 
 have; what names a buffer or weight is a tensor, seen in another shape as `q[1, heads, head_dim]`; the rest are scalars. In the
 loop a `*` in a name stands for the layer, what is before it (`layers.*.`, `model.layers.*.`) and a last `.*` or `.weight` are
 left out, and `previous.` is the layer before. All layers are alike but for `first_layer` and `last_layer`, on which only
-conditions may depend. Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head`; a name that is none of these is
-a measured one of `[[tuning]]` in build.toml. Constants that a launch leaves out are tuning too: see `tuning`.
+conditions may depend, as on `short`: whether no cache has more than `short_slots` slots filled, so that a step may have a form
+for short caches. Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head`; a name that is none of these is a
+measured one of `[[tuning]]` in build.toml. Constants that a launch leaves out are tuning too: see `tuning`.
 """

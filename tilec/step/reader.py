@@ -22,7 +22,8 @@ DTYPE: Final = "dtype"
 
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
-FLAGS: Final = frozenset({"first_layer", "last_layer"})
+OF_LAYERS: Final = frozenset({"first_layer", "last_layer"})
+FLAGS: Final = OF_LAYERS | {"short"}
 LENGTHS: Final = frozenset({"tokens", "past"})
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
@@ -195,7 +196,7 @@ class _Reader:
                     found.append(self.launch(name, kernel, call, node, bool(layer)))
                 case ast.If():
                     test = expression(node.test)
-                    if test.names & FLAGS and not layer:
+                    if test.names & OF_LAYERS and not layer:
                         raise StepError("only a layer is the first or the last", node.test)
                     if test.names & LENGTHS:
                         raise StepError("a condition may not depend on how many tokens there are", node.test)
@@ -275,7 +276,7 @@ def _of_a_step(node: ast.expr) -> Expression:
     """An expression that is the same in every layer."""
     found = expression(node)
     if found.names & FLAGS:
-        raise StepError("only a condition may ask for the first or last layer", node)
+        raise StepError("only a condition may ask for the first or last layer, or for short caches", node)
     return found
 
 

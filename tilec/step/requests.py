@@ -1,4 +1,5 @@
-"""The closed world of a model: every specialisation that its step can ask for, at any length of a prompt, with any head.
+"""The closed world of a model: every specialisation that its step can ask for, at any length of a prompt or a cache, whatever
+its head.
 
 The launches are those that `Step.graph` makes, reached through the same statements; so what is missing from a bundle that has
 all requests is asked for by no graph, and what a graph never asks for is not there.
@@ -18,6 +19,8 @@ from tilec.step.tuning import Choice, Tuning
 
 LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
 """Whether a layer is the first, and the last."""
+SHORT: Final = (False, True)
+"""Whether no cache has more slots filled than the short form of a step is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ def _lengths(mode: str) -> Sequence[int]:
 
 
 def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
-    """Launches that some head reaches, in the order of the text."""
+    """Launches that some head reaches, in a form for short caches or long ones, in the order of the text."""
     found: list[Launch] = []
 
     def walk(inner: tuple[Statement, ...], flags: tuple[Mapping[str, Any], ...]) -> None:
@@ -85,7 +88,7 @@ def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
                 shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
                 walk(one.body, tuple({**values, "first_layer": a, "last_layer": b} for values in flags for a, b in shapes))
 
-    walk(statements, tuple(step.values(head=head) for head in HEADS))
+    walk(statements, tuple(step.values(head=head, short=short) for head in HEADS for short in SHORT))
     return found
 
 

@@ -69,6 +69,19 @@ class Step:
             raise StepError("`num_hidden_layers` is not a number of layers")
         return found
 
+    @property
+    def short_slots(self) -> int:
+        """Filled slots of a cache up to which the short form of a step is the faster one; 0 where nothing was measured. Either
+        form is right for any number of slots."""
+        found = self._values.get("short_slots", 0)
+        if type(found) is not int or found < 0:
+            raise StepError("`short_slots` is not a number of slots")
+        return found
+
+    def is_short(self, filled: int) -> bool:
+        """Whether the short form is the one for caches of which `filled` slots at most are filled."""
+        return filled <= self.short_slots
+
     def graph(
         self,
         mode: Mode,
@@ -77,13 +90,14 @@ class Step:
         tokens: int = 1,
         past: int = 0,
         layers: int | None = None,
+        short: bool = False,
     ) -> StepGraph:
         """The step that takes in `tokens` tokens, of a batch one of each sequence; `past` is how many the cache holds before a
-        prefill. `layers` makes one of fewer layers: those that remain are the first, some of the middle, and the last.
-        StepError where the text has no such step."""
+        prefill. `layers` makes one of fewer layers: those that remain are the first, some of the middle, and the last. `short`
+        makes the form for caches of which `short_slots` at most are filled. StepError where the text has no such step."""
         if mode not in self.declaration.modes:
             raise StepError(f"there is no `def {mode}()`")
-        values = self.values(tokens=tokens, past=past, head=head)
+        values = self.values(tokens=tokens, past=past, head=head, short=short)
         made = _Maker(self, StepGraph(mode, tokens, sequences=tokens if mode == "batch" else 1), values, layers)
         made.run(self.declaration.modes[mode], None)
         return made.graph

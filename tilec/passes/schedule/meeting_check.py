@@ -4,11 +4,12 @@ In: a prepared function. Out: nothing, or a VerifyError that names two operation
 does not let them. It shares with the pass what an operation touches (`tilec.ir.touches`), and nothing else: paths are
 followed one by one from each touch to the next meeting, back edges included, and the threads of every element are enumerated.
 
-Also refused: a copy that is started ahead of its turn from a tensor that the kernel writes.
+Also refused: a copy that is started ahead of its turn from a tensor that the kernel writes before the copy is done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -18,8 +19,8 @@ from numpy.typing import NDArray
 from tilec.ir.core import Block, Effect, Function, Op, Value, VerifyError
 from tilec.ir.layout import Digit, Layout
 from tilec.ir.ops import For
-from tilec.ir.ops_staging import StageCopy
-from tilec.ir.ops_sync import Roles
+from tilec.ir.ops_staging import AsyncCopy, StageCopy
+from tilec.ir.ops_sync import Barrier, Drain, Roles
 from tilec.ir.touches import Touch, Touches, may_conflict, touches
 
 
@@ -37,10 +38,31 @@ def check(function: Function) -> None:
 
 
 def _refuse_early_copies(function: Function) -> None:
-    written = {op.operands[0] for op in function.body.walk() if op.effect in (Effect.WRITE, Effect.ATOMIC)}
-    for op in function.body.walk():
-        if isinstance(op, StageCopy) and op.source in written:
-            raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
+    """Of a tensor that the kernel writes, copies are those of threads, and all are done (`Drain`) and all threads have met
+    before anything is written: statement by statement of the body, so that no turn of a loop comes behind a write."""
+    statements = [list(Block(ops=[op]).walk()) for op in function.body.ops]
+    written = [_written(ops) for ops in statements]
+    changed: set[Value] = set()
+    under_way: dict[Value, bool] = {}  # tensors that copies may still read; whether those are done, and a meeting is missing
+    for ops, here in zip(statements, written, strict=True):
+        changed |= here
+        for op in ops:
+            if isinstance(op, StageCopy) and (op.source in changed or not isinstance(op, AsyncCopy)):
+                if any(op.source in other for other in written):
+                    raise VerifyError(f"{_at(op)} is started ahead of writes to `{op.source.name}`")
+            elif isinstance(op, StageCopy):
+                under_way[op.source] = False
+        if isinstance(ops[0], Drain):
+            under_way = dict.fromkeys(under_way, True)
+        elif isinstance(ops[0], Barrier):
+            under_way = {tensor: done for tensor, done in under_way.items() if not done}
+        if late := here & under_way.keys():
+            (tensor,) = sorted(late, key=lambda one: one.name or "")[:1]
+            raise VerifyError(f"`{tensor.name}` is written while copies that were started ahead may still read it")
+
+
+def _written(ops: Iterable[Op]) -> set[Value]:
+    return {op.operands[0] for op in ops if op.effect in (Effect.WRITE, Effect.ATOMIC)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def _loaded(function: Function, value: Value) -> tuple[Load, bool] | None:
         op = op.operands[0].owner
     if not isinstance(op, Load) or op.pad not in (None, 0.0):
         return None
-    if is_written(function, op.source):
+    if is_written_before(function, op):
         return None  # copies run ahead of the stores that the load comes after
     shape = op.result.tile.shape
     if len(shape) < 2:
@@ -131,7 +131,7 @@ def _operand(
 
 
 def is_written(function: Function, tensor: Value) -> bool:
-    """Whether anything in the kernel writes the tensor, now or in an earlier turn."""
+    """Whether anything in the kernel writes the tensor."""
     return any(op.effect in (Effect.WRITE, Effect.ATOMIC) and op.operands[0] is tensor for op in function.body.walk())
 
 
@@ -142,6 +142,19 @@ def _joins_rows(op: Reshape) -> bool:
     if not isinstance(load, Load) or shape != _matrix(load) or len(wide) != 2 or wide[1] - wide[0] > 1:
         return False
     return load.result.tile.shape[wide[1]] % SLAB_ROWS == 0
+
+
+def is_written_before(function: Function, load: Load) -> bool:
+    """Whether anything in the kernel may write the load's tensor before it, or in its loop, whose next turn comes behind; or at
+    all, where the load is in no loop of the body itself, behind which all copies are done."""
+    for op in function.body.ops:
+        inner = list(Block(ops=[op]).walk())
+        if any(one.effect in (Effect.WRITE, Effect.ATOMIC) and one.operands[0] is load.source for one in inner):
+            return True
+        if load in inner:
+            placed = load is op or (isinstance(op, For) and load in op.regions[0].ops)
+            return not placed and is_written(function, load.source)
+    return True
 
 
 def without_units(value: Value) -> list[int]:

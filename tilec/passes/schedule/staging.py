@@ -35,6 +35,7 @@ from tilec.passes.schedule import chained_staging, chains, direct_products, tens
 from tilec.passes.schedule.staged_loads import (
     Operand,
     held_operand,
+    is_written,
     staged_operand,
     users_of,
     without_dead,
@@ -101,7 +102,11 @@ def stage_by(function: Function, decide: Decide, schedule: Schedule) -> Function
             if products:
                 candidate = _candidate(loop, products, warps, most)
                 held = held_operand(function, products[0].mma.operands[0], users_of(function.body), facts)
-                candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
+                copied = [*candidate.operands, *([held] if held is not None else [])]
+                if any(is_written(function, one.load.source) for one in copied):  # by threads' own copies alone
+                    candidate = dataclasses.replace(candidate, suits_groups=False)
+                else:
+                    candidate = dataclasses.replace(candidate, chain=chains.find(function, loop, warps, products, held))
                 _pipeline(function, block, candidate, known, decide, registers)
     for block in _blocks(function.body):
         _lay_out_others(block, warps, by_rows)

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tilec.ir.clone import clone
-from tilec.ir.core import Block, Effect, Function, Op, Value
+from tilec.ir.core import Access, Block, Effect, Function, Op, Value
 from tilec.ir.ops import Constant, For, Load, Mma
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.types import TileType
@@ -60,13 +60,19 @@ def _is_scalar(op: Op) -> bool:
     return bool(op.results) and scalar and op.effect is Effect.NONE and not op.regions
 
 
+def _is_only_read(function: Function, tensor: Value) -> bool:
+    """Whether a tensor is resident and the kernel does not write it, so that its loads may go in front of any store."""
+    return function.is_resident(tensor) and function.parameter_of(tensor).access is Access.IN
+
+
 def _early(function: Function, ops: Iterable[Op], known: set[Value]) -> list[Op]:
     """Those of some operations that may stand in front of the wait where the values `known` do: loads of resident tensors at
     places that follow from them or from such loads, and the scalars in between."""
     known = set(known)
     found: list[Op] = []
     for op in ops:
-        loads = isinstance(op, Load) and op.pad is None and function.is_resident(op.source) and set(op.offsets) <= known
+        read = isinstance(op, Load) and op.pad is None and _is_only_read(function, op.source)
+        loads = isinstance(op, Load) and read and set(op.offsets) <= known
         if loads or (_is_scalar(op) and set(op.operands) <= known):
             known |= set(op.results)
             found.append(op)

@@ -1,0 +1,144 @@
+"""Decode over a short cache has a form of its own: the same answers whichever form takes which tokens in, and who chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from test_verify import MODELS, TIED, contract
+
+from engine.backends.interpreter import InterpreterBackend
+from engine.batch import Batch
+from engine.checkpoint.weights import WeightPlan
+from engine.graph.plan import plan_memory
+from engine.graph.verify import GraphError, verify
+from engine.models.steps import model_step
+from engine.sampling import SamplingParams
+from engine.tools.tiny import write_tiny_model
+from tilec.step.expressions import StepError
+from tilec.step.graph import Kind, StepGraph
+from tilec.step.step import BATCHES, Step
+
+ATTENTION = "rotary_decode_attention_kv"
+PROMPT = [int(i) for i in np.random.default_rng(3).integers(0, 400, 6)]
+DRAWN = SamplingParams(0.9, 20, 0.9, seed=7)
+FAR = 0.02
+"""Root mean square of the differences between the two forms of a step, over the deviation of the logits, at most."""
+
+
+def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    return model_step(shape, 2048, measured={"parts": 32, "head_parts": 8} | measured)
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    config = write_tiny_model(folder)
+    made = InterpreterBackend()
+    made.load(config, WeightPlan.for_model(config, folder, "bf16"), 40)
+    yield made
+    made.close()
+
+
+def short_up_to(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
+    monkeypatch.setattr(Step, "short_slots", property(lambda _: slots))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", ["decode", "batch"])
+def test_both_forms_hold_together_and_the_short_one_has_no_merge(name: str, mode: Any) -> None:
+    step, tokens = model(name), 4 if mode == "batch" else 1
+    for head in ("argmax", "sample", "logits"):
+        short, long = (step.graph(mode, head, tokens=tokens, short=form) for form in (True, False))
+        for graph in (short, long):
+            verify(graph, plan_memory(graph), contract)
+        assert len(long.ops) - len(short.ops) == step.layers
+        assert {op.kernel for op in short.ops} ^ {op.kernel for op in long.ops} == {
+            ATTENTION, "rotary_decode_attention", "decode_merge_kv",
+        }  # fmt: skip
+        caches = {buffer.name for buffer in long.of_kind(Kind.CACHE)}
+        assert {buffer.name for buffer in short.of_kind(Kind.CACHE)} == caches
+
+
+def test_a_prompt_has_one_form() -> None:
+    short, long = (model().graph("prefill", tokens=7, short=form) for form in (True, False))
+    assert short.ops == long.ops
+
+
+@pytest.mark.parametrize("sequences", [1, BATCHES[-1]])
+def test_a_cache_that_an_earlier_operation_writes_is_not_read_early(sequences: int) -> None:
+    """The early rule of the verifier, of a tensor that the kernel writes too: attention twice, in place of once."""
+    graph: StepGraph = model().graph("batch" if sequences > 1 else "decode", tokens=sequences, short=True)
+    place = next(place for place, op in enumerate(graph.ops) if op.kernel == ATTENTION)
+    graph.ops.insert(place, graph.ops[place])
+    with pytest.raises(GraphError, match=rf"`[kv]_cache`, which `{ATTENTION}` reads before earlier operations"):
+        verify(graph, plan_memory(graph), contract)
+
+
+def test_where_a_form_is_short() -> None:
+    step = model(short_slots=256)
+    assert [step.is_short(filled) for filled in (1, 256, 257)] == [True, True, False]
+    assert not model().is_short(1)  # nothing was measured
+    for wrong in (-1, 2.5, True):
+        with pytest.raises(StepError, match="short_slots"):
+            model(short_slots=wrong).is_short(1)
+
+
+@pytest.mark.parametrize("sampling", [None, DRAWN])
+def test_the_form_changes_within_an_answer(
+    backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParams | None
+) -> None:
+    forms: list[bool] = []
+    run = backend._run_decode  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(backend, "_run_decode", lambda head, short: (forms.append(short), run(head, short)))
+    answers: list[list[int]] = []
+    for slots in (0, 10, 100):
+        short_up_to(monkeypatch, slots)
+        sequence = backend.begin()
+        backend.prefill(sequence, PROMPT, sampling)
+        token = backend.token()
+        forms.clear()
+        answers.append([token, *backend.stream_tokens(sequence, token, 8)])
+        assert forms == [len(PROMPT) + 1 + number <= slots for number in range(8)]
+    assert answers[0] == answers[1] == answers[2]
+    assert len(set(answers[0])) > 2
+
+
+def test_logits_and_caches_of_both_forms(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    for slots in (0, 100):
+        short_up_to(monkeypatch, slots)
+        sequence = backend.begin()
+        backend.prefill(sequence, PROMPT)
+        logits = np.stack([backend.decode_logits(sequence, token) for token in PROMPT])
+        first, last = (backend.cache(f"k_cache.{layer}")[: 2 * len(PROMPT)].copy() for layer in (0, 1))
+        values = backend.cache("v_cache.0")[: 2 * len(PROMPT)].copy()
+        found.append((logits, first, values, last))
+    (long, *caches), (short, *others) = found
+    assert np.sqrt(np.mean((short - long) ** 2)) < FAR * long.std()
+    assert (caches[0] == others[0]).all()
+    assert (caches[1] == others[1]).all()  # before any attention: bit for bit
+    assert np.abs(caches[2].astype(float) - others[2].astype(float)).max() < 0.1
+
+
+def test_a_batch_is_short_where_all_its_sequences_are(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    for slots, wanted in ((0, [False] * 4), (9, [True, True, False, False]), (100, [True] * 4)):
+        short_up_to(monkeypatch, slots)
+        forms: list[bool] = []
+        with Batch(backend, 2) as batch:
+            steps = batch._steps  # pyright: ignore[reportPrivateUsage]
+            run = steps.run
+            monkeypatch.setattr(steps, "run", lambda head, short, run=run, forms=forms: (forms.append(short), run(head, short)))
+            places = [batch.add(ids)[0] for ids in (PROMPT[:2], [*PROMPT, 7])]
+            rows = [batch.logits({places[0]: token, places[1]: token + 1}) for token in PROMPT[:4]]
+            found.append(np.array([[row[place] for place in places] for row in rows]))
+        assert forms == wanted
+    long, mixed, short = found
+    for other in (mixed, short):
+        assert np.sqrt(np.mean((other - long) ** 2)) < FAR * long.std()
+    assert (mixed[:2] == short[:2]).all()  # one and the same form

@@ -1,0 +1,44 @@
+"""What each block reads for itself does not take room in the first cache; what blocks share does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests import shipped
+from tilec.ir.ops import Load
+from tilec.lowering import lower
+from tilec.lowering.block_places import of_the_block
+from tilec.target import SM_90A, TARGETS, Target
+
+HINT = ".L1::no_allocate.L2::128B"
+VECTOR = re.compile(r"ld\.global((?:\.nc)?)((?:\.L1::no_allocate\.L2::128B)?)\.v4\.b32")
+
+
+def vectors(name: str, target: Target = SM_90A) -> list[tuple[bool, bool]]:
+    """Of every whole vector that is loaded: whether by the read-only path, and whether with the hint."""
+    text = lower(shipped.as_chosen(name, target), target).mlir
+    return [(bool(path), bool(hint)) for path, hint in VECTOR.findall(text)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+@pytest.mark.parametrize("name", ["scaled_matvec", "matvec_add_scaled_rows"])
+def test_weights_are_streamed_and_activations_are_not(name: str, target: Target) -> None:
+    found = vectors(name, target)
+    assert any(hint for _, hint in found)
+    assert any(not hint for _, hint in found)
+    assert all(hint for read_only, hint in found if read_only)  # behind the wait; in front of it there are weights alone
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "silu_mul_rows", "matvec_argmax"])
+def test_what_is_not_resident_or_no_block_has_alone_is_not_streamed(name: str) -> None:
+    assert not any(hint for _, hint in vectors(name))
+
+
+def test_places_follow_from_the_block_through_scalars_and_loops() -> None:
+    function = shipped.load("matvec_argmax", {})
+    places = of_the_block(function)
+    loads = {function.parameter_of(op.source).name: op for op in function.body.walk() if isinstance(op, Load)}
+    assert not places.isdisjoint(loads["w"].offsets)  # a loop that begins at the block's id
+    assert places.isdisjoint(loads["x"].offsets)
