@@ -42,6 +42,8 @@ GREETING = {
     "bus_bits": 6144, "clock_khz": 1_980_000,
 }  # fmt: skip
 N = 16_777_216
+COPIED = 4096
+"""Elements of a copy by the driver, on a device whose memory is this machine's."""
 LINES: list[dict[str, Any]] = [
     {"at": "kernel"}, {"checked": "kernel", "wrong": ""}, {"copy": [125.0, 124.0, 126.0], "bytes": 536_870_912},
     {"launch": {"N": N}, "us": {"kernel": [25.0, 24.0, 27.0], "baseline": [26.0, 25.5, 26.5]}, "wrong": ""},
@@ -99,6 +101,11 @@ def fake_torch(gpu: tuned_project.HostGpu) -> Any:
     )
 
 
+@pytest.fixture(autouse=True)
+def copies_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilec.tuning.bench_child.COPY_ELEMENTS", COPIED)
+
+
 def worked(
     root: Path, gpu: tuned_project.HostGpu, launches: list[dict[str, int]], baseline: str | None = None
 ) -> list[dict[str, Any]]:
@@ -121,8 +128,9 @@ def test_the_process_checks_and_times(tmp_path: Path) -> None:
     root = tuned_project.make(tmp_path)
     said = worked(root, tuned_project.HostGpu(), [{"N": 1000}, {"N": 20000}])
     assert said[:2] == [{"at": "kernel"}, {"checked": "kernel", "wrong": ""}]
-    assert [one["launch"] for one in said[2:]] == [{"N": 1000}, {"N": 20000}]
-    assert [one["us"]["kernel"][0] for one in said[2:]] == pytest.approx(
+    assert said[2] == {"copy": (tuned_project.COPY_MICROSECONDS,) * 3, "bytes": 8 * COPIED}
+    assert [one["launch"] for one in said[3:]] == [{"N": 1000}, {"N": 20000}]
+    assert [one["us"]["kernel"][0] for one in said[3:]] == pytest.approx(
         [tuned_project.microseconds(64, n) for n in (1000, 20000)]
     )
     assert chip(Device(tuned_project.HostGpu())) == {"memory_khz": 0, "bus_bits": 0, "clock_khz": 0}
