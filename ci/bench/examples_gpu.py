@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "ci/bench"), str(ROOT / "examples/kernels")]
 
 from examples_problems import PROBLEMS, Checked, Problem, checked  # noqa: E402
-from gpu_clock import Timing, measure  # noqa: E402
+from gpu_clock import ROUNDS, Timing, measure  # noqa: E402
 
 import tilec  # noqa: E402
 from tilec.runtime import TRUSTED  # noqa: E402
@@ -87,9 +87,9 @@ def constants_of(folder: Path, problem: Problem, sizes: dict[str, int]) -> dict[
 
 
 def call_of(folder: Path, problem: Problem, constants: dict[str, Any], name: str) -> Callable[..., Any]:
-    """The kernel as a function; constants that shapes say are left to it."""
+    """The kernel as a function; constants that are others at the odd size are left to the shapes."""
     kernel = getattr(importlib.import_module(problem.kernel), problem.kernel)
-    given = {one: value for one, value in constants.items() if one not in problem.sizes}
+    given = {one: value for one, value in constants.items() if problem.odd.get(one, value) == problem.sizes.get(one, value)}
     values = dict.fromkeys(problem.vouched, TRUSTED)
     return tilec.op(kernel, constants=given, values=values, prebuilt=folder, name=name)
 
@@ -100,7 +100,7 @@ def check(call: Callable[..., Any], problem: Problem, sizes: dict[str, int]) -> 
     return checked(problem, inputs, call(**inputs))
 
 
-def times(call: Callable[..., Any], problem: Problem, nbytes: int) -> dict[str, Timing]:
+def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) -> dict[str, Timing]:
     """Of the kernel, torch's operator and torch's add, in turns. Results are kept until their set comes again, so that each set
     has memory of its own for them too."""
     beside = getattr(importlib.import_module("baseline"), problem.kernel)
@@ -129,11 +129,11 @@ def times(call: Callable[..., Any], problem: Problem, nbytes: int) -> dict[str, 
         "add": [add(*one) for one in adds],
     }
     with torch.no_grad():
-        return measure(alternatives, expected_us=max(2.0, nbytes / 4e6))
+        return measure(alternatives, expected_us=max(2.0, nbytes / 4e6), rounds=rounds)
 
 
-def measured(folder: Path, problem: Problem, *, timed: bool) -> Row | None:
-    """Check and time a kernel of a folder; None where the folder has none."""
+def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
+    """Check a kernel of a folder, and time it in so many rounds; None where the folder has none."""
     constants = constants_of(folder, problem, problem.sizes)
     if constants is None:
         return None
@@ -150,8 +150,8 @@ def measured(folder: Path, problem: Problem, *, timed: bool) -> Row | None:
             if found.wrong:
                 row.problem = found.wrong
                 return row
-        if timed:
-            taken = times(call, problem, nbytes)
+        if rounds:
+            taken = times(call, problem, nbytes, rounds)
             row.time, row.torch_time, row.add_time = taken["tilec"], taken["torch"], taken["add"]
     except Exception as error:  # one kernel's failure is that kernel's row
         traceback.print_exc()
@@ -194,13 +194,13 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", type=Path, default=[BUILT])
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, metavar="KERNELS")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
-    parser.add_argument("--skip-times", action="store_true")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of times; 0: only check")
     options = parser.parse_args()
     rows: list[Row] = []
     for problem in PROBLEMS:
         if options.only is not None and problem.kernel not in options.only:
             continue
-        found = [measured(folder, problem, timed=not options.skip_times) for folder in options.folders]
+        found = [measured(folder, problem, options.rounds) for folder in options.folders]
         rows += [row for row in found if row is not None]
         for row in rows[len(rows) - sum(row is not None for row in found) :]:
             print(line(row), row.variant, flush=True)

@@ -25,7 +25,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
 
 
 def cross_entropy(logits: Any, labels: Any) -> Any:
-    return functional.cross_entropy(logits, labels.long(), ignore_index=-1, reduction="none").float()
+    return functional.cross_entropy(logits.float(), labels.long(), ignore_index=-1, reduction="none")
 
 
 def transpose(x: Any) -> Any:
@@ -45,7 +45,7 @@ def int8_product(a: Any, b: Any, a_scale: Any, b_scale: Any, E: str) -> Any:
 
 
 def batched_product(x: Any, y: Any) -> Any:
-    return torch.bmm(x, y)
+    return torch.bmm(x, y.transpose(1, 2))
 
 
 def top_k(x: Any, K: int) -> Any:

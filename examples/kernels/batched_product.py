@@ -1,4 +1,4 @@
-"""`out[b] = x[b] @ y[b]`"""
+"""`out[b] = x[b] @ y[b].T`"""
 
 import tilec
 from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, mma, requires, reshape, store, zeros
@@ -27,7 +27,7 @@ class K(Dim):
 @tilec.kernel
 def batched_product(
     x: In[E, B, M, K],
-    y: In[E, B, K, N],
+    y: In[E, B, N, K],
     out: Out[E, B, M, N],
     *,
     E: Const,
@@ -42,6 +42,6 @@ def batched_product(
     total = zeros((BM, BN), f32)
     for k in range(cdiv(K, BK)):
         left = reshape(load(x, (b, m, k), shape=(1, BM, BK), pad=0), (BM, BK))
-        right = reshape(load(y, (b, k, n), shape=(1, BK, BN), pad=0), (BK, BN))
-        total = mma(left, right, total)
+        right = reshape(load(y, (b, n, k), shape=(1, BN, BK), pad=0), (BN, BK))
+        total = mma(left, right.T, total)
     store(out, (b, m, n), reshape(total.astype(E), (1, BM, BN)), mask=True)

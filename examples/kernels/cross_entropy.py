@@ -9,17 +9,15 @@ from tilec import (
     Out,
     bid,
     cdiv,
-    exp,
+    exp2,
     f32,
-    full,
     grid,
     i32,
     inf,
     load,
-    log,
+    log2,
     max,
     maximum,
-    minimum,
     requires,
     store,
     sum,
@@ -29,6 +27,8 @@ from tilec import (
 )
 
 LOWEST = -3.0e38
+LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
 
 
 class E(Element):
@@ -51,14 +51,13 @@ def cross_entropy(logits: In[E, T, V], labels: In[i32, T], loss: Out[f32, T], *,
     values(labels, -1, V)
     t = bid(0)
     label = load(labels, t)
-    high = full((1, BLOCK), LOWEST, f32)
+    high = f32(LOWEST)
     weight = zeros((1, BLOCK), f32)
     for j in range(cdiv(V, BLOCK)):
         v = load(logits, (t, j), shape=(1, BLOCK), pad=-inf).astype(f32)
-        less = exp(minimum(v, high) - maximum(v, high))
-        weight = where(v > high, weight * less + 1, weight + less)
-        high = maximum(high, v)
-    top = max(high)
+        higher = maximum(high, max(v) * LOG2E)
+        weight = weight * exp2(high - higher) + exp2(v * LOG2E - higher)
+        high = higher
     chosen = load(logits, (t, maximum(label, 0))).astype(f32)
-    nll = log(sum(weight * exp(high - top))) + top - chosen
+    nll = (log2(sum(weight)) + high) * LN2 - chosen
     store(loss, t, where(label >= 0, nll, 0.0))

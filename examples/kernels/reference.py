@@ -56,7 +56,7 @@ def int8_product(a: Array, b: Array, a_scale: Array, b_scale: Array) -> Float:
 
 
 def batched_product(x: Array, y: Array) -> Float:
-    return x.astype(np.float64) @ y.astype(np.float64)
+    return x.astype(np.float64) @ y.astype(np.float64).transpose(0, 2, 1)
 
 
 def top_k(x: Array, K: int) -> tuple[Array, NDArray[np.int32]]:
