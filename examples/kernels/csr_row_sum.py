@@ -35,14 +35,7 @@ class N(Dim):
 
 
 @tilec.kernel
-def csr_row_sum(
-    x: In[f32, N],
-    starts: In[i32, Literal["R + 1"]],
-    out: Out[f32, R],
-    *,
-    ROWS: Const,
-    LANES: Const,
-):
+def csr_row_sum(x: In[f32, N], starts: In[i32, Literal["R + 1"]], out: Out[f32, R], *, ROWS: Const, LANES: Const):
     """`out[r] = sum(x[starts[r] : starts[r + 1]])`; a block has ROWS rows and reads LANES elements of each at once."""
     requires(N <= 1073741824)
     grid(cdiv(R, ROWS))
@@ -50,9 +43,8 @@ def csr_row_sum(
     r = bid(0)
     begin = load(starts, offset=r * ROWS, shape=ROWS, pad=0)
     end = load(starts, offset=r * ROWS + 1, shape=ROWS, pad=0)
-    total = zeros((ROWS, LANES), f32)
+    total = zeros((LANES, ROWS), f32)
     for j in range(cdiv(max(end - begin), LANES)):
-        at = begin[:, None] + (j * LANES + arange(LANES))[None, :]
-        v = gather(x, at, pad=0)
-        total = total + where(at < end[:, None], v, 0)
-    store(out, r, sum(total, axis=1), mask=True)
+        at = begin[None, :] + (j * LANES + arange(LANES))[:, None]
+        total = total + where(at < end[None, :], gather(x, at, pad=0), 0)
+    store(out, r, sum(total, axis=0), mask=True)

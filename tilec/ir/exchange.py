@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from tilec.ir.blocked_layouts import reshaped, row_major, row_padding, with_axes
+from tilec.ir.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
 from tilec.ir.core import Op, Value
 from tilec.ir.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
@@ -44,20 +44,20 @@ def is_free(value: Value, layout: Layout) -> bool:
 def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
     """Elements between neighbours on each axis in scratch; rows are padded where lanes lie on several of them.
 
-    A thread whose run of elements goes down a column steps over several rows to its neighbour's: rows that are padded to whole
+    Where a thread has a whole vector of a column, its neighbour begins several rows further: rows that are padded to whole
     vectors would then all begin in the same bank, so they are padded by one bank instead.
     """
     padding = row_padding(tile)
     if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
-        if any(_runs_down(layout) for layout in layouts):
+        if any(_runs_down(layout, tile.dtype.bytes) for layout in layouts):
             padding = max(BANK_BYTES, tile.dtype.bytes)
         return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
     return row_major(tile.shape)
 
 
-def _runs_down(layout: Layout) -> bool:
+def _runs_down(layout: Layout, size: int) -> bool:
     first = layout.registers[0] if layout.registers else None
-    return first is not None and first.axis == 0 and first.stride == 1 and first.extent > 1
+    return first is not None and first.axis == 0 and first.stride == 1 and first.extent * size >= ROW_PADDING_BYTES
 
 
 def exchange_bytes(op: Op, threads: int) -> int:
