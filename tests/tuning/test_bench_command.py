@@ -283,3 +283,20 @@ def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(bench_child, "greet", lambda say: say({"failed": "no driver"}))
     assert bench_child.main() == 1
     assert "failed" in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("[build]\nkernels = 'own'\n", "own"),
+        ("[build]\n", "kernels_src"),
+        ("kernels", "kernels_src"),
+        ("[[build]]\n", "kernels_src"),
+        ("[build]\nkernels = 3\n", "kernels_src"),
+    ],
+)
+def test_what_an_artifact_is_held_against_is_beside_its_kernel(tmp_path: Path, text: str, folder: str) -> None:
+    artifact = tmp_path / "artifacts/build/sm_90a/one.json"
+    assert bench_command._kernels(artifact) is None  # pyright: ignore[reportPrivateUsage]
+    (tmp_path / "build.toml").write_text(text)
+    assert bench_command._kernels(artifact) == tmp_path / folder  # pyright: ignore[reportPrivateUsage]
