@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.files import ROOT
 from tests.shipped import load
 from tests.tuning import tuned_project
 from tilec.cli import bench_command, commands
+from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 from tilec.project.launches import Contract, large_launch, span_of
 from tilec.runtime import Device
@@ -277,6 +279,12 @@ def test_large_launches_stay_below_a_limit_and_keep_the_contract() -> None:
         size = sum(span_of(spec, env) * np.dtype(np.float16).itemsize for spec in contract.tensors)
         assert 1 << 20 < size <= 1 << 26, (name, found)
     assert large_launch(Contract.of_function(load("add"), prove(load("add"))), {"N": 77}) == {"N": 77}
+
+
+def test_a_large_launch_is_not_of_one_long_extent_and_a_short_one() -> None:
+    path = ROOT / "examples/kernels/cross_entropy.py"
+    function = load_kernel(path, {"E": "bf16", "BLOCK": 4096}, root=path.parent)
+    assert large_launch(Contract.of_function(function, prove(function)), {}) == {"T": 8192, "V": 8192}
 
 
 def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
