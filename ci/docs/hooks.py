@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -24,9 +24,6 @@ from ci.docs.errors import errors  # noqa: E402
 from ci.docs.language import types, words  # noqa: E402
 from ci.docs.repository import COPIES, Repository  # noqa: E402
 
-AWAITED: Final = ("programs.md", "editors.md", "examples.md")
-"""Pages of the navigation that are left out of it while there is no such file."""
-
 _repository = Repository(ROOT)
 
 
@@ -34,28 +31,6 @@ def generated() -> dict[str, str]:
     """The text of each page that no file has."""
     made = {"language/words.md": words(), "language/types.md": types(), "commands.md": commands(), "api.md": api()}
     return made | {"architecture.md": architecture(ROOT)} | errors()
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Drop what is awaited and not there from the navigation."""
-    folder = Path(config.docs_dir)
-    nav = cast("list[Any]", config.nav or [])  # pyright: ignore[reportUnknownMemberType]
-    config.nav = _present(nav, {name for name in AWAITED if not (folder / name).is_file()})
-    return config
-
-
-def _present(items: list[Any], absent: set[str]) -> list[Any]:
-    kept: list[Any] = []
-    for item in items:
-        if isinstance(item, dict):
-            ((title, value),) = item.items()  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(value, list):
-                kept.append({title: _present(value, absent)})  # pyright: ignore[reportUnknownArgumentType]
-            elif value not in absent:
-                kept.append(item)
-        elif item not in absent:
-            kept.append(item)
-    return kept
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -130,6 +130,54 @@ def test_every_refusal_fits_the_schema_and_certain_fixes_end_it(path: Path, tmp_
                 assert (one.code, one.message) not in {(other.code, other.message) for other in left}, fix["title"]
 
 
+AXES = """import tilec
+from tilec import Dim, In, Out, bid, f32, grid, load, store
+
+
+class M(Dim):
+    \"\"\"rows\"\"\"
+
+
+class N(Dim):
+    \"\"\"columns\"\"\"
+
+
+@tilec.kernel
+def axes(x: In[f32, M, N], out: Out[f32, M, N]):
+    grid(M, N)
+    i, j = bid(I), bid(J)
+    store(out, (i, j), load(x, (i, j)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("axes", "offered"),
+    [
+        ((0, 2), [("write `bid(1)`", True), ("write `bid(0)`", False)]),
+        ((2, 2), [("write `bid(0)`", False), ("write `bid(1)`", False)]),  # either may be meant
+        ((2, 1), [("write `bid(0)`", True), ("write `bid(1)`", False)]),
+    ],
+)
+def test_an_axis_that_the_grid_lacks_becomes_one_that_nothing_reads(
+    axes: tuple[int, int], offered: list[tuple[str, bool]], tmp_path: Path
+) -> None:
+    path = tmp_path / "axes.py"
+    path.write_text(AXES.replace("I)", f"{axes[0]})").replace("J)", f"{axes[1]})"))
+    (error,) = diagnose(path)
+    assert error.code == "E0110"
+    assert [(one.title, one.certain) for one in resolved(error, {str(path): path.read_text()})] == offered
+
+
+def test_no_bound_is_offered_for_a_write_whose_index_is_wrong(tmp_path: Path) -> None:
+    """`requires(M <= 1)` would let it pass."""
+    path = tmp_path / "axes.py"
+    text = AXES.replace("bid(I), bid(J)", "bid(0), bid(1)")
+    path.write_text(text.replace("store(out, (i, j)", "store(out, (0, i)"))
+    found = {error.code: resolved(error, {str(path): path.read_text()}) for error in diagnose(path)}
+    assert "E0403" in found and len(found) > 1
+    assert not [fix.title for fix in found["E0403"] if "requires" in fix.title]
+
+
 SOURCE = '''"""Größe."""
 from tilec import (
     bid,

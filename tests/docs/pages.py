@@ -11,7 +11,8 @@
 | `json` | must be JSON |
 | any, behind a line `<!-- not run: WHY -->` | nothing |
 
-Any other block is an error, so that none is passed over. A kernel that `tilec run` runs is compared with a reference too: the
+Any other block is an error, so that none is passed over. `cd` into a folder that the page has not made goes into a copy of the
+repository's. A kernel that `tilec run` runs is compared with a reference too: the
 page's, or that of `references.py`.
 """
 
@@ -24,6 +25,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +154,8 @@ class Runner:
         if words[0] == "cd":
             self.here = (self.here / words[1]).resolve()
             assert self.here.is_relative_to(self.folder)
+            if not self.here.exists():
+                shutil.copytree(ROOT / words[1], self.here, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
             os.chdir(self.here)
             return ""
         if words[0] == "cat":

@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -16,7 +14,6 @@ import tilec.runtime
 from ci.docs.api import api
 from ci.docs.commands import commands
 from ci.docs.errors import errors
-from ci.docs.hooks import AWAITED, on_config
 from ci.docs.language import SECTIONS, words
 from ci.docs.refusals import refusals
 from ci.docs.repository import LinkError, Repository
@@ -98,16 +95,6 @@ def test_what_programs_call_is_on_its_page() -> None:
     headings = set(re.findall(r"^### tilec\.runtime\.(\w+) ", api(), re.MULTILINE))
     assert headings == set(tilec.runtime.__all__)
     assert "prebuilt: str | Path | None = None" in api() and "- `prebuilt`: a bundle" in api()
-
-
-def test_pages_that_are_awaited_are_in_the_navigation_once_they_are_there(tmp_path: Path) -> None:
-    def titles() -> list[Any]:
-        config = SimpleNamespace(docs_dir=str(tmp_path), nav=[{"A": "a.md"}, {"B": [{"C": AWAITED[0]}, "d.md"]}])
-        return on_config(cast("Any", config)).nav or []
-
-    assert titles() == [{"A": "a.md"}, {"B": ["d.md"]}]
-    (tmp_path / AWAITED[0]).touch()
-    assert titles() == [{"A": "a.md"}, {"B": [{"C": AWAITED[0]}, "d.md"]}]
 
 
 def test_links_into_the_repository(tmp_path: Path) -> None:

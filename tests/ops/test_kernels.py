@@ -14,6 +14,8 @@ import tilec
 from tests.ops import prebuilt
 from tests.runtime.fake_driver import FakeDriver
 from tilec.frontend import read_interface
+from tilec.ir.expr import from_json
+from tilec.ops.declaration import solved
 from tilec.ops.kernels import Kernels
 from tilec.runtime import BundleError, Device, Kernel, LaunchError, ValueBounds
 from tilec.toolchain import PACKAGES
@@ -152,3 +154,38 @@ def test_values_and_dims_are_given_where_the_op_is_made(tmp_path: Path, monkeypa
         tilec.op(source, prebuilt=folder, dims={"M": 32})(x)
     with pytest.raises(LaunchError, match=r"E0919.*no argument says what `M` is"):
         tilec.op(source, prebuilt=folder, values=bounds)(x)
+
+
+@pytest.mark.parametrize(
+    ("dim", "extent", "found"),
+    [
+        (["+", "R", 1], 11, ("R", 10)),
+        (["*", 3, "R"], 12, ("R", 4)),
+        (["*", "T", "K"], 56, ("K", 8)),
+        (["-", 20, "R"], 4, ("R", 16)),
+        (["*", ["-", "R", 2], 4], 40, ("R", 12)),
+        ("T", 7, None),  # known
+        (["+", "R", "R"], 8, None),  # in two places
+        (["//", "R", 2], 4, None),  # of two values
+        (["*", 0, "R"], 0, None),
+    ],
+)
+def test_an_extent_says_what_its_name_is(dim: Any, extent: int, found: tuple[str, int] | None) -> None:
+    assert solved(from_json(dim), extent, {"T": 7}) == found
+
+
+def test_a_dim_is_taken_from_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    driver = FakeDriver()
+    device = Device(driver)
+    monkeypatch.setattr("tilec.ops.tensor_op.current_device", lambda: device)
+    tensors = [prebuilt.tensor("starts", "in", "i32", ["+", "R", 1]), prebuilt.tensor("out", "out", "f32", "R")]
+    manifest = prebuilt.manifest("sums", {}, tensors, [], ["R"], ["R"], [["starts", "out"]])
+    source = tmp_path / "sums.py"
+    source.write_text(
+        "from typing import Literal\nimport tilec\nfrom tilec import Dim, In, Out, f32, grid, i32\n\n"
+        "class R(Dim): ''\n\n"
+        "@tilec.kernel\ndef sums(starts: In[i32, Literal['R + 1']], out: Out[f32, R]):\n    grid(R)\n"
+    )
+    sums = tilec.op(source, prebuilt=prebuilt.write(tmp_path / "build", manifest))
+    assert (sums(device.empty((9,), "i32")).shape, driver.launches[0].grid) == ((8,), (8, 1, 1))

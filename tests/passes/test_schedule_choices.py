@@ -5,6 +5,7 @@ Each choice against the sentence that defines it, by trying all there are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,14 +15,15 @@ from tests import shipped
 from tests.passes.builder import Access, Kernel, as_expr, const
 from tilec.diagnostics import CompileError
 from tilec.ir import ops
-from tilec.ir.blocked_layouts import BANKS_BYTES, ROW_PADDING_BYTES, row_padding
+from tilec.ir.blocked_layouts import BANKS_BYTES, ROW_PADDING_BYTES, natural, row_padding, with_axes
 from tilec.ir.core import Block, Effect, Function, Parameter, Value
+from tilec.ir.exchange import conversion_steps
 from tilec.ir.layout import Digit, Layout
 from tilec.ir.operand_layouts import carried
 from tilec.ir.ops_sync import Barrier, Ring
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.touches import Touch
-from tilec.ir.types import TensorType, TileType, f32, i8, i64
+from tilec.ir.types import DType, TensorType, TileType, bf16, f16, f32, i8, i64
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.schedule import anchors, meetings, prepare, staged_loads, versioning
 from tilec.passes.schedule.choose import _warps_to_load  # pyright: ignore[reportPrivateUsage]
@@ -60,6 +62,21 @@ def test_rows_that_begin_in_one_bank_are_moved_apart(columns: int, dtype) -> Non
         padded = pitch % BANKS_BYTES == 0 and rows * pitch <= 64 << 10
         assert row_padding(tile) == (ROW_PADDING_BYTES if padded else 0)
     assert row_padding(TileType(dtype, (columns * 1024,))) == 0
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (128, 64), (64, 128)])
+@pytest.mark.parametrize("dtype", [bf16, f16, f32])
+def test_a_transposed_tile_meets_no_bank_more_than_four_times(dtype: DType, shape: tuple[int, int]) -> None:
+    """Of the 32 words that a warp writes or reads at once, how many lie in one bank."""
+    tile, warps = TileType(dtype, shape), 8
+    down, along = with_axes(natural(shape[::-1], warps), {0: 1, 1: 0}, 2), natural(shape, warps)
+    steps = conversion_steps(tile, down, along)
+    for layout in (down, along):
+        for register in range(layout.num_registers):
+            places = (layout.coordinates(register, lane, 3) for lane in range(32))
+            words = {(row * steps[0] + column * steps[1]) * dtype.bytes // 4 for row, column in places}
+            banks = Counter(word % 32 for word in words)
+            assert max(banks.values()) <= 4, (layout, banks)  # 8 and 16 where rows are padded to whole vectors
 
 
 # Versions without masks

@@ -131,6 +131,17 @@ def test_a_schedule_does_not_split_products_and_says_what_does(tmp_path: Path) -
     assert named and all((ROOT / "kernels_src" / name).is_file() for name in named)
 
 
+@pytest.mark.parametrize("named", ["/elsewhere", "../elsewhere"])
+def test_kernels_may_lie_outside_of_the_project(tmp_path: Path, named: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/add.py").touch()
+    (tmp_path / "project").mkdir()
+    place = f"{tmp_path}{named}" if named.startswith("/") else named
+    (tmp_path / "project/build.toml").write_text(GOOD.replace("[build]\n", f'[build]\nkernels = "{place}"\n'))
+    build = read_build_file(tmp_path / "project/build.toml")
+    assert (build.root / (build.kernels / "add.py").relative_to(build.root)).samefile(tmp_path / "elsewhere/add.py")
+
+
 def test_a_build_file_with_steps_reaches_a_worker() -> None:
     build = read_build_file(ROOT / "build.toml")
     again = pickle.loads(pickle.dumps(build))

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.files import ROOT
 from tests.shipped import load
 from tests.tuning import tuned_project
 from tilec.cli import bench_command, commands
+from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
 from tilec.project.launches import Contract, large_launch, span_of
 from tilec.runtime import Device
@@ -42,6 +44,8 @@ GREETING = {
     "bus_bits": 6144, "clock_khz": 1_980_000,
 }  # fmt: skip
 N = 16_777_216
+COPIED = 4096
+"""Elements of a copy by the driver, on a device whose memory is this machine's."""
 LINES: list[dict[str, Any]] = [
     {"at": "kernel"}, {"checked": "kernel", "wrong": ""}, {"copy": [125.0, 124.0, 126.0], "bytes": 536_870_912},
     {"launch": {"N": N}, "us": {"kernel": [25.0, 24.0, 27.0], "baseline": [26.0, 25.5, 26.5]}, "wrong": ""},
@@ -99,6 +103,11 @@ def fake_torch(gpu: tuned_project.HostGpu) -> Any:
     )
 
 
+@pytest.fixture(autouse=True)
+def copies_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilec.tuning.bench_child.COPY_ELEMENTS", COPIED)
+
+
 def worked(
     root: Path, gpu: tuned_project.HostGpu, launches: list[dict[str, int]], baseline: str | None = None
 ) -> list[dict[str, Any]]:
@@ -121,8 +130,9 @@ def test_the_process_checks_and_times(tmp_path: Path) -> None:
     root = tuned_project.make(tmp_path)
     said = worked(root, tuned_project.HostGpu(), [{"N": 1000}, {"N": 20000}])
     assert said[:2] == [{"at": "kernel"}, {"checked": "kernel", "wrong": ""}]
-    assert [one["launch"] for one in said[2:]] == [{"N": 1000}, {"N": 20000}]
-    assert [one["us"]["kernel"][0] for one in said[2:]] == pytest.approx(
+    assert said[2] == {"copy": (tuned_project.COPY_MICROSECONDS,) * 3, "bytes": 8 * COPIED}
+    assert [one["launch"] for one in said[3:]] == [{"N": 1000}, {"N": 20000}]
+    assert [one["us"]["kernel"][0] for one in said[3:]] == pytest.approx(
         [tuned_project.microseconds(64, n) for n in (1000, 20000)]
     )
     assert chip(Device(tuned_project.HostGpu())) == {"memory_khz": 0, "bus_bits": 0, "clock_khz": 0}
@@ -271,7 +281,30 @@ def test_large_launches_stay_below_a_limit_and_keep_the_contract() -> None:
     assert large_launch(Contract.of_function(load("add"), prove(load("add"))), {"N": 77}) == {"N": 77}
 
 
+def test_a_large_launch_is_not_of_one_long_extent_and_a_short_one() -> None:
+    path = ROOT / "examples/kernels/cross_entropy.py"
+    function = load_kernel(path, {"E": "bf16", "BLOCK": 4096}, root=path.parent)
+    assert large_launch(Contract.of_function(function, prove(function)), {}) == {"T": 8192, "V": 8192}
+
+
 def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_child, "greet", lambda say: say({"failed": "no driver"}))
     assert bench_child.main() == 1
     assert "failed" in json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        ("[build]\nkernels = 'own'\n", "own"),
+        ("[build]\n", "kernels_src"),
+        ("kernels", "kernels_src"),
+        ("[[build]]\n", "kernels_src"),
+        ("[build]\nkernels = 3\n", "kernels_src"),
+    ],
+)
+def test_what_an_artifact_is_held_against_is_beside_its_kernel(tmp_path: Path, text: str, folder: str) -> None:
+    artifact = tmp_path / "artifacts/build/sm_90a/one.json"
+    assert bench_command._kernels(artifact) is None  # pyright: ignore[reportPrivateUsage]
+    (tmp_path / "build.toml").write_text(text)
+    assert bench_command._kernels(artifact) == tmp_path / folder  # pyright: ignore[reportPrivateUsage]

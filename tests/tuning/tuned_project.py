@@ -86,6 +86,10 @@ def artifacts(root: Path) -> dict[str, Path]:
     return {hashlib.sha256(path.with_suffix(".cubin").read_bytes()).hexdigest(): path for path in paths}
 
 
+COPY_MICROSECONDS = 125.0
+"""Of a copy by the driver of the fake device."""
+
+
 def microseconds(block: int, elements: int) -> float:
     """How long a launch takes on the fake device."""
     turns = math.ceil(math.ceil(elements / block) / 132)
@@ -120,6 +124,12 @@ class HostGpu(FakeDriver):
         if size in self.wrong:
             result[-1] += 1
         ctypes.memmove(out, result.ctypes.data, result.nbytes)
+
+    def copy_on_device(self, pointer: int, source: int, size: int, stream: int) -> None:
+        if self.capturing is not None:
+            self.capturing.append((0, COPY_MICROSECONDS))  # pyright: ignore[reportArgumentType]
+            return
+        super().copy_on_device(pointer, source, size, stream)
 
     def launch_graph(self, graph: Any, stream: int) -> None:
         self.runs.append(graph[0][0])

@@ -10,7 +10,8 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from tilec.tuning.roofline import PUBLISHED, Rates, Work, work
 NOT_MEASURED = 3
 BASELINES = "baseline*.py"
 COPY_BLOCK = 4096
+BUILD_FILE, KERNELS = "build.toml", "kernels_src"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,7 @@ def _subject(project: str | None, kernel: str, constants: tuple[str, ...], targe
             manifest, _ = load_artifact(kernel)
         except LaunchError as error:
             raise UsageError(f"`{kernel}` cannot be used: {error}") from None
-        kernels = next((one for one in _above(Path(kernel)) if (one / "build.toml").is_file()), None)
-        return Subject(manifest, Path(kernel), None, kernels / "kernels_src" if kernels is not None else None, None)
+        return Subject(manifest, Path(kernel), None, _kernels(Path(kernel)), None)
     from dataclasses import replace
 
     from tilec.frontend import load_kernel
@@ -115,8 +116,14 @@ def _subject(project: str | None, kernel: str, constants: tuple[str, ...], targe
     return Subject(manifest, path, function, build.kernels, build)
 
 
-def _above(path: Path) -> Iterator[Path]:
-    yield from path.resolve().parents
+def _kernels(artifact: Path) -> Path | None:
+    """The folder of the kernels of the project that an artifact lies in; None where it lies in none."""
+    root = next((one for one in artifact.resolve().parents if (one / BUILD_FILE).is_file()), None)
+    if root is None:
+        return None
+    with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):  # it says nothing of that
+        return root / tomllib.loads((root / BUILD_FILE).read_text(encoding="utf-8"))["build"].get("kernels", KERNELS)
+    return root / KERNELS
 
 
 def _written(build: BuildFile, entry: KernelEntry, target: Target, folder: Path) -> Path:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.diagnostics import CompileError, Diagnostic, Fix, Label, Span
 from tilec.frontend.calls import call
-from tilec.frontend.emitter import Emitter, Term
+from tilec.frontend.emitter import At, Emitter, Term
 from tilec.frontend.liveness import analyse, assigned
 from tilec.frontend.module import NO_TEXTS, ElementName, Module, Routine, read_module
 from tilec.frontend.report import Refused, compile_error
@@ -136,5 +136,19 @@ def _check_grid(scope: Scope, routine: Routine) -> None:
                            hint="say how many blocks run: `grid(T)`")  # fmt: skip
     for axis, at in scope.grid_axes.items():
         if function.grid and axis >= len(function.grid):
-            raise at.error("E0110", f"the grid has {len(function.grid)} axes, axis {axis} is used",
-                    hint="give `grid` another extent, or use a smaller axis")  # fmt: skip
+            count = f"{len(function.grid)} {'axis' if len(function.grid) == 1 else 'axes'}"
+            raise at.error("E0110", f"the grid has {count}, axis {axis} is used",
+                    hint="give `grid` another extent, or use a smaller axis", fixes=_smaller_axes(scope, at))  # fmt: skip
+
+
+def _smaller_axes(scope: Scope, at: At) -> tuple[Fix, ...]:
+    """`bid(0)` for `bid(1)`, first of axes of the grid that nothing reads yet. Where there is one such axis, and one that the
+    grid lacks, each is what the other is missing: that is certain."""
+    axes = range(len(scope.function.grid))
+    unread = [axis for axis in axes if axis not in scope.grid_axes]
+    lacking = [axis for axis in scope.grid_axes if axis not in axes]
+    word = at.source.text_of(at.span).partition("(")[0]
+    return tuple(
+        Fix(f"write `{word}({axis})`", "replace", f"{word}({axis})", at.span, certain=[axis] == unread and len(lacking) == 1)
+        for axis in [*unread, *(axis for axis in axes if axis not in unread)]
+    )

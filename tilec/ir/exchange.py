@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from tilec.ir.blocked_layouts import reshaped, row_major, row_padding, with_axes
+from tilec.ir.blocked_layouts import ROW_PADDING_BYTES, reshaped, row_major, row_padding, with_axes
 from tilec.ir.core import Op, Value
 from tilec.ir.layout import Layout, register_map
 from tilec.ir.ops import Broadcast, Constant, Permute, Reduce, Reshape
@@ -18,6 +18,7 @@ from tilec.ir.ops_staging import Relayout
 from tilec.ir.types import TileType
 
 Steps = tuple[int, ...]
+BANK_BYTES = 4
 REDUCED_BYTES = 8
 """Kept of each value that a reduction passes between warps, wide enough for every dtype."""
 
@@ -41,11 +42,22 @@ def is_free(value: Value, layout: Layout) -> bool:
 
 
 def conversion_steps(tile: TileType, *layouts: Layout) -> Steps:
-    """Elements between neighbours on each axis in scratch; rows are padded where lanes lie on several of them."""
+    """Elements between neighbours on each axis in scratch; rows are padded where lanes lie on several of them.
+
+    Where a thread has a whole vector of a column, its neighbour begins several rows further: rows that are padded to whole
+    vectors would then all begin in the same bank, so they are padded by one bank instead.
+    """
     padding = row_padding(tile)
     if padding and any(digit.axis == 0 and digit.extent > 1 for layout in layouts for digit in layout.lanes):
+        if any(_runs_down(layout, tile.dtype.bytes) for layout in layouts):
+            padding = max(BANK_BYTES, tile.dtype.bytes)
         return (tile.shape[-1] + padding // tile.dtype.bytes, 1)
     return row_major(tile.shape)
+
+
+def _runs_down(layout: Layout, size: int) -> bool:
+    first = layout.registers[0] if layout.registers else None
+    return first is not None and first.axis == 0 and first.stride == 1 and first.extent * size >= ROW_PADDING_BYTES
 
 
 def exchange_bytes(op: Op, threads: int) -> int:

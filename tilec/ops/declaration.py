@@ -1,8 +1,9 @@
 """What an op takes and gives: a kernel's interface goes in; the arguments of a call, and from these the values of dims and
 constants and the shapes of results, come out.
 
-Values are learned from tensors in the order of the parameters: an axis that is one name gives that name its extent, and a dtype
-that is an `Element` gives that its dtype. Whether they contradict each other is not judged here: the launch contract is.
+Values are learned from tensors in the order of the parameters: an axis that is one name gives that name its extent, one such as
+`R + 1` what makes it so where no other axis has the name, and a dtype that is an `Element` gives that its dtype. Whether they
+contradict each other is not judged here: the launch contract is.
 """
 
 from __future__ import annotations
@@ -83,7 +84,17 @@ class Declaration:
             for dim, extent in zip(one.dims, shape, strict=True):
                 if dim.op == "sym":
                     found.setdefault(dim.name, extent)
+        self._derive(tensors, found)
         return found | self._chosen("dims", self.dims, found)
+
+    def _derive(self, tensors: Mapping[str, tuple[str, tuple[Any, ...]]], found: dict[str, Any]) -> None:
+        """Add what extents such as `R + 1` say of names that no axis alone has."""
+        given = {} if callable(self.constants) else self._chosen("constants", self.constants, found)
+        for one in self.arguments:
+            for dim, extent in zip(one.dims, tensors[one.name][1] if one.access else (), strict=True):
+                solution = solved(dim, extent, given | found)
+                if solution is not None:
+                    found[solution[0]] = solution[1]
 
     def specialisation(self, known: Values) -> dict[str, Value]:
         """A value for each constant of the kernel; E0919 where one has none."""
@@ -125,6 +136,23 @@ class Declaration:
         if not isinstance(made, Mapping):
             raise refuse(self.kernel, f"`{what}` gives no values by name", given=f"a value of type `{type(made).__name__}`")
         return dict(made)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def solved(dim: Expr, extent: Any, values: Values) -> tuple[str, Any] | None:
+    """The name without a value in an extent, and the value that it has there, where that is one name in one place below sums,
+    differences and products. What does not divide is refused by the launch contract."""
+    if dim.op == "sym":
+        return (dim.name, extent) if dim.name not in values else None
+    unknown = [{*arg.symbols()} - values.keys() for arg in dim.args]
+    if dim.op not in ("+", "-", "*") or all(unknown) or not any(unknown):
+        return None
+    place = 0 if unknown[0] else 1
+    other = evaluate(dim.args[1 - place], values)
+    if dim.op == "*":
+        return solved(dim.args[place], extent // other, values) if other != 0 else None
+    if dim.op == "+":
+        return solved(dim.args[place], extent - other, values)
+    return solved(dim.args[place], extent + other if place == 0 else other - extent, values)
 
 
 def evaluate(dim: Expr, values: Values) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -200,12 +201,12 @@ class _Reader:
         )
 
     def folder(self, table: dict[str, Any], key: str, root: Path, default: Path) -> Path:
-        """The folder that a key names, `default` where it is absent."""
+        """The folder that a key names, `default` where it is absent; the same below `root` where it is named from `/`."""
         value = table.get(key)
         if value is None:
             return default
         if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:
-            return root / value
+            return root / (os.path.relpath(value, root) if value.startswith("/") else value)
         self.refuse("E0802", f"`{key}` is not a string", self.span("build", 0, key), f'name a folder: "{default.name}"')
         return default
 

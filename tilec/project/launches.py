@@ -123,22 +123,23 @@ def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str
 
 def large_launch(contract: Contract, given: dict[str, float], most: int = 1 << 28) -> dict[str, float]:
     """One launch with tensors of about `most` bytes and no more, if there is one: the values given, and large ones for the
-    rest. LaunchValuesError as of `small_launches`."""
+    rest, of those that hold half of the most at least the ones that differ least. LaunchValuesError as of `small_launches`."""
     small = small_launches(contract, given)
     floats = {spec.name for spec in contract.scalars if spec.dtype.startswith(("f", "bf"))}
     open_ = sorted(contract.names - floats - given.keys())
     random = np.random.default_rng(0)
     choices = [[1 << power] * len(open_) for power in range(4, 25)]
     choices += [[1 << int(power) for power in random.integers(3, 24, len(open_))] for _ in range(_TRIALS // 5)]
-    best, held = dict(small[0]), _bytes(contract, small[0])
+    found = [(_bytes(contract, small[0]), 0.0, dict(small[0]))]
     for sizes in choices if open_ else ():
         env = {name: int(value) for name, value in given.items() if name not in floats} | dict(zip(open_, sizes, strict=True))
         _contiguous(contract, env, given)
         _solve(contract, env, given)
         size = _bytes(contract, env)
-        if held < size <= most and _is_allowed(contract, env):
-            best, held = {**small[0], **env}, size
-    return best
+        if size <= most and _is_allowed(contract, env):
+            found.append((size, max(sizes) / min(sizes), {**small[0], **env}))
+    largest = max(size for size, _, _ in found)
+    return min((one for one in found if 2 * one[0] >= largest), key=lambda one: (one[1], -one[0]))[2]
 
 
 def _bytes(contract: Contract, env: Mapping[str, float]) -> int:

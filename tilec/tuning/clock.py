@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tilec.runtime import Driver, Plan
+from tilec.runtime import Driver
 from tilec.tuning.records import Time
 
 GRAPH_MICROSECONDS: Final = 2000.0
@@ -22,8 +22,16 @@ Starts = Callable[[str], None]
 """Called with the name of an alternative that runs for the first time, and with an empty text when all have run."""
 
 
-def timed(driver: Driver, alternatives: Mapping[str, Sequence[Plan]], starts: Starts) -> dict[str, Time]:
-    """The times of each; its plans are one for an argument set. DriverError where one faults."""
+class Launchable(Protocol):
+    """What is timed: a plan, or what is launched as one is."""
+
+    def launch(self, stream: int) -> object:
+        """Enqueue it."""
+        ...
+
+
+def timed(driver: Driver, alternatives: Mapping[str, Sequence[Launchable]], starts: Starts) -> dict[str, Time]:
+    """The times of each; its launches are one for an argument set. DriverError where one faults."""
     stream = driver.create_stream()
     begin, end = driver.create_event(timing=True), driver.create_event(timing=True)
     graphs: dict[str, tuple[Any, int]] = {}
@@ -72,7 +80,7 @@ def spread(samples: Sequence[float]) -> Time:
     return statistics.median(ordered), ordered[tenth], ordered[-1 - tenth]
 
 
-def _captured(driver: Driver, plans: Sequence[Plan], count: int, stream: int) -> Any:
+def _captured(driver: Driver, plans: Sequence[Launchable], count: int, stream: int) -> Any:
     driver.begin_capture(stream)
     try:
         for number in range(count):

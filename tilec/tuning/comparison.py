@@ -22,7 +22,7 @@ COMMAND: Final = (*CHILD[:-1], "tilec.tuning.bench_child")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to run; paths of manifests. `copy` is None where it is not built."""
+    """What to run; paths of manifests. `copy` is None where it is not built: then the driver copies."""
 
     artifact: Path
     copy: Path | None

@@ -283,7 +283,9 @@ def _complain(
     because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
     message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
     hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
-    fixes = tuple(_bounded(parameter, writes, where)) if where is not None else ()
+    # A write that is refused for its index too is meant for other elements: no bound of the tensor mends that.
+    misplaced = any(one.primary is not None and one.primary.span == where for one in findings.diagnostics)
+    fixes = tuple(_bounded(parameter, writes, where)) if where is not None and not misplaced else ()
     complaint = Complaint("E0403", message, where, "not all elements are written", because, hint, fixes=fixes)
     example = findings.ladder.admitted(example) if example is not None else None
     if example is None:

@@ -1,0 +1,215 @@
+"""Checks and times the kernels of `examples/kernels` on this machine's GPU, called through `tilec.op` on torch tensors.
+
+    tilec build --project examples/kernels --arch sm_90          makes the artifacts; needs the compiler, no GPU
+    python3 ci/bench/examples_gpu.py [FOLDER ...] [--only KERNELS] [--out FOLDER]
+
+FOLDER is what `tilec build` wrote (default: `examples/kernels/artifacts/build`); of several, each is a variant. Each kernel is
+held against torch in float64 at an odd size and at the size that is timed (`examples_problems.py` says at which, and how far
+from float64 a result may be). Then it, torch's operator, and torch's add of as many bytes are timed in turns, each in a CUDA
+graph that walks through tensors of more bytes than the L2 cache holds. Writes `examples_gpu.json` and `.md`; exit code 1 where
+one is wrong or does not reach its share of the rate of torch's add.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "ci/bench"), str(ROOT / "examples/kernels")]
+
+from examples_problems import PROBLEMS, Checked, Problem, checked  # noqa: E402
+from gpu_clock import ROUNDS, Timing, measure  # noqa: E402
+
+import tilec  # noqa: E402
+from tilec.runtime import TRUSTED  # noqa: E402
+
+torch: Any = importlib.import_module("torch")
+BUILT: Final = ROOT / "examples/kernels/artifacts/build"
+SETS_BYTES: Final = 200 << 20
+"""Of the argument sets of a problem together: more than three times what the L2 cache of an H200 holds."""
+HEAD: Final = """\
+{where}: kernels of `examples/kernels`
+through `tilec.op` on torch tensors, random data. Error: the largest difference from float64 in units of what is allowed
+(`ci/bench/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads. TB/s: the
+bytes that must be read and written at least. Share: of the rate of torch's add with as many bytes in the same run; in brackets
+where memory is not what bounds the kernel. Times are medians, with the 10th and 90th percentile; torch's operator is that of
+`examples/kernels/baseline.py`."""
+SHARE: Final = 0.9
+"""Of the rate of torch's add, where memory is what bounds a kernel."""
+
+
+@dataclass
+class Row:
+    """One kernel of one folder. Times are microseconds, rates bytes per second."""
+
+    kernel: str
+    size: str
+    variant: str
+    constants: dict[str, Any]
+    memory_bound: bool
+    bytes: int
+    tested: list[str] = field(default_factory=list[str])
+    error: float = 0.0
+    time: Timing | None = None
+    torch_time: Timing | None = None
+    add_time: Timing | None = None
+    problem: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Of the rate of torch's add."""
+        return self.add_time.median / self.time.median if self.time and self.add_time else None
+
+    @property
+    def is_good(self) -> bool:
+        """Right, and fast enough where memory bounds it."""
+        return not self.problem and (not self.memory_bound or (self.share or 0) >= SHARE)
+
+
+def constants_of(folder: Path, problem: Problem, sizes: dict[str, int]) -> dict[str, Any] | None:
+    """The constants of the built specialisation that these sizes ask for; None where there is none."""
+    for path in sorted((folder / "sm_90a").glob(f"{problem.kernel}-*.json")):
+        manifest = json.loads(path.read_text())
+        found = manifest["constants"]
+        if manifest["kernel"] == problem.kernel and all(found.get(name, value) == value for name, value in sizes.items()):
+            return dict(found)
+    return None
+
+
+def call_of(folder: Path, problem: Problem, constants: dict[str, Any], name: str) -> Callable[..., Any]:
+    """The kernel as a function; constants that are others at the odd size are left to the shapes."""
+    kernel = getattr(importlib.import_module(problem.kernel), problem.kernel)
+    given = {one: value for one, value in constants.items() if problem.odd.get(one, value) == problem.sizes.get(one, value)}
+    values = dict.fromkeys(problem.vouched, TRUSTED)
+    return tilec.op(kernel, constants=given, values=values, prebuilt=folder, name=name)
+
+
+def check(call: Callable[..., Any], problem: Problem, sizes: dict[str, int]) -> Checked:
+    """The largest difference from float64, in units of what is allowed."""
+    inputs = problem.inputs(sizes, 1)
+    return checked(problem, inputs, call(**inputs))
+
+
+def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) -> dict[str, Timing]:
+    """Of the kernel, torch's operator and torch's add, in turns. Results are kept until their set comes again, so that each set
+    has memory of its own for them too."""
+    beside = getattr(importlib.import_module("baseline"), problem.kernel)
+    count = max(2, -(-SETS_BYTES // nbytes))
+    sets = [problem.inputs(problem.sizes, 2 + number) for number in range(count)]
+    elements = nbytes // 6
+    adds = [[torch.randn(elements, device="cuda", dtype=torch.bfloat16) for _ in range(3)] for _ in range(count)]
+    kept: dict[str, list[Any]] = {"tilec": [None] * count, "torch": [None] * count}
+
+    def keep(way: str, number: int, function: Callable[..., Any]) -> Callable[[], None]:
+        def run() -> None:
+            kept[way][number] = function(**sets[number])
+
+        return run
+
+    def theirs(**given: Any) -> Any:
+        known = {**given, **problem.sizes, "E": problem.element}
+        return beside(**{name: known[name] for name in inspect.signature(beside).parameters})
+
+    def add(x: Any, y: Any, out: Any) -> Callable[[], object]:
+        return lambda: torch.add(x, y, out=out)
+
+    alternatives = {
+        "tilec": [keep("tilec", number, call) for number in range(count)],
+        "torch": [keep("torch", number, theirs) for number in range(count)],
+        "add": [add(*one) for one in adds],
+    }
+    with torch.no_grad():
+        return measure(alternatives, expected_us=max(2.0, nbytes / 4e6), rounds=rounds)
+
+
+def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
+    """Check a kernel of a folder, and time it in so many rounds; None where the folder has none."""
+    constants = constants_of(folder, problem, problem.sizes)
+    if constants is None:
+        return None
+    nbytes = problem.bytes(problem.sizes)
+    row = Row(problem.kernel, problem.size, folder.parent.parent.name, constants, problem.memory_bound, nbytes)
+    try:
+        call = call_of(folder, problem, constants, f"{row.variant.replace('-', '_')}::{problem.kernel}")
+        for sizes in (problem.odd, problem.sizes):
+            if constants_of(folder, problem, sizes) is None:
+                continue
+            found = check(call, problem, sizes)
+            row.error = max(row.error, found.error)
+            row.tested.append(", ".join(f"{name}={value}" for name, value in sizes.items()))
+            if found.wrong:
+                row.problem = found.wrong
+                return row
+        if rounds:
+            taken = times(call, problem, nbytes, rounds)
+            row.time, row.torch_time, row.add_time = taken["tilec"], taken["torch"], taken["add"]
+    except Exception as error:  # one kernel's failure is that kernel's row
+        traceback.print_exc()
+        row.problem = f"{type(error).__name__}: {error}".splitlines()[0]
+    finally:
+        torch.cuda.empty_cache()
+    return row
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    constants = " ".join(f"{name}={value}" for name, value in row.constants.items())
+    if row.time is None or row.torch_time is None or row.add_time is None:
+        return f"| `{row.kernel}` | {row.size} | {row.error:.2f} | {row.problem or 'not timed'} | | | | {constants} |"
+    rate = row.bytes / row.time.median * 1e-6
+    share = f"{row.share:.2f}" if row.memory_bound else f"({row.share:.2f})"
+    cells = (
+        f"`{row.kernel}`", row.size, f"{row.error:.2f}", f"{row.time.median:.1f} ({row.time.low:.1f} to {row.time.high:.1f})",
+        f"{rate:.2f}", share, f"{row.torch_time.median:.1f}", constants,
+    )  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def report(rows: list[Row], variants: bool) -> str:
+    """As Markdown."""
+    where = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, by `ci/bench/examples_gpu.py`"
+    lines = ["# The examples on a GPU", "", *HEAD.format(where=where).splitlines(), ""]
+    lines += [
+        "| kernel | size | error | us | TB/s | share of add | torch, us | constants |" + (" variant |" if variants else "")
+    ]
+    lines += ["|---|---|--:|--:|--:|--:|--:|---|" + ("---|" if variants else "")]
+    for row in rows:
+        lines.append(line(row) + (f" {row.variant} |" if variants else ""))
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Check, time, write; 1 where a kernel is wrong or too slow."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, default=[BUILT])
+    parser.add_argument("--only", type=lambda text: text.split(","), default=None, metavar="KERNELS")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of times; 0: only check")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    for problem in PROBLEMS:
+        if options.only is not None and problem.kernel not in options.only:
+            continue
+        found = [measured(folder, problem, options.rounds) for folder in options.folders]
+        rows += [row for row in found if row is not None]
+        for row in rows[len(rows) - sum(row is not None for row in found) :]:
+            print(line(row), row.variant, flush=True)
+    options.out.mkdir(parents=True, exist_ok=True)
+    data = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": [asdict(row) for row in rows]}
+    (options.out / "examples_gpu.json").write_text(json.dumps(data, indent=1) + "\n")
+    (options.out / "examples_gpu.md").write_text(report(rows, len(options.folders) > 1))
+    return int(not rows or not all(row.is_good for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

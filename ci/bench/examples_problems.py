@@ -1,0 +1,196 @@
+"""What the examples are checked and timed at on a GPU: sizes, random inputs, and how far a result may be from float64.
+
+A result is computed in f32 and rounded once to its dtype. So it may be off by `UNIT` of itself (twice a rounding), and by
+`SUMS` of the sum of the absolute values of its terms: what 64 roundings of an f32 sum may come to. Where a kernel moves what it
+reads, nothing may differ.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+torch: Any = importlib.import_module("torch")
+
+UNIT: Final = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-22}
+SUMS: Final = 2.0**-18
+Inputs = Mapping[str, Any]
+Sizes = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The largest difference in units of what is allowed, and what is wrong, if anything."""
+
+    error: float
+    wrong: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A kernel at a size. `make` gives its inputs, `exact` in float64 what it writes and the sums of absolute terms (None where
+    results are moved, not computed); `bytes` are those that must be read and written at least."""
+
+    kernel: str
+    size: str
+    sizes: Sizes
+    odd: Sizes
+    make: Callable[[Any, Sizes], dict[str, Any]]
+    exact: Callable[[Inputs], list[tuple[Any, Any]]]
+    bytes: Callable[[Sizes], int]
+    memory_bound: bool = True
+    vouched: tuple[str, ...] = ()
+    element: str = "bf16"
+
+    def inputs(self, sizes: Sizes, seed: int) -> dict[str, Any]:
+        """Random tensors and numbers by the kernel's names."""
+        generator = torch.Generator(device="cuda").manual_seed(seed)
+        return self.make(generator, sizes)
+
+
+def checked(problem: Problem, inputs: Inputs, found: Any) -> Checked:
+    """Compare a result, or several, with float64."""
+    results: list[Any] = [*found] if type(found) is tuple else [found]
+    if problem.kernel == "top_k":
+        return _checked_top_k(inputs, *results)
+    worst = 0.0
+    for place, (result, (exact, terms)) in enumerate(zip(results, problem.exact(inputs), strict=True)):
+        if result.shape != exact.shape:
+            return Checked(0.0, f"result {place} has shape {tuple(result.shape)}, not {tuple(exact.shape)}")
+        if terms is None:
+            if not torch.equal(result, exact):
+                return Checked(0.0, f"result {place} is not what was moved")
+            continue
+        allowed = UNIT[result.dtype] * exact.abs() + SUMS * terms
+        off = (result.double() - exact).abs()
+        error = float(torch.where(off == 0, 0.0, off / allowed).nan_to_num(nan=float("inf")).max())
+        worst = max(worst, error)
+    return Checked(worst, f"a result is off by {worst:.3g} of what is allowed" if worst > 1 else "")
+
+
+def _checked_top_k(inputs: Inputs, best: Any, index: Any) -> Checked:
+    """The values exactly; of equals any column will do, each once."""
+    wanted = torch.topk(inputs["x"], best.shape[1], dim=1).values
+    columns = index.long().sort(dim=1).values
+    same = torch.equal(best, wanted) and torch.equal(inputs["x"].gather(1, index.long()), best)
+    return Checked(0.0, "" if same and bool((columns[:, 1:] > columns[:, :-1]).all()) else "these are not the largest")
+
+
+def normal(generator: Any, *shape: int, dtype: Any = torch.bfloat16) -> Any:
+    """Normal random numbers."""
+    return torch.randn(*shape, device="cuda", dtype=torch.float32, generator=generator).to(dtype)
+
+
+def integers(generator: Any, low: int, high: int, *shape: int, dtype: Any = torch.int32) -> Any:
+    """Integers in `low <= n < high`."""
+    return torch.randint(low, high, shape, device="cuda", dtype=dtype, generator=generator)
+
+
+def _softmax(given: Inputs) -> list[tuple[Any, Any]]:
+    exact = torch.softmax(given["x"].double(), dim=1)
+    return [(exact, exact)]
+
+
+def _layer_norm(given: Inputs) -> list[tuple[Any, Any]]:
+    x, weight, bias = (given[name].double() for name in ("x", "weight", "bias"))
+    scaled = torch.nn.functional.layer_norm(x, (x.shape[1],), None, None, given["eps"]) * weight
+    return [(scaled + bias, scaled.abs() + bias.abs())]
+
+
+def _cross_entropy(given: Inputs) -> list[tuple[Any, Any]]:
+    logits, labels = given["logits"], given["labels"].long()
+    total = torch.stack([torch.logsumexp(row.double(), 0) for row in logits])
+    chosen = logits.gather(1, labels.clamp(min=0)[:, None])[:, 0].double()
+    return [(torch.where(labels >= 0, total - chosen, 0.0), total.abs() + chosen.abs())]
+
+
+def _labels(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    logits = 3 * normal(generator, sizes["T"], sizes["V"])
+    return {"logits": logits, "labels": integers(generator, -1, sizes["V"], sizes["T"])}
+
+
+def _conv(given: Inputs) -> list[tuple[Any, Any]]:
+    x, weight, bias = (given[name].double() for name in ("x", "weight", "bias"))
+    taps, tokens = weight.shape[0], x.shape[1]
+    padded = torch.nn.functional.pad(x, (0, 0, taps - 1, 0))
+    terms = [weight[k] * padded[:, k : k + tokens] for k in range(taps)]
+    total = bias + sum(terms)
+    magnitude = bias.abs() + sum(term.abs() for term in terms)
+    return [(total * torch.sigmoid(total), magnitude)]
+
+
+def _int8(given: Inputs) -> list[tuple[Any, Any]]:
+    scales = given["a_scale"].double()[:, None] * given["b_scale"].double()
+    return [((given["a"].double() @ given["b"].double().T) * scales, torch.zeros((), device="cuda", dtype=torch.float64))]
+
+
+def _batched(given: Inputs) -> list[tuple[Any, Any]]:
+    x, y = given["x"].double(), given["y"].double().transpose(1, 2)
+    return [(x @ y, x.abs() @ y.abs())]
+
+
+def _rows(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Rows of 0 to twice `mean` elements."""
+    counts = integers(generator, 0, 2 * sizes["mean"] + 1, sizes["R"])
+    starts = torch.zeros(sizes["R"] + 1, device="cuda", dtype=torch.int32)
+    starts[1:] = counts.cumsum(0)
+    return {"x": normal(generator, int(starts[-1]), dtype=torch.float32), "starts": starts}
+
+
+def _row_sums(given: Inputs) -> list[tuple[Any, Any]]:
+    x, starts = given["x"].double(), given["starts"].long()
+
+    def sums(of: Any) -> Any:
+        before = torch.cat([torch.zeros(1, device="cuda", dtype=torch.float64), of.cumsum(0)])
+        return before[starts[1:]] - before[starts[:-1]]
+
+    return [(sums(x), sums(x.abs()) + 1e-9)]
+
+
+def _order(generator: Any, sizes: Sizes) -> dict[str, Any]:
+    """Choices of experts, sorted by expert."""
+    tokens, experts = sizes["T"], 128
+    scores = torch.rand(tokens, experts, device="cuda", generator=generator)
+    chosen = scores.topk(sizes["K"], dim=1).indices.reshape(-1)
+    return {"x": normal(generator, tokens, sizes["H"]), "order": chosen.argsort(stable=True).int()}
+
+
+PROBLEMS: Final = (
+    Problem("softmax", "16384 rows of 4096", {"T": 16384, "N": 4096}, {"T": 37, "N": 1000},
+            lambda g, s: {"x": 3 * normal(g, s["T"], s["N"])}, _softmax, lambda s: 4 * s["T"] * s["N"]),
+    Problem("online_softmax", "8192 rows of 16384", {"T": 8192, "N": 16384}, {"T": 5, "N": 40008},
+            lambda g, s: {"x": 3 * normal(g, s["T"], s["N"])}, _softmax, lambda s: 4 * s["T"] * s["N"]),
+    Problem("layer_norm", "16384 rows of 4096", {"T": 16384, "H": 4096}, {"T": 37, "H": 1000},
+            lambda g, s: {"x": normal(g, s["T"], s["H"]), "weight": normal(g, s["H"]), "bias": normal(g, s["H"]), "eps": 1e-5},
+            _layer_norm, lambda s: 4 * s["T"] * s["H"]),
+    Problem("cross_entropy", "8192 tokens of 151936", {"T": 8192, "V": 151936}, {"T": 13, "V": 50264}, _labels, _cross_entropy,
+            lambda s: 2 * s["T"] * s["V"], vouched=("labels",)),
+    Problem("transpose", "8192 by 12288", {"M": 8192, "N": 12288}, {"M": 1000, "N": 136},
+            lambda g, s: {"x": normal(g, s["M"], s["N"])}, lambda given: [(given["x"].T, None)],
+            lambda s: 4 * s["M"] * s["N"]),
+    Problem("causal_conv1d", "8 sequences of 4096, 4096 channels", {"B": 8, "T": 4096, "D": 4096, "W": 4},
+            {"B": 3, "T": 333, "D": 1000, "W": 4},
+            lambda g, s: {"x": normal(g, s["B"], s["T"], s["D"]), "weight": normal(g, s["W"], s["D"]),
+                          "bias": normal(g, s["D"])},
+            _conv, lambda s: 4 * s["B"] * s["T"] * s["D"]),
+    Problem("int8_product", "4096 by 4096 by 4096", {"M": 4096, "N": 4096, "K": 4096}, {"M": 200, "N": 136, "K": 208},
+            lambda g, s: {"a": integers(g, -128, 128, s["M"], s["K"], dtype=torch.int8),
+                          "b": integers(g, -128, 128, s["N"], s["K"], dtype=torch.int8),
+                          "a_scale": torch.rand(s["M"], device="cuda", generator=g),
+                          "b_scale": torch.rand(s["N"], device="cuda", generator=g)},
+            _int8, lambda s: s["M"] * s["K"] + s["N"] * s["K"] + 2 * s["M"] * s["N"], memory_bound=False),
+    Problem("batched_product", "64 of 1024 by 1024 by 1024", {"B": 64, "M": 1024, "N": 1024, "K": 1024},
+            {"B": 3, "M": 99, "N": 136, "K": 72},
+            lambda g, s: {"x": normal(g, s["B"], s["M"], s["K"]), "y": normal(g, s["B"], s["N"], s["K"])}, _batched,
+            lambda s: 2 * s["B"] * (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]), memory_bound=False),
+    Problem("top_k", "262144 rows of 128", {"T": 262144, "N": 128, "K": 8}, {"T": 1003, "N": 128, "K": 8},
+            lambda g, s: {"x": normal(g, s["T"], s["N"], dtype=torch.float32)}, lambda given: [],
+            lambda s: 4 * s["T"] * s["N"] + 8 * s["T"] * s["K"], memory_bound=False, element="f32"),
+    Problem("csr_row_sum", "500000 rows of 0 to 200", {"R": 500000, "mean": 100}, {"R": 1001, "mean": 7}, _rows, _row_sums,
+            lambda s: 4 * s["R"] * s["mean"] + 8 * s["R"], vouched=("starts",), element="f32"),
+    Problem("moe_gather", "8192 tokens of 4096 to 8 experts", {"T": 8192, "K": 8, "H": 4096}, {"T": 37, "K": 8, "H": 4096},
+            _order, lambda given: [(given["x"][given["order"].long() // (len(given["order"]) // len(given["x"]))], None)],
+            lambda s: 2 * s["T"] * s["H"] + 4 * s["T"] * s["K"] + 2 * s["T"] * s["K"] * s["H"], vouched=("order",)),
+)  # fmt: skip

@@ -1,0 +1,72 @@
+"""The kernels of `examples/kernels`: accepted without a note for three architectures, right at odd and even sizes, no spills.
+
+What takes the assembler most of the time is assembled for one architecture here; the budgets in the build file hold the others
+when they are built.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.files import ROOT
+from tilec.cli import commands
+from tilec.project.buildfile import read_build_file
+from tilec.project.trial import Question, own_reference, trials
+
+FOLDER = ROOT / "examples/kernels"
+BUILD = read_build_file(FOLDER / "build.toml")
+ODD_AND_EVEN = {
+    "softmax": [{"T": 3}, {"T": 4}],
+    "online_softmax": [{"T": 3, "N": 40}, {"T": 2, "N": 8200}],
+    "layer_norm": [{"T": 3, "eps": 1e-5}, {"T": 4, "eps": 0.5}],
+    "cross_entropy": [{"T": 5, "V": 40}, {"T": 2, "V": 8200}],
+    "transpose": [{"M": 8, "N": 136}, {"M": 128, "N": 64}],
+    "causal_conv1d": [{"B": 1, "T": 17, "D": 136}, {"B": 2, "T": 32, "D": 128}],
+    "int8_product": [{"M": 33, "N": 40, "K": 208}, {"M": 128, "N": 128, "K": 64}],
+    "batched_product": [{"B": 3, "M": 99, "N": 136, "K": 72}, {"B": 2, "M": 128, "N": 128, "K": 64}],
+    "top_k": [{"T": 9}, {"T": 8}],
+    "csr_row_sum": [{"R": 9, "N": 777}, {"R": 16, "N": 1}],
+    "moe_gather": [{"T": 3}, {"T": 4}],
+}
+HEAVY = ("int8_product", "batched_product", "causal_conv1d", "top_k")
+"""Those that the assembler needs most for."""
+
+
+def test_every_kernel_of_the_folder_is_built_and_tested_and_has_what_it_is_held_against() -> None:
+    names = {path.stem for path in FOLDER.glob("*.py")} - {"reference", "baseline"}
+    assert {entry.name for entry in BUILD.entries} == set(ODD_AND_EVEN) == names and len(names) >= 10
+    assert all(own_reference(FOLDER, name, files) for name in names for files in ("reference*.py", "baseline*.py"))
+    assert all(entry.budget == {"spill_bytes": 0} for entry in BUILD.entries)
+
+
+@pytest.mark.parametrize("kernel", ODD_AND_EVEN)
+def test_results_are_those_of_the_reference(kernel: str) -> None:
+    (entry,) = (one for one in BUILD.entries if one.name == kernel)
+    for values in entry.specialisations():
+        for seed, dims in enumerate(ODD_AND_EVEN[kernel]):
+            reference = own_reference(FOLDER, kernel)
+            (trial,) = trials(Question(FOLDER / f"{kernel}.py", FOLDER, values, dims, seed, 1, reference))
+            assert trial.right, trial
+            assert all(one.error is not None for one in trial.written)
+
+
+def test_they_are_accepted_without_notes_and_nothing_spills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
+    folder = tmp_path / "kernels"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("artifacts", "__pycache__"))
+    project = ["--project", str(folder), "--jobs", "1"]
+    assert commands.run(["check", *project, "--deny", "notes"]) == 0
+    assert commands.run(["build", *project, "--arch", "sm_90"]) == 0
+    light = [word for name in ODD_AND_EVEN if name not in HEAVY for word in ("--kernel", name)]
+    assert commands.run(["build", *light, *project, "--arch", "sm_100,sm_120"]) == 0
+    found = [json.loads(path.read_text()) for path in (folder / "artifacts/build").glob("*/*.json")]
+    specialisations = {entry.name: len(entry.specialisations()) for entry in BUILD.entries}
+    assert len(found) == sum(count * (1 if name in HEAVY else 3) for name, count in specialisations.items())
+    assert [one["kernel"] for one in found if one["resources"]["spill_bytes"]] == []
+    assert "refused" not in capsys.readouterr().out
