@@ -6,7 +6,6 @@ overlap: each kernel waits by itself for the one before it (`tilec.runtime.Plan.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Mapping
 from collections.abc import Sequence as Tokens
@@ -22,6 +21,7 @@ from engine.backends.cuda_batch import CudaBatch
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.launches import Launches, said
 from engine.backends.prompts import Prompts
+from engine.backends.token_ring import TokenRing
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
 from engine.graph.plan import plan_memory
@@ -34,10 +34,6 @@ from tilec.runtime import Bundle, Device, LaunchError, Plan
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.step import HEADS, Head, Step
-
-RING: Final = 4
-"""Places on the host for tokens on their way, more than are."""
-
 
 PACK_AGAIN: Final = "pack the bundle of this model"
 
@@ -76,9 +72,8 @@ class CudaBackend(Backend):
         self._captured: dict[tuple[Head, bool], CapturedStep] = {}
         self._batches: list[CudaBatch] = []
         self._inputs: dict[str, InputBlock] = {}
-        self._events: list[Any] = []
+        self._tokens: TokenRing | None = None
         self._arena = (0, 0)
-        self._host = 0
 
     def load(
         self, config: Any, weights: WeightSource, max_seq_len: int, dtype: str = "bf16", progress: Progress | None = None
@@ -110,8 +105,7 @@ class CudaBackend(Backend):
                 "prefill": InputBlock(memory, whole.of_kind(Kind.INPUT)),
                 "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
             }
-            self._host = driver.allocate_host(4 * RING)
-            self._events = [driver.create_event() for _ in range(RING)]
+            self._tokens = TokenRing(memory, "token", 1)
             for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while weights are on their way
                 self.captured_step("argmax", short)
             prompts.place({name: pointer for name, (pointer, _) in self._places(whole).items()}, self._arena[0])
@@ -177,10 +171,8 @@ class CudaBackend(Backend):
             releases.callback(self.driver.destroy_stream, stream)
             releases.callback(self.launches.close)
             releases.callback(self.memory.close)
-            for event in self._events:
-                releases.callback(self.driver.destroy_event, event)
-            if self._host:
-                releases.callback(self.driver.free_host, self._host)
+            if self._tokens is not None:
+                releases.callback(self._tokens.close)
             for inputs in self._inputs.values():
                 releases.callback(inputs.close)
             releases.callback(self._destroy_steps)
@@ -232,18 +224,18 @@ class CudaBackend(Backend):
         self.driver.launch_graph(self.captured_step(head, short).executable, self.stream)
 
     def _fetch(self, number: int) -> None:
-        slot = number % RING
-        self.driver.copy_to_host(self._host + 4 * slot, self.memory.places["token"][0], 4, self.stream)
-        self.driver.record_event(self._events[slot], self.stream)
+        self._ring.fetch(number)
 
     def _fetched(self, number: int) -> int:
-        self.driver.wait_event(self._events[number % RING])
-        return self._held_token(number % RING)
+        return int(self._ring.fetched(number)[0])
 
     def _chosen(self) -> int:
-        self.driver.copy_to_host(self._host, self.memory.places["token"][0], 4, self.stream)
-        self.driver.synchronize(self.stream)
-        return self._held_token(0)
+        return int(self._ring.now()[0])
+
+    @property
+    def _ring(self) -> TokenRing:
+        assert self._tokens is not None  # since `load`
+        return self._tokens
 
     def capture(self, plans: Tokens[Plan]) -> Any:
         """Launches as an executable graph, whose first waits for all before it, as the verifier takes for granted."""
@@ -277,10 +269,6 @@ class CudaBackend(Backend):
     def _places(self, graph: StepGraph) -> dict[str, tuple[int, int]]:
         """Pointer and bytes of every buffer that outlives a step."""
         return self.memory.places | self._inputs[graph.name].places | self._inputs["settings"].places
-
-    def _held_token(self, slot: int) -> int:
-        """The token in a place on the host."""
-        return int(ctypes.c_int32.from_address(self._host + 4 * slot).value)
 
     def _logits(self) -> NDArray[np.float32]:
         return self.read_floats(self.memory.places["logits"][0], self.config.vocab_size)

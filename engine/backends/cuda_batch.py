@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.batch_steps import HEADS, BatchSteps
 from engine.backends.device_memory import DeviceMemory, InputBlock
+from engine.backends.token_ring import TokenRing
 from engine.errors import BundleRefused
 from engine.graph.plan import plan_memory
 from tilec.step.expressions import StepError
-from tilec.step.graph import ITEM_BYTES, Kind
+from tilec.step.graph import Kind
 from tilec.step.step import Head
 
 if TYPE_CHECKING:
     from engine.backends.cuda import CapturedStep, CudaBackend
-
-RING: Final = 4
-"""Places on the host for the tokens of steps on their way, more than are."""
 
 
 class CudaBatch(BatchSteps):
@@ -47,8 +44,7 @@ class CudaBatch(BatchSteps):
         self._memory = memory = DeviceMemory(self._driver, backend.stream)
         self._captured: dict[tuple[Head, bool], CapturedStep] = {}
         self._inputs: list[InputBlock] = []
-        self._events: list[Any] = []
-        self._host = 0
+        self._tokens: TokenRing | None = None
         try:
             memory.require(sum(buffer.bytes for buffer in self._caches) + arena)
             for buffer in self._caches:
@@ -59,8 +55,7 @@ class CudaBatch(BatchSteps):
             self._arena = (memory.allocate(arena), arena)
             for kind in (Kind.INPUT, Kind.SETTING):
                 self._inputs.append(InputBlock(memory, (buffer for buffer in buffers.values() if buffer.kind is kind)))
-            self._host = self._driver.allocate_host(4 * sequences * RING)
-            self._events = [self._driver.create_event() for _ in range(RING)]
+            self._tokens = TokenRing(memory, "batch.token", sequences)
             for short in {backend.step.is_short(1), backend.step.is_short(backend.max_seq_len)}:
                 self.captured_step("argmax", short)
         except BaseException:
@@ -93,16 +88,15 @@ class CudaBatch(BatchSteps):
         self._driver.launch_graph(self.captured_step(head, short).executable, self._stream)
 
     def fetch(self, number: int) -> None:
-        slot, stream = number % RING, self._stream
-        size = self.sequences * ITEM_BYTES["i32"]
-        self._driver.copy_to_host(self._host + slot * size, self._memory.places["batch.token"][0], size, stream)
-        self._driver.record_event(self._events[slot], stream)
+        self._ring.fetch(number)
 
     def fetched(self, number: int) -> NDArray[np.int32]:
-        slot = number % RING
-        self._driver.wait_event(self._events[slot])
-        held = (ctypes.c_int32 * self.sequences).from_address(self._host + slot * self.sequences * ITEM_BYTES["i32"])
-        return np.ctypeslib.as_array(held).copy()
+        return self._ring.fetched(number)
+
+    @property
+    def _ring(self) -> TokenRing:
+        assert self._tokens is not None  # since it was made
+        return self._tokens
 
     def logits(self) -> NDArray[np.float32]:
         vocabulary = self._backend.config.vocab_size
@@ -115,10 +109,8 @@ class CudaBatch(BatchSteps):
         self.closed = True
         with ExitStack() as releases:  # from the last to the first, whatever fails
             releases.callback(self._memory.close)
-            for event in self._events:
-                releases.callback(self._driver.destroy_event, event)
-            if self._host:
-                releases.callback(self._driver.free_host, self._host)
+            if self._tokens is not None:
+                releases.callback(self._tokens.close)
             for block in self._inputs:
                 releases.callback(block.close)
             for step in self._captured.values():
