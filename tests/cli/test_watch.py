@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.shipped import ROOT
-from tilec.cli import commands, watch
+from tilec.cli import commands, ending, watch
+from tilec.cli.ending import Terminated
 from tilec.cli.project import UsageError
 from tilec.cli.watch import Reads, watched
 from tilec.diagnostics import CompileError, Diagnostic
@@ -116,6 +117,17 @@ def test_check_survives_what_is_not_python_and_what_is_refused(project: Path, ca
     assert codes == ["error[E0101", "error[E0301", "error[E0801"]
     assert captured.out.count("proven") == 8
     assert "changed: build.toml, kernels_src/softmax.py" in captured.err
+
+
+def test_the_signal_that_the_library_takes_for_ctrl_c_is_told(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Sequence[Path]) -> Iterator[object]:
+        yield None
+        raise KeyboardInterrupt
+
+    for told, wanted in (([signal.SIGTERM], Terminated), ([signal.SIGINT], KeyboardInterrupt)):
+        monkeypatch.setattr(ending, "_told", told)
+        with pytest.raises(wanted):
+            watched(lambda: 0, Reads(None, ()), interrupted)
 
 
 def test_wrong_usage_ends_it_at_once_and_is_told_later(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

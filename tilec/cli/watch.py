@@ -7,6 +7,7 @@ is a file that an editor replaces, or that is away for a moment. `watchfiles` sa
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -163,8 +164,9 @@ def watched(command: Callable[[], int], reads: Reads, wakes: Wakes = wakes) -> i
 def _next_change(before: Contents, reads: Reads, wakes: Wakes) -> list[str]:
     """Wait; what changed."""
     folders = sorted({folder for file in before for folder in (file.parent,) if folder.is_dir()})
-    for _ in wakes(folders):
-        words = changed(before, contents(before))
-        if words:
-            return words
-    raise raised()  # the library ends its loop at a signal, and may have swallowed what that raised
+    with contextlib.suppress(KeyboardInterrupt):  # which the library raises at every signal, or ends its loop
+        for _ in wakes(folders):
+            words = changed(before, contents(before))
+            if words:
+                return words
+    raise raised()
