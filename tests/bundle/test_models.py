@@ -246,6 +246,7 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
     assert {name.partition("-")[0] for name in set(data["unused"]) - batches} == {
         "add",
         "silu_mul",
+        "silu_mul_rows",
         "argmax_blocks",
         "kv_update",
         "matmul_split",

@@ -45,8 +45,11 @@ INSIDE = {
     ("matvec_silu_mul", "load19-axis0+1"),  # the first rows of up behind the last ones of gate
     ("matvec_silu_mul", "load23-axis0+1"),
     ("scaled_matvec_silu_mul", "load11-axis0+1"),
+    ("scaled_matvec_silu_mul_rows", "load16-axis0+1"),
     ("rotary_decode_attention", "load12-axis0+1"),  # the other half of a weight
     ("rotary_decode_attention", "load14-axis0+1"),
+    ("rotary_decode_attention_kv", "load9-axis1+1"),  # the sines
+    ("rotary_decode_attention_kv", "store62-axis3+1"),  # both halves of a key to one place
     ("rotary_decode_attention_kv", "load11-axis0+1"),
     ("rotary_decode_attention_kv", "load13-axis0+1"),
     ("decode_merge_kv", "load12-axis0+1"),
@@ -58,6 +61,9 @@ INSIDE = {
     ("matvec_argmax", "loop0-stop+1"),
 }
 """Mutants that compute something else, yet touch only what their block may touch, so that safety has nothing against them."""
+
+UNDECIDED = {("matmul_split", "grid0+1")}
+"""Mutants that are right, the block more stores nothing, for which the prover finds neither a proof nor a counterexample."""
 
 
 @dataclass(frozen=True)
@@ -201,4 +207,7 @@ def test_off_by_one(mutant: Mutant, tmp_path: Path) -> None:
     codes = {diagnostic.code for diagnostic in refusals}
     assert codes <= SAFETY | {"E0205"}, codes
     known = [d for d in refusals if d.code in SAFETY and d.code != "E0306"]
-    assert not refusals or "E0205" in codes or any(d.counterexample is not None for d in known), codes
+    if (mutant.kernel, mutant.what) in UNDECIDED:
+        assert codes == {"E0306"}
+    else:
+        assert not refusals or "E0205" in codes or any(d.counterexample is not None for d in known), codes
