@@ -89,6 +89,20 @@ class Expression:
             raise StepError(f"`{ast.unparse(self.node)}` has no value", self.node) from None
 
 
+def divisors(node: ast.expr, extent: str) -> frozenset[str] | None:
+    """The names that an extent such as `out[0]` is divided by, rounded up; None where it is used in another way too."""
+    found: set[str] = set()
+    uses = [one for one in ast.walk(node) if isinstance(one, ast.Subscript) and ast.unparse(one) == extent]
+    for one in ast.walk(node):
+        match one:
+            case ast.Call(func=ast.Name(id="cdiv"), args=[ast.Subscript() as first, ast.Name(id=name)]) if first in uses:
+                uses.remove(first)
+                found.add(name)
+            case _:
+                pass
+    return frozenset(found) if not uses else None
+
+
 def expression(node: ast.expr) -> Expression:
     """An expression; StepError for what is none."""
     names: set[str] = set()

@@ -7,11 +7,12 @@ all requests is asked for by no graph, and what a graph never asks for is not th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from tilec.step.expressions import StepError
+from tilec.step.expressions import Expression, StepError, divisors
 from tilec.step.graph import Constant
 from tilec.step.reader import LENGTHS, Condition, Launch, Statement
 from tilec.step.step import BATCHES, CHUNK_TOKENS, HEADS, Step
@@ -116,12 +117,34 @@ def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) 
     )
     if key not in choice.over_lengths:
         found: list[tuple[int, int, dict[str, Constant]]] = []
-        for values["tokens"] in lengths:
-            length: int = values["tokens"]
+        for first, last in _spans(choice, shapes, lengths):
+            values["tokens"] = first
             least = choice.least({name: [axis.value(values) for axis in axes] for name, axes in shapes.items()})
             if found and found[-1][2] is least:
-                found[-1] = found[-1][0], length, least
+                found[-1] = found[-1][0], last, least
             else:
-                found.append((length, length, least))
+                found.append((first, last, least))
         choice.over_lengths[key] = found
     return choice.over_lengths[key]
+
+
+def _spans(
+    choice: Choice, shapes: Mapping[str, Sequence[Expression]], lengths: Sequence[int]
+) -> Iterable[tuple[int, int]]:  # fmt: skip
+    """Lengths from a first to a last that cost the same. A cost that knows the number of tokens as `cdiv(out[0], BM)` alone
+    changes behind multiples of BM; of any other each length is looked at."""
+    steps: set[int] = set()
+    for name, axes in shapes.items():
+        for place, axis in enumerate(axes):
+            extent = f"{name}[{place}]"
+            if extent not in choice.cost.names or "tokens" not in axis.names:
+                continue
+            names = divisors(choice.cost.node, extent)
+            sizes = {(constants | numbers).get(one) for constants, numbers in choice.of for one in names or ()}
+            if not isinstance(axis.node, ast.Name) or not names or not all(type(one) is int and one > 0 for one in sizes):
+                return [(length, length) for length in lengths]
+            steps |= cast("set[int]", sizes)
+    if not isinstance(lengths, range) or lengths.step != 1:
+        return [(length, length) for length in lengths]
+    firsts = sorted({lengths.start, *(after for step in steps for after in range(1, lengths.stop, step) if after in lengths)})
+    return zip(firsts, [*(first - 1 for first in firsts[1:]), lengths.stop - 1], strict=True)
