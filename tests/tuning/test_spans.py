@@ -12,10 +12,16 @@ from tilec.step.tuning import Choice, read_tuning
 
 TILES = "cdiv(cdiv(out[0], BM) * cdiv(out[1], BN), at_once) * time"
 COSTS = (
-    TILES, "cdiv(out[0], BM) * BM * time + cdiv(out[0], BN) * at_once", "out[0] * time + " + TILES,
-    "cdiv(out[0] + 7, BM) * time", "cdiv(out[0], BM + 1) * time", "time if out[0] < at_once else 2 * " + TILES, "cdiv(time * out[0], BM)", "time * out[1]",
+    TILES,
+    "cdiv(out[0], BM) * BM * time + cdiv(out[0], BN) * at_once",
+    "out[0] * time + " + TILES,
+    "cdiv(out[0] + 7, BM) * time",
+    "cdiv(out[0], BM + 1) * time",
+    "time if out[0] < at_once else 2 * " + TILES,
+    "cdiv(time * out[0], BM)",
+    "time * out[1]",
     "cdiv(cdiv(out[0], BM), BN) * time",
-)  # fmt: skip
+)
 AXES = ("tokens", "2 * tokens", "cdiv(tokens, 3)", "max(tokens, 9)")
 ROWS = st.fixed_dictionaries(
     {"BM": st.integers(1, 40), "BN": st.integers(1, 40), "at_once": st.integers(1, 30), "time": st.integers(1, 50)}
