@@ -11,7 +11,7 @@ from tests import shipped
 from tests.mutation.generate import Mutant, mutants
 from tests.mutation.judge import judge
 
-EVERY = 20
+EVERY = 14
 
 
 ALL = [mutant for name in shipped.NAMES for mutant in mutants(shipped.ROOT / "kernels_src" / f"{name}.py")]
