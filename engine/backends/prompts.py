@@ -74,8 +74,7 @@ class Prompts:
         self._bytes = {_starred(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
         self._pointers: dict[str, int] = {}
         self._series: dict[tuple[_Kind, str], Series] = {}
-        few: dict[Head, list[Op]] = {head: self._few(tokens, 0, head, ALL_KINDS).ops for head in HEADS}
-        self._alike: dict[Head, list[_Kind]] = {head: [_touched(op) for op in ops] for head, ops in few.items()}
+        self._alike: dict[Head, list[_Kind]] = {}
         self._uses: dict[_Kind, _Uses] = {}
         self._seen_whole: dict[Head, bool] = {}
         self._verified: set[tuple[int, Head]] = set()
@@ -89,8 +88,10 @@ class Prompts:
             alive = {name: self.memory.offsets[name] for name in graph.buffers if name in self.memory.offsets}
             verify(graph, MemoryPlan(alive, self.memory.size), self._contract)
         self._uses = {kind: _uses(self._contract(ops[0])) for kind, ops in self._members.items()}
-        for head, graph in self._graphs.items():
-            self._seen_whole[head] = verify_extents(graph, graph.ops, self._contract)
+        for head in HEADS:
+            few = self._few(self._largest, 0, head, ALL_KINDS)
+            self._alike[head] = [_touched(op) for op in few.ops]
+            self._seen_whole[head] = verify_extents(few, few.ops, self._contract)
         self._verified = {(self._largest, head) for head in HEADS}
         by_name: dict[tuple[str, str], list[_Kind]] = {}
         for kind in self._members:
