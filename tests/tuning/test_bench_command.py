@@ -288,7 +288,7 @@ def test_a_large_launch_is_not_of_one_long_extent_and_a_short_one() -> None:
 
 
 def test_the_process_says_why_there_is_no_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_child, "greet", lambda say: say({"failed": "no driver"}))
+    monkeypatch.setattr("tilec.tuning.child.greet", lambda say, about: say({"failed": "no driver"}))
     assert bench_child.main() == 1
     assert "failed" in json.loads(capsys.readouterr().out)
 

@@ -10,7 +10,6 @@ It greets as `tilec.tuning.child` does, with what the chip's data say of its rat
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from tilec.project.trial import compared
 from tilec.runtime import Device, DeviceArray, DriverError, LaunchError
 from tilec.tuning.baseline import Baseline, NoBaseline, load_baseline, torch_here
 from tilec.tuning.bench import POISON, Bench
-from tilec.tuning.child import LOST, Say, greet
+from tilec.tuning.child import Say, serve
 from tilec.tuning.clock import timed
 from tilec.tuning.records import Time
 
@@ -149,25 +148,7 @@ class Run:
 
 def main() -> int:
     """Greet, read, work; the exit status."""
-
-    def say(line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
-
-    greeted: list[dict[str, Any]] = []
-    device = greet(greeted.append)
-    if device is None:
-        say(greeted[0])
-        return 1
-    say(greeted[0] | chip(device))
-    text = sys.stdin.readline()
-    if not text:
-        return 0
-    try:
-        Run(json.loads(text), device, say).work()
-    except DriverError as error:
-        say({"lost": str(error)})
-        return LOST
-    return 0
+    return serve(lambda job, device, say: Run(job, device, say).work(), chip)
 
 
 if __name__ == "__main__":

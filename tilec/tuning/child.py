@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +28,11 @@ VERSION: Final = Path("/proc/driver/nvidia/version")
 Say = Callable[[dict[str, Any]], None]
 
 
-def greet(say: Say, driver: Driver | None = None) -> Device | None:
-    """Open the device and say which it is."""
+Work = Callable[[dict[str, Any], Device, Say], None]
+
+
+def greet(say: Say, driver: Driver | None = None, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> Device | None:
+    """Open the device and say which it is, and what else there is to say `about` it."""
     try:
         device = Device(driver)
     except LaunchError as error:
@@ -41,6 +44,7 @@ def greet(say: Say, driver: Driver | None = None) -> Device | None:
             "driver": driver_version(),
             "arch": device.architecture,
             "multiprocessors": device.multiprocessors,
+            **about(device),
         }
     )
     return device
@@ -85,13 +89,13 @@ def driver_version() -> str:
     return found[1] if found else ""
 
 
-def main() -> int:
+def serve(work: Work, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> int:
     """Greet, read, work; the exit status."""
 
     def say(line: dict[str, Any]) -> None:
         print(json.dumps(line), flush=True)
 
-    device = greet(say)
+    device = greet(say, about=about)
     if device is None:
         return 1
     text = sys.stdin.readline()
@@ -106,4 +110,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(work))
