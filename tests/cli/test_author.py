@@ -16,16 +16,8 @@ from tilec.ir.core import Function
 from tilec.passes.prover import prove
 from tilec.passes.prover.prove import Proofs
 from tilec.project.launches import Contract, random_tensors, small_launches
-from tilec.project.scaffold import FILES, scaffold
+from tilec.project.scaffold import FILES
 from tilec.project.trial import Question, Trial, trials
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    scaffold(tmp_path / "softmax", "softmax")
-    monkeypatch.chdir(tmp_path / "softmax")
-    return tmp_path / "softmax"
 
 
 def question(project: Path, **changes: Any) -> Question:

@@ -17,7 +17,6 @@ from tilec.cli.ending import Terminated
 from tilec.cli.project import UsageError
 from tilec.cli.watch import Reads, watched
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.project.scaffold import scaffold
 
 
 class Editor:
@@ -32,14 +31,6 @@ class Editor:
         while self.steps:
             self.steps.pop(0)()
             yield None
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TILEC_CACHE_DIR", str(tmp_path / "store"))
-    scaffold(tmp_path / "softmax", "softmax")
-    monkeypatch.chdir(tmp_path / "softmax")
-    return tmp_path / "softmax"
 
 
 def replace(path: Path, text: str) -> None:
