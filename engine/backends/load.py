@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from os import PathLike, fspath
@@ -62,6 +63,9 @@ def load_on_gpu(
     except BaseException:
         opened.close()
         raise
+    # What was made so far lives as long as the model; a search of it for garbage would stop a step for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
     return backend
 
 

@@ -5,9 +5,11 @@ What holds, and why a prompt of a new length costs little:
 1. Activations lie where the longest chunk needs them, under every head. A shorter one has the same operations in the same order
    and buffers that are no larger, so what did not overlap does not.
 2. Layers are one text at one set of values (`tilec.step`): a step of `ALL_KINDS` layers has every kind of operation that the
-   whole one has. The whole is verified once at the largest chunk; another length has the same operations on the same buffers,
-   and where it sees them whole as well, what is left to look at are the extents of each kind.
+   whole one has. The whole is verified once at the largest chunk; another length has the same operations on the same buffers
+   (`tilec.step.form`), and where it sees them whole as well, what is left to look at are the extents of each kind.
 3. Launches that differ in the layer are a `Series`: checked one by one at the largest chunk, and for other extents at once.
+4. What a kind is checked with are its extents, scalars and constants, and what is known of its buffers (`_Given`). Where these
+   came before, with another length, nothing is left to check.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from engine.backends.launches import Launches
 from engine.graph.plan import MemoryPlan, plan_memory
@@ -25,6 +27,7 @@ from engine.graph.verify import GraphError, verify, verify_extents, verify_opera
 from tilec.artifact import Manifest
 from tilec.runtime import BundledKernel
 from tilec.runtime.series import Numbers, Series
+from tilec.step.form import Form
 from tilec.step.graph import Kind, Op, StepGraph
 from tilec.step.requests import requests
 from tilec.step.step import ALL_KINDS, ALL_PAIRS, HEADS, Head, Step
@@ -40,6 +43,8 @@ _NUMBER: Final = re.compile(r"\.\d+(?=\.|$)")
 _Kind = tuple[str, str, tuple[str, ...]]
 """Name, kernel and buffers of an operation, `*` for the layer: those that differ in nothing but the layer are of one kind."""
 
+_Given = tuple[Any, ...]
+"""All that an operation of a kind is checked with."""
 
 _Uses = list[tuple[str, str, bool]]
 """What a kernel does with each of its tensors: name, access, whether it is read early."""
@@ -51,6 +56,16 @@ class Prepared:
 
     numbers: tuple[tuple[Series, Numbers], ...]
     launches: tuple[tuple[Series, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A kind of operation that was checked: its launches, what they are set to, and whether it sees its buffers whole and uses
+    them as at the largest chunk."""
+
+    series: Series
+    numbers: Numbers
+    whole: bool
 
 
 class Prompts:
@@ -74,11 +89,10 @@ class Prompts:
         self._bytes = {_starred(buffer.name): buffer.bytes for buffer in self.whole.of_kind(Kind.ACTIVATION)}
         self._pointers: dict[str, int] = {}
         self._series: dict[tuple[_Kind, str], Series] = {}
-        self._alike: dict[Head, list[_Kind]] = {}
+        self._forms: dict[Head, tuple[Form, tuple[_Kind, ...]]] = {}
         self._uses: dict[_Kind, _Uses] = {}
         self._seen_whole: dict[Head, bool] = {}
-        self._verified: set[tuple[int, Head]] = set()
-        self._numbers: dict[tuple[_Kind, int, tuple[float, ...]], tuple[Series, Numbers]] = {}
+        self._numbers: dict[tuple[int, _Given], _Known] = {}
         self._kept: OrderedDict[tuple[int, int, Head], Prepared] = OrderedDict()
 
     def place(self, pointers: Mapping[str, int], arena: int) -> None:
@@ -89,10 +103,11 @@ class Prompts:
             verify(graph, MemoryPlan(alive, self.memory.size), self._contract)
         self._uses = {kind: _uses(self._contract(ops[0])) for kind, ops in self._members.items()}
         for head in HEADS:
-            few = self._few(self._largest, 0, head, ALL_KINDS)
-            self._alike[head] = [_touched(op) for op in few.ops]
+            form = self._form(head, ALL_KINDS)
+            few = form.at(self._largest)
             self._seen_whole[head] = verify_extents(few, few.ops, self._contract)
-        self._verified = {(self._largest, head) for head in HEADS}
+            first = {_kind(op): one for op, one in reversed(list(zip(few.ops, form.placed, strict=True)))}
+            self._forms[head] = form.only(tuple(first.values())), tuple(first)
         by_name: dict[tuple[str, str], list[_Kind]] = {}
         for kind in self._members:
             by_name.setdefault((f"prefill_{kind[0].rpartition('.')[2]}", kind[1]), []).append(kind)
@@ -117,42 +132,37 @@ class Prompts:
         return found
 
     def _prepare(self, tokens: int, past: int, head: Head) -> Prepared:
-        """Look at a few layers of a length; what is said of them holds of all. Nothing but scalars depends on `past`, and what
-        a kernel asks of them is checked with the numbers."""
-        few = self._few(tokens, past, head, ALL_KINDS)
-        members = {_kind(op): op for op in reversed(few.ops)}  # the first of each kind
-        if (tokens, head) not in self._verified:
-            self._verify(few, members, head)
-            self._verified.add((tokens, head))
+        """Look at an operation of each kind; what is said of them holds of all layers."""
+        form, kinds = self._forms[head]
+        few = form.at(tokens, past)
         if len(self._numbers) > KINDS_REMEMBERED:
             self._numbers.clear()
-        kinds: dict[_Kind, tuple[Series, Numbers]] = {}
-        for kind, op in members.items():
-            key = (kind, tokens, tuple(op.scalars.values()))
-            if key not in self._numbers:
-                series = self._series_of(kind, self._launches.described(op))
-                self._numbers[key] = series, self._launches.numbers(few, op, series)
-            kinds[kind] = self._numbers[key]
-        series = {number: kinds[kind][0] for kind, number in self._kind_numbers.items() if kind in kinds}
-        return Prepared(tuple(kinds.values()), tuple([(series[number], place) for number, place in self._order[head]]))
+        keys = [(self._kind_numbers[kind], _given(few, op)) for kind, op in zip(kinds, few.ops, strict=True)]
+        fresh = [place for place, key in enumerate(keys) if key not in self._numbers]
+        found = {few.ops[place].name: self._launches.described(few.ops[place]) for place in fresh}
+        whole = verify_extents(few, [few.ops[place] for place in fresh], lambda op: found[op.name].manifest)
+        whole = whole and all(_uses(found[few.ops[place].name].manifest) == self._uses[kinds[place]] for place in fresh)
+        self._verify(few, head, whole and all(self._numbers[key].whole for key in keys if key in self._numbers))
+        for place in fresh:
+            op = few.ops[place]
+            series = self._series_of(kinds[place], found[op.name])
+            self._numbers[keys[place]] = _Known(series, self._launches.numbers(few, op, series), whole)
+        known = {key[0]: self._numbers[key] for key in keys}
+        order = [(known[number].series, place) for number, place in self._order[head]]
+        return Prepared(tuple([(one.series, one.numbers) for one in known.values()]), tuple(order))
 
-    def _few(self, tokens: int, past: int, head: Head, layers: int) -> StepGraph:
-        return self._step.graph("prefill", head, tokens=tokens, past=past, layers=min(self._step.layers, layers))
+    def _form(self, head: Head, layers: int) -> Form:
+        return self._step.form("prefill", head, layers=min(self._step.layers, layers))
 
-    def _verify(self, few: StepGraph, members: Mapping[_Kind, Op], head: Head) -> None:
-        """GraphError unless the whole step of this length holds together, as its kinds of operations say, and needs no more
-        memory than the largest chunk."""
-        if [_touched(op) for op in few.ops] != self._alike[head]:
-            what = f"its operations are not those of {self._largest} tokens"
-            raise GraphError(what, where="step `prefill`")
-        whole = verify_extents(few, members.values(), self._contract)
-        alike = all(_uses(self._contract(op)) == self._uses[kind] for kind, op in members.items())
-        if not (whole and alike and self._seen_whole[head]):
-            verify_operations(self._few(few.tokens, 0, head, ALL_PAIRS), self._contract)
+    def _verify(self, few: StepGraph, head: Head, whole: bool) -> None:
+        """GraphError unless the whole step of this length holds together and needs no more memory than the largest chunk.
+        `whole`: as its kinds of operations say, whose extents hold."""
         for buffer in few.of_kind(Kind.ACTIVATION):
             if buffer.bytes > self._bytes.get(_starred(buffer.name), 0):
                 what = f"buffer `{buffer.name}` is larger than that of {self._largest} tokens"
                 raise GraphError(what, where="step `prefill`")
+        if not (whole and self._seen_whole[head]):
+            verify_operations(self._form(head, ALL_PAIRS).at(few.tokens), self._contract)
 
     def _series_of(self, kind: _Kind, found: BundledKernel) -> Series:
         """The launches of a kind with a kernel."""
@@ -179,6 +189,15 @@ def _together(graphs: Iterable[StepGraph]) -> StepGraph:
 
 def _uses(contract: Manifest) -> _Uses:
     return [(spec.name, spec.access, spec.resident) for spec in contract.tensors]
+
+
+def _given(graph: StepGraph, op: Op) -> _Given:
+    buffers = graph.buffers
+    seen = [(view.shape, view.offset, buffers[view.buffer]) for view in op.tensors.values()]
+    return (
+        *[(shape, offset, like.shape, like.low, like.high, like.distinct) for shape, offset, like in seen],
+        *op.scalars.values(), *op.constants.values(),
+    )  # fmt: skip
 
 
 def _touched(op: Op) -> _Kind:

@@ -140,7 +140,7 @@ class _Step:
         self.graph = graph
         self.known: dict[int, _Known] = {}
         self.bounds: dict[object, list[Bounds]] = {}  # layers are alike: shapes are looked at once for each kind of launch
-        self.elements = {name: View(name, buffer.shape).elements for name, buffer in graph.buffers.items()}
+        self.elements = {name: prod(buffer.shape) for name, buffer in graph.buffers.items()}
         self.alive: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
         self.written: dict[str, list[tuple[int, int]]] = {}

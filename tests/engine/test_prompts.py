@@ -14,12 +14,14 @@ from test_cuda_backend import SMALLEST, backend
 
 import engine.backends.prompts as prompts_module
 from engine.backends.cuda import CudaBackend
-from engine.backends.prompts import Prompts, _kind
+from engine.backends.launches import Launches
+from engine.backends.prompts import _kind
 from engine.errors import DeviceError
 from engine.graph.verify import GraphError
 from engine.models.steps import model_step
 from engine.tools.dummy_weights import dummy_weights
 from tilec.runtime import Bundle, Device
+from tilec.step.form import Form
 from tilec.step.graph import StepGraph
 from tilec.step.step import ALL_PAIRS, HEADS
 
@@ -69,22 +71,28 @@ def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.Mo
     deep = replace(SMALLEST, num_hidden_layers=28)
     made = OneSequence(CudaBackend(bundle, Device(FakeDriver())))
     made.load(deep, dummy_weights(deep, "bf16"), 64)
-    seen: list[int] = []
-    whole = Prompts._contract
+    seen: list[str] = []
+    described = Launches.described
 
-    def counted(prompts: Prompts, op: Any) -> Any:
-        seen.append(1)
-        return whole(prompts, op)
+    def counted(launches: Launches, op: Any) -> Any:
+        seen.append(op.name)
+        return described(launches, op)
 
-    monkeypatch.setattr(Prompts, "_contract", counted)
+    made._prompts.forget()
+    monkeypatch.setattr(Launches, "described", counted)
     made.prefill([1] * 9)
     kinds = {_kind(op) for op in model_step(deep, 64).graph("prefill", tokens=9).ops}
-    assert len(seen) == 2 * len(kinds)
-    made.prefill([1] * 9)  # behind the first: another value of `past`
-    made.reset()
+    assert len(seen) == len(kinds)
     seen.clear()
+    made.prefill([1] * 9)  # behind the first: another value of `past`
+    assert seen == ["layers.0.attention"]
+    seen.clear()
+    made.reset()
     made.prefill([2] * 9)
     assert not seen
+    made.prefill([2] * 8)
+    assert 0 < len(seen) < len(kinds)
+    assert "lm_head" not in seen  # it takes in the last token, of any number
     made.close()
 
 
@@ -114,7 +122,7 @@ def test_layers_are_told_apart_by_their_place_alone() -> None:
 def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = backend
     prompts = made._prompts
-    with pytest.raises(DeviceError, match=r"operation `layers.0.attention`.*precondition.*past \+ T <= S"):
+    with pytest.raises(GraphError, match=r"operation `layers.0.attention`.*past \+ T <= S.*past = 4096"):
         prompts.prepared(2048, 4096, "argmax")
     monkeypatch.setitem(prompts._bytes, "layers.*.act", 100)
     with pytest.raises(GraphError, match=r"`layers.0.act` is larger than that of 2048 tokens"):
@@ -127,14 +135,22 @@ def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], m
         made.launches.numbers(graph, op, series)
 
 
-def test_a_length_with_other_operations_is_refused(
-    backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prompts = backend[0]._prompts
-    few = prompts._few
-    monkeypatch.setattr(prompts, "_few", lambda tokens, past, head, layers: few(tokens, past, "logits", layers))
-    with pytest.raises(GraphError, match="its operations are not those of 2048 tokens"):
-        prompts.prepared(35, 0, "argmax")
+def test_every_length_has_the_same_operations(backend: tuple[OneSequence, FakeDriver]) -> None:
+    step = backend[0].step
+    for head in HEADS:
+        touched = [
+            [(op.name, op.kernel, {name: view.buffer for name, view in op.tensors.items()}) for op in graph.ops]
+            for graph in (step.graph("prefill", head, tokens=tokens, past=past) for tokens, past in LENGTHS)
+        ]
+        assert all(one == touched[0] for one in touched)
+
+
+def test_a_graph_is_the_same_whatever_was_made_before(backend: tuple[OneSequence, FakeDriver]) -> None:
+    """What no length changes is made once: for any order of lengths, the graph that a new form makes."""
+    step = backend[0].step
+    form = step.form("prefill", "argmax", layers=3)
+    for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:
+        assert form.at(tokens, past) == form.only(form.placed).at(tokens, past)
 
 
 @pytest.mark.parametrize("doubt", ["a part of a buffer", "another access", "a part at the largest"])
@@ -148,19 +164,22 @@ def test_where_buffers_are_not_seen_alike_all_pairs_are_verified(
     prompts.prepared(36, 0, "argmax")
     assert not verified
     if doubt == "a part of a buffer":
-        few = prompts._few
+        at = Form.at
 
-        def part(*asked: Any) -> StepGraph:
-            graph = few(*asked)
-            name = graph.ops[0].tensors["out"].buffer
-            graph.buffers[name] = replace(graph.buffers[name], shape=(38, *graph.buffers[name].shape[1:]))
+        def part(form: Form, tokens: int, past: int = 0) -> StepGraph:
+            graph = at(form, tokens, past)
+            name = next(op for op in graph.ops if op.kernel == "embedding").tensors["out"].buffer
+            graph.buffers[name] = replace(graph.buffers[name], shape=(tokens + 1, *graph.buffers[name].shape[1:]))
             return graph
 
-        monkeypatch.setattr(prompts, "_few", part)
+        monkeypatch.setattr(Form, "at", part)
     elif doubt == "another access":
         monkeypatch.setitem(prompts._uses, next(iter(prompts._uses)), [])
     else:
         monkeypatch.setitem(prompts._seen_whole, "argmax", False)
-    prompts.prepared(37, 0, "argmax")
     step = backend[0].step
-    assert verified == [len(step.graph("prefill", tokens=37, layers=min(step.layers, ALL_PAIRS)).ops)]
+    pairs = len(step.graph("prefill", tokens=37, layers=min(step.layers, ALL_PAIRS)).ops)
+    prompts.prepared(37, 0, "argmax")
+    assert verified == [pairs]
+    prompts.prepared(37, 100, "argmax")  # behind other tokens: what is known of its kinds says so
+    assert verified == [pairs, pairs]

@@ -33,6 +33,12 @@ def choice(cost: str, rows: list[dict[str, int]]) -> Choice:
     return read_tuning([table]).choices["k"]
 
 
+def cheapest(made: Choice, shape: list[int]) -> dict[str, int]:
+    """What costs least at these extents, each row's cost worked out at these very ones."""
+    extents = {f"out[{axis}]": extent for axis, extent in enumerate(shape)}
+    return min(made.of, key=lambda row: made.cost.value({**extents, **row[0], **row[1]}))[0]  # pyright: ignore[reportReturnType]
+
+
 @given(st.sampled_from(COSTS), st.sampled_from(AXES), st.lists(ROWS, min_size=1, max_size=5), st.integers(1, 5))
 def test_each_length_of_a_span_costs_what_its_first_does(cost: str, axis: str, rows: list[dict[str, int]], first: int) -> None:
     lengths = range(first, 100)
@@ -42,7 +48,19 @@ def test_each_length_of_a_span_costs_what_its_first_does(cost: str, axis: str, r
     for begin, end in spans:
         least = made.least({"out": [shapes["out"][0].value({"tokens": begin}), 24]})
         for length in range(begin, end + 1):
-            assert made.least({"out": [shapes["out"][0].value({"tokens": length}), 24]}) is least
+            assert cheapest(made, [shapes["out"][0].value({"tokens": length}), 24]) is least
+
+
+@given(
+    st.sampled_from(COSTS), st.lists(ROWS, min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 200), st.integers(1, 200)), min_size=1, max_size=30),
+)  # fmt: skip
+def test_the_choice_for_any_extents_is_the_cheapest(
+    cost: str, rows: list[dict[str, int]], shapes: list[tuple[int, int]]
+) -> None:
+    made = choice(cost, rows)
+    for shape in shapes:
+        assert made.least({"out": list(shape)}) is cheapest(made, list(shape))
 
 
 @pytest.mark.parametrize(

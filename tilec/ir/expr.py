@@ -1,32 +1,33 @@
 """Integer expressions and predicates over launch values (symbolic dims, strides and integer scalars).
 
 They describe what the host knows at launch: tensor dims, the grid, preconditions and launch checks. The compiler reasons
-about them, the manifest carries them as nested JSON lists, and the launcher evaluates them, so this file imports nothing.
+about them, the manifest carries them as nested JSON lists, and the launcher evaluates them: nothing of the project is imported.
 Division and modulo round toward minus infinity, as in Python.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-ARITHMETIC: Final[dict[str, Callable[[int, int], int]]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,  # pyright: ignore[reportUnknownMemberType]
+    "%": operator.mod,
     "min": min,
     "max": max,
 }
 COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 CONNECTIVES: Final[dict[str, Callable[[int, int], bool]]] = {
     "and": lambda a, b: bool(a) and bool(b),
@@ -71,16 +72,18 @@ class Expr:
 
     def evaluate(self, env: Mapping[str, int]) -> int:
         """Value under `env`; KeyError names a missing symbol, ZeroDivisionError a zero divisor."""
-        if self.op == "const":
-            return self.value
         if self.op == "sym":
             return env[self.name]
+        if self.op == "const":
+            return self.value
         left, right = self.args
         if self.op == "and":
             return int(bool(left.evaluate(env)) and bool(right.evaluate(env)))
         if self.op == "or":
             return int(bool(left.evaluate(env)) or bool(right.evaluate(env)))
-        return int(OPERATORS[self.op](left.evaluate(env), right.evaluate(env)))
+        a = env[left.name] if left.op == "sym" else left.evaluate(env) if left.args else left.value
+        b = env[right.name] if right.op == "sym" else right.evaluate(env) if right.args else right.value
+        return int(OPERATORS[self.op](a, b))
 
     def to_json(self) -> Any:
         """An int, a string (symbol) or a list `[op, left, right]`."""

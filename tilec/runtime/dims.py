@@ -37,6 +37,8 @@ def solve_dims(
     """Values of all dims, strides and integer scalars by name."""
     kernel = manifest.kernel
     env = {spec.name: int(scalars[spec.name]) for spec in manifest.scalars if not DTYPES[spec.dtype].is_float}
+    if not given and (read := _read_off(manifest, views, env)) is not None:
+        return read
     origin = {name: f"argument `{name}`" for name in env}
     for name, value in given.items():
         if name in env:
@@ -70,6 +72,29 @@ def solve_dims(
     for equation in equations:
         _check_equation(equation, env, origin, kernel)
     return env
+
+
+def _read_off(manifest: Manifest, views: Mapping[str, TensorView], scalars: Mapping[str, int]) -> dict[str, int] | None:
+    """The values where every symbol is the whole extent of some axis or a scalar, and all extents agree: what most launches
+    are. None where there is more to solve, or something to refuse, which the equations say in full."""
+    env, rest = dict(scalars), list[tuple[Expr, int]]()
+    for spec in manifest.tensors:
+        if spec.strides is not None:
+            return None
+        for expr, extent in zip(spec.dims, views[spec.name].shape, strict=True):
+            if not 1 <= extent <= MAX_DIM:
+                return None
+            if expr.op == "sym":
+                if env.setdefault(expr.name, extent) != extent:
+                    return None
+            else:
+                rest.append((expr, extent))
+    try:
+        if any(expr.evaluate(env) != extent for expr, extent in rest):
+            return None
+    except (KeyError, ZeroDivisionError):
+        return None
+    return env if all(slot.name in env for slot in manifest.abi if slot.kind in ("dim", "stride")) else None
 
 
 def _equations(manifest: Manifest, views: Mapping[str, TensorView]) -> Iterator[_Equation]:

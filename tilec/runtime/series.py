@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
@@ -105,7 +105,8 @@ class Series:
         )
 
     def _packed(self, launch: Launch) -> Numbers:
-        values = packed_arguments(self.kernel.manifest, replace(launch, views=dict.fromkeys(launch.views, _NOWHERE)))
+        nowhere = Launch(dict.fromkeys(launch.views, _NOWHERE), launch.scalars, launch.env, launch.grid)
+        values = packed_arguments(self.kernel.manifest, nowhere)
         grid = self.kernel.launched(launch.grid)
         return Numbers(
             struct.pack(self.kernel.argument_format, *values), grid, self.kernel.maps.of_each(launch.views, self._places)

@@ -10,6 +10,7 @@ import ctypes
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from typing import Any, Final
 
 from tilec.ir.types import DTYPES
@@ -55,6 +56,8 @@ class TensorView:
         """The same from the pointer on."""
         if 0 in self.shape:
             return 0, 0
+        if min(self.shape, default=1) > 0 and self.strides == contiguous_strides(tuple(self.shape)):
+            return 0, prod(self.shape) * self.item_bytes
         steps = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
         low = sum(step for step in steps if step < 0)
         high = sum(step for step in steps if step > 0)
@@ -62,8 +65,10 @@ class TensorView:
 
     def is_contiguous(self) -> bool:
         """Row-major without gaps; the stride of a dim of extent 1 does not matter."""
-        expected = contiguous_strides(self.shape)
-        return all(e == 1 or s == w for e, s, w in zip(self.shape, self.strides, expected, strict=True))
+        expected = contiguous_strides(tuple(self.shape))
+        return self.strides == expected or all(
+            e == 1 or s == w for e, s, w in zip(self.shape, self.strides, expected, strict=True)
+        )
 
 
 @lru_cache(maxsize=4096)

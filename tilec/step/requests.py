@@ -10,9 +10,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from tilec.step.expressions import Expression, StepError, divisors
+from tilec.step.expressions import Expression, StepError
 from tilec.step.graph import Constant
 from tilec.step.reader import LENGTHS, Condition, Launch, Statement
 from tilec.step.step import BATCHES, CHUNK_TOKENS, HEADS, Step
@@ -139,11 +139,9 @@ def _spans(
             extent = f"{name}[{place}]"
             if extent not in choice.cost.names or "tokens" not in axis.names:
                 continue
-            names = divisors(choice.cost.node, extent)
-            sizes = {(constants | numbers).get(one) for constants, numbers in choice.of for one in names or ()}
-            if not isinstance(axis.node, ast.Name) or not names or not all(type(one) is int and one > 0 for one in sizes):
+            if not isinstance(axis.node, ast.Name) or not choice.sizes[extent]:
                 return [(length, length) for length in lengths]
-            steps |= cast("set[int]", sizes)
+            steps.update(choice.sizes[extent])
     if not isinstance(lengths, range) or lengths.step != 1:
         return [(length, length) for length in lengths]
     firsts = sorted({lengths.start, *(after for step in steps for after in range(1, lengths.stop, step) if after in lengths)})

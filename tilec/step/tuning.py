@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from tilec.step.expressions import Expression, StepError, parse
+from tilec.step.expressions import Expression, StepError, divisors, parse
 from tilec.step.graph import Constant
 
 KEYS: Final = ("numbers", "kernel", "cost", "choices", "measured")
@@ -32,18 +32,33 @@ class Choice:
     of: tuple[tuple[dict[str, Constant], dict[str, Any]], ...]
     tensors: tuple[str, ...]
     """The parameters whose extents the cost asks for."""
+    sizes: Mapping[str, tuple[int, ...]]
+    """The extents that the cost asks for; of those that it knows as `cdiv(out[0], BM)` alone, all values of such a BM."""
     over_lengths: dict[tuple[Any, ...], list[tuple[int, int, dict[str, Constant]]]] = field(default_factory=dict[Any, Any])
     """What was found for prompts of all lengths (`requests`): from one to another, the constants."""
     known: dict[tuple[int, ...], dict[str, Constant]] = field(default_factory=dict[tuple[int, ...], "dict[str, Constant]"])
 
     def least(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Constant]:
         """The constants for tensors of these shapes, by parameter."""
-        key = tuple(extent for name in self.tensors for extent in shapes[name])
-        if key not in self.known:
-            extents = {f"{name}[{axis}]": extent for name in self.tensors for axis, extent in enumerate(shapes[name])}
-            costs = [self.cost.value(extents | constants | numbers) for constants, numbers in self.of]
-            self.known[key] = self.of[costs.index(min(costs))][0]
-        return self.known[key]
+        key = tuple([extent for name in self.tensors for extent in shapes[name]])
+        found = self.known.get(key)
+        if found is None:
+            names = [f"{name}[{axis}]" for name in self.tensors for axis in range(len(shapes[name]))]
+            alike = tuple(map(self._least_alike, names, key))
+            found = self.known.get(alike)
+            if found is None:
+                extents = dict(zip(names, alike, strict=True))
+                costs = [self.cost.value(extents | constants | numbers) for constants, numbers in self.of]
+                found = self.known[alike] = self.of[costs.index(min(costs))][0]
+            self.known[key] = found
+        return found
+
+    def _least_alike(self, name: str, extent: int) -> int:
+        """The least extent that costs what this one does, as far as tiles tell; 0 where the cost does not ask for it."""
+        sizes = self.sizes.get(name)
+        if sizes is None:
+            return 0
+        return max([(extent - 1) // size * size + 1 for size in sizes]) if sizes and extent > 0 else extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,15 @@ def _choice(entry: Mapping[str, Any]) -> Choice:
         constants: dict[str, Constant] = {name: value for name, value in values.items() if name.isupper()}
         made.append((constants, {name: value for name, value in values.items() if not name.isupper()}))
     found = parse(cost)
-    return Choice(found, tuple(made), tuple(sorted({name.partition("[")[0] for name in found.names if "[" in name})))
+    sizes = {name: _sizes(found, name, made) for name in found.names if "[" in name}
+    return Choice(found, tuple(made), tuple(sorted({name.partition("[")[0] for name in sizes})), sizes)
+
+
+def _sizes(cost: Expression, extent: str, rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> tuple[int, ...]:
+    """What an extent is divided by and rounded up; nothing where the cost uses it in another way, or by another number."""
+    names = divisors(cost.node, extent) or ()
+    found: set[Any] = {{**constants, **numbers}.get(one) for constants, numbers in rows for one in names}
+    return tuple(sorted(found)) if all(type(one) is int and one > 0 for one in found) else ()
 
 
 def _numbers(value: Any, key: str) -> dict[str, int | float]:
