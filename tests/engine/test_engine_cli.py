@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import shutil
@@ -127,6 +128,14 @@ def test_stop_strings_and_tools(bundle: Bundle, model: Path) -> None:
         assert len(engine.tokens(chat, tools=[{"name": "clock"}])) > len(plain)
         with pytest.raises(UsageError, match="tools are for conversations"):
             engine.tokens("hello", tools=[{"name": "clock"}])
+
+
+def test_a_search_for_garbage_leaves_out_what_loading_made(bundle: Bundle, model: Path) -> None:
+    gc.unfreeze()
+    with api.Engine.from_pretrained(model, bundle=bundle.path, dummy=0, device=Device(FakeDriver())) as engine:
+        assert gc.get_freeze_count() > 10_000
+        assert all(one is not engine.backend for one in gc.get_objects())  # which are those that a collection goes over
+    gc.unfreeze()
 
 
 def configure(model: Path, **changes: Any) -> None:
