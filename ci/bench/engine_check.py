@@ -4,9 +4,10 @@
 
 For each prompt length the logits of the prompt's last token and of each of 64 decode steps (teacher-forced) are compared with
 transformers in float32; the error may be 1.2 times that of transformers in the same 16-bit dtype. Tokens drawn on the device
-are compared with those that the reference draws from the logits. Then tokens per second of decode, and the time of prefill
-beside that of transformers. Writes `engine_check.json` and `.md`, prints the tables; exit code 1 where an error is too large
-or a drawn token differs. Needs torch, transformers and cuda-bindings; the weights are made here.
+are compared with those that the reference draws from the logits. Then tokens per second of decode, and the time of prefill,
+beside transformers, whose greedy decode has a static cache and is compiled by torch; `--reference eager` spares the half minute
+or more that this takes for a model. Writes `engine_check.json` and `.md`, prints the tables; exit code 1 where an error is too
+large or a drawn token differs. Needs torch, transformers and cuda-bindings; the weights are made here.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ from tilec.runtime import open_bundle  # noqa: E402
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 STEPS: Final = 64
+DECODED: Final = 18
+"""Tokens of the prompt behind which transformers decodes too."""
+
+WARM_STEPS: Final = 8
+RATIO: Final = f"decode_at_{DECODED}_over_transformers"
 BLOCK: Final = 1 << 24
 ALLOWED: Final = 1.2
 TORCH_TYPES: Final = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -111,6 +117,7 @@ def main() -> int:
     parser.add_argument("--max-seq-len", type=int, default=10240)
     parser.add_argument("--prefills", default="18,512,2048,8192", help="prompt lengths to time")
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "f16"))
+    parser.add_argument("--reference", default="eager", choices=("eager", "compiled"), help="how transformers decodes")
     parser.add_argument("--skip-check", action="store_true", help="only the engine, without transformers")
     parser.add_argument("--name", default="engine_check", help="of the written files")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci" / "bench" / "results")))
@@ -136,6 +143,11 @@ def main() -> int:
         if not options.skip_check:
             with transformers_model(config, weights, options.dtype) as model:
                 speeds[-1] |= transformers_speed(model, config, prefills)
+                theirs, first = transformers_decode_speed(model, config, options.reference)
+                speeds[-1] |= {
+                    f"transformers_{options.reference}_decode_at_{DECODED}_tok_s": theirs, "transformers_first_steps_s": first,
+                    RATIO: speeds[-1][f"decode_at_{DECODED}_tok_s"] / theirs,
+                }  # fmt: skip
                 rows += compare(name, config, model, options.dtype, prompts, ours)
         print(speeds[-1], flush=True)
     return report(rows, speeds, wrong, options.out / options.name)
@@ -222,6 +234,33 @@ def transformers_speed(model: Any, config: ModelConfig, lengths: list[int]) -> d
     return found
 
 
+def transformers_decode_speed(model: Any, config: ModelConfig, how: str) -> tuple[float, float]:
+    """Tokens per second of its greedy decode behind `DECODED` tokens with a static cache, and seconds of the first steps, in
+    which torch compiles. `compiled`: CUDA graphs of compiled kernels; else `eager`."""
+    torch: Any = importlib.import_module("torch")
+    transformers: Any = importlib.import_module("transformers")
+    step = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True) if how == "compiled" else model.forward
+    rates: list[float] = []
+    with torch.inference_mode():
+        cache = transformers.StaticCache(config=model.config, max_cache_len=DECODED + WARM_STEPS + 4 * 128)
+        places = torch.arange(DECODED, device="cuda")
+        ids = torch.tensor([prompt_of(DECODED, config)], device="cuda")
+        logits = model(ids, past_key_values=cache, cache_position=places, logits_to_keep=1).logits
+        token = logits[:, -1].argmax(-1, keepdim=True)
+        place = places[-1:] + 1
+        began = time.perf_counter()
+        for count in (WARM_STEPS, 128, 128, 128, 128):
+            for _ in range(count):
+                logits = step(token.clone(), past_key_values=cache, cache_position=place).logits
+                token, place = logits[:, -1].argmax(-1, keepdim=True), place + 1
+            torch.cuda.synchronize()
+            now = time.perf_counter()
+            rates.append(count / (now - began))
+            began = now
+    torch.compiler.reset()
+    return sorted(rates[2:])[1], WARM_STEPS / rates[0]
+
+
 @contextmanager
 def transformers_model(config: ModelConfig, weights: BlockWeights, dtype: str) -> Generator[Any]:
     """The model on the GPU, with torch's fused attention."""
@@ -306,7 +345,7 @@ def report(rows: list[dict[str, Any]], speeds: list[dict[str, Any]], wrong: int,
     models = [speed["model"] for speed in speeds]
     lines += ["", "| | " + " | ".join(models) + " |", "|---|" + "--:|" * len(models)]
     for key in list(speeds[0])[1:]:
-        lines.append(f"| {key} | " + " | ".join(f"{speed[key]:.1f}" for speed in speeds) + " |")
+        lines.append(f"| {key} | " + " | ".join(f"{speed[key]:.{2 if key == RATIO else 1}f}" for speed in speeds) + " |")
     path.parent.mkdir(parents=True, exist_ok=True)
     record = {"errors": rows, "drawn_wrong": wrong, "speed": speeds}
     path.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")

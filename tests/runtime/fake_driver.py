@@ -34,6 +34,7 @@ class FakeDriver:
     fail: dict[str, str] = field(default_factory=dict)
     launches: list[Recorded] = field(default_factory=list)
     dynamic_shared: dict[Any, int] = field(default_factory=dict)
+    preferred_shared: dict[Any, int] = field(default_factory=dict)
     buffers: dict[int, Any] = field(default_factory=dict)
     capturing: list[Recorded] | None = None
     limit: int = 1 << 33
@@ -89,6 +90,9 @@ class FakeDriver:
 
     def set_dynamic_shared(self, function: Any, size: int) -> None:
         self.dynamic_shared[function] = size
+
+    def prefer_shared(self, function: Any, percent: int) -> None:
+        self.preferred_shared[function] = percent
 
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool

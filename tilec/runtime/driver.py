@@ -26,6 +26,7 @@ MAP_TYPES: Final = {
 CONFIGS_KEPT: Final = 1024
 """Descriptions of launches that are kept."""
 DYNAMIC_SHARED: Final = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+PREFERRED_SHARED: Final = "CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT"
 
 
 class DriverError(LaunchError):
@@ -74,6 +75,10 @@ class Driver(Protocol):
     def function(self, module: Any, name: str) -> Any: ...
 
     def set_dynamic_shared(self, function: Any, size: int) -> None: ...
+
+    def prefer_shared(self, function: Any, percent: int) -> None:
+        """Ask that so much of what can be shared memory of a multiprocessor is, while the function runs; a hint."""
+        ...
 
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool
@@ -232,6 +237,10 @@ class CudaDriver:
     def set_dynamic_shared(self, function: Any, size: int) -> None:
         """Allow launches with up to `size` bytes of dynamic shared memory."""
         self._call("cuFuncSetAttribute", function, getattr(self._api.CUfunction_attribute, DYNAMIC_SHARED), size)
+
+    def prefer_shared(self, function: Any, percent: int) -> None:
+        """As the protocol says."""
+        self._call("cuFuncSetAttribute", function, getattr(self._api.CUfunction_attribute, PREFERRED_SHARED), percent)
 
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: int, shared: int, stream: int, parameters: int, overlap: bool

@@ -28,6 +28,12 @@ from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 from tilec.strict_json import parse
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
+SHARED_SIZES: Final = tuple(1024 * size for size in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228))
+"""Sizes in bytes that the shared memory of a multiprocessor may have, up to what it has at most; the rest of the same memory is its
+first cache (CUDA programming guide, compute capability 9.0 and later)."""
+
+BLOCK_SHARED: Final = 1024
+"""Bytes of shared memory that the system takes of each block."""
 """Dynamic shared memory that a launch may use without opting in, bytes."""
 
 MAX_MANIFEST: Final = 8 << 20
@@ -102,6 +108,9 @@ class Kernel:
         self.function = device.driver.function(self._module, manifest.entry)
         if self.shared > DEFAULT_DYNAMIC_SHARED:
             device.driver.set_dynamic_shared(self.function, self.shared)
+        percent = preferred_shared(manifest, device.shared_memory_bytes)
+        if percent is not None:
+            device.driver.prefer_shared(self.function, percent)
 
     def launched(self, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         """The blocks that run for a grid: where they take tile after tile, as many as the device holds at once."""
@@ -198,6 +207,19 @@ def stream_handle(stream: Any) -> int:
         pair: Any = protocol() if callable(protocol) else protocol
         return int(pair[1])
     return int(getattr(stream, "cuda_stream", stream))
+
+
+def preferred_shared(manifest: Manifest, most: int) -> int | None:
+    """How much of a multiprocessor's memory should be shared memory, in percent of the most that there can be, where a block has
+    `most` bytes at most: the smallest size in which the blocks have room that the schedule wants on a multiprocessor. Loads of
+    other kernels that run there have the rest for what they have on their way. None, which leaves it to the driver, where the
+    schedule does not say how many blocks, and where operands come by `tma`, past the first cache."""
+    blocks = manifest.schedule.get("blocks")
+    if not blocks or any(loop["copy"] == "tma" for loop in manifest.schedule["pipelines"]):
+        return None
+    used, whole = manifest.resources, most + BLOCK_SHARED
+    wanted = blocks * (used.dynamic_shared_bytes + used.static_shared_bytes + BLOCK_SHARED)
+    return -(-100 * next((size for size in SHARED_SIZES if wanted <= size <= whole), whole) // whole)
 
 
 def _check_architecture(manifest: Manifest, device: Device) -> None:

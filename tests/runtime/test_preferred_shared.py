@@ -1,0 +1,59 @@
+"""How much of a multiprocessor's memory a kernel asks to be shared memory, from its schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_driver import FakeDriver
+from launch_contracts import SCHEDULE, T, loaded, manifest, tensor
+
+from tilec.artifact import Manifest, Resources
+from tilec.runtime.kernel import preferred_shared
+
+HOPPER, GEFORCE = 232448, 101376
+"""Bytes that a block may have at most, of 228 and of 100 KiB of a multiprocessor."""
+
+CP_ASYNC, TMA = ({"stages": 2, "copy": copy, "mma": "mma_sync"} for copy in ("cp_async", "tma"))
+
+
+def taking(static: int, dynamic: int, **schedule: Any) -> Manifest:
+    """A kernel of blocks with so many bytes of shared memory."""
+    resources = Resources(32, 0, 0, static, dynamic)
+    return manifest((tensor("x", "out", "f32", T),), resources=resources, schedule=SCHEDULE | schedule)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "static", "dynamic", "most", "percent"),
+    [
+        (5, 1024, 0, HOPPER, 8),  # 10 KiB, in 16 of 228
+        (4, 1024, 0, HOPPER, 4),  # 8 KiB, and not a byte more
+        (4, 1028, 0, HOPPER, 8),
+        (16, 0, 0, HOPPER, 8),  # what the system takes of each block counts too
+        (2, 0, 66560, HOPPER, 58),  # 132 KiB, and not a byte more
+        (2, 16, 66560, HOPPER, 72),
+        (1, 4096, 131072, HOPPER, 72),
+        (1, 0, HOPPER, HOPPER, 100),
+        (3, 0, 101376, HOPPER, 100),  # more than there is
+        (1, 0, 70000, GEFORCE, 100),
+        (2, 0, 20000, GEFORCE, 64),
+    ],
+)
+def test_room_for_the_blocks_that_the_schedule_wants(blocks: int, static: int, dynamic: int, most: int, percent: int) -> None:
+    for pipelines in ([], [CP_ASYNC]):
+        assert preferred_shared(taking(static, dynamic, blocks=blocks, pipelines=pipelines), most) == percent
+
+
+def test_the_driver_decides_where_nothing_is_wanted_or_operands_come_past_the_cache() -> None:
+    assert preferred_shared(taking(0, 66560), HOPPER) is None
+    assert preferred_shared(taking(0, 66560, blocks=2, pipelines=[TMA]), HOPPER) is None
+
+
+def test_a_loaded_kernel_asks_once() -> None:
+    driver = FakeDriver()
+    kernel = loaded(taking(0, 66560, blocks=2, pipelines=[CP_ASYNC]), driver)
+    assert driver.preferred_shared == {kernel.function: 58}
+    driver = FakeDriver()
+    loaded(taking(0, 66560), driver)
+    assert not driver.preferred_shared
