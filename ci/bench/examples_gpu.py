@@ -3,17 +3,18 @@
     tilec build --project examples/kernels --arch sm_90          makes the artifacts; needs the compiler, no GPU
     python3 ci/bench/examples_gpu.py [FOLDER ...] [--only KERNELS] [--out FOLDER]
 
-FOLDER is what `tilec build` wrote (default: `examples/kernels/artifacts/build`); of several, each is a variant. Each kernel is
-held against torch in float64 at an odd size and at the size that is timed (`examples_problems.py` says at which, and how far
-from float64 a result may be). Then it, torch's operator, and torch's add of as many bytes are timed in turns, each in a CUDA
-graph that walks through tensors of more bytes than the L2 cache holds. Writes `examples_gpu.json` and `.md`; exit code 1 where
-one is wrong or does not reach its share of the rate of torch's add.
+FOLDER is what `tilec build` wrote (default: `examples/kernels/artifacts/build`); of several, each is a variant, with the
+kernels of the project that it lies in. Each kernel is held against torch in float64 at an odd size and at the size that is
+timed (`examples_problems.py` says at which, and how far from float64 a result may be). Then it, torch's operator, and torch's
+add of as many bytes are timed in turns, each in a CUDA graph that walks through tensors of more bytes than the L2 cache holds.
+Writes `examples_gpu.json` and `.md`; exit code 1 where one is wrong or does not reach its share of the rate of torch's add.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import inspect
 import json
 import os
@@ -86,9 +87,20 @@ def constants_of(folder: Path, problem: Problem, sizes: dict[str, int]) -> dict[
     return None
 
 
+def kernel_of(folder: Path, name: str) -> Any:
+    """The kernel in the project that a folder of artifacts lies in."""
+    path = folder.parent.parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{name}", path)
+    assert spec is not None and spec.loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
 def call_of(folder: Path, problem: Problem, constants: dict[str, Any], name: str) -> Callable[..., Any]:
     """The kernel as a function; constants that are others at the odd size are left to the shapes."""
-    kernel = getattr(importlib.import_module(problem.kernel), problem.kernel)
+    kernel = kernel_of(folder, problem.kernel)
     given = {one: value for one, value in constants.items() if problem.odd.get(one, value) == problem.sizes.get(one, value)}
     values = dict.fromkeys(problem.vouched, TRUSTED)
     return tilec.op(kernel, constants=given, values=values, prebuilt=folder, name=name)

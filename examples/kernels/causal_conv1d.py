@@ -1,7 +1,29 @@
 """Depthwise causal convolution along the tokens, then SiLU."""
 
 import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, requires, sigmoid, store, zeros
+from tilec import (
+    Const,
+    Dim,
+    Element,
+    In,
+    Out,
+    Tensor,
+    Tile,
+    bid,
+    cdiv,
+    exp2,
+    f32,
+    grid,
+    load,
+    maximum,
+    minimum,
+    requires,
+    rsqrt,
+    store,
+    where,
+)
+
+LOG2E = 1.4426950408889634
 
 
 class E(Element):
@@ -21,7 +43,31 @@ class D(Dim):
 
 
 class W(Dim):
-    """taps of the filter"""
+    """taps of the filter, 4"""
+
+
+@tilec.function
+def silu(x: Tile) -> Tile:
+    """`x / (1 + exp(-x))`: two products with the reciprocal of the root take fewer instructions than a division."""
+    root = rsqrt(1 + exp2(x * -LOG2E))
+    return x * root * root
+
+
+@tilec.function
+def token(x: Tensor, b: int, t: int, d: int, BD: int) -> Tile:
+    """The channels of a token, or of the first or the last one where there is no such token."""
+    return load(x, offset=(b, minimum(maximum(t, 0), T - 1), d), shape=(1, 1, BD), pad=0)
+
+
+@tilec.function
+def before(x: Tensor, b: int, t: int, d: int, BD: int) -> Tile:
+    """The same as f32, and 0 before the first token."""
+    return where(t >= 0, token(x, b, t, d, BD).astype(f32), 0)
+
+
+@tilec.function
+def tap(weight: Tensor, k: int, d: int, BD: int) -> Tile:
+    return load(weight, offset=(k, d), shape=(1, BD), pad=0).astype(f32)[None, :, :]
 
 
 @tilec.kernel
@@ -36,13 +82,26 @@ def causal_conv1d(
     BT: Const,
     BD: Const,
 ):
-    """`out[b, t, d] = silu(bias[d] + sum(weight[k, d] * x[b, t + k - (W - 1), d] for k in range(W)))`"""
+    """`out[b, t, d] = silu(bias[d] + sum(weight[k, d] * x[b, t + k - (W - 1), d] for k in range(W)))`
+
+    A block walks along BT tokens: each is read and converted once, three turns before it is needed, and stays for the three
+    that come behind it."""
+    assert W == 4 and BT % 3 == 0
     requires(D % 8 == 0)
     grid(cdiv(D, BD), cdiv(T, BT), B)
-    d, t, b = bid(0), bid(1), bid(2)
-    total = zeros((1, BT, BD), f32) + load(bias, d, shape=BD, pad=0).astype(f32)[None, None, :]
-    for k in range(W):
-        v = load(x, offset=(b, t * BT + k - (W - 1), d * BD), shape=(1, BT, BD), pad=0)
-        tap = load(weight, (k, d), shape=(1, BD), pad=0).astype(f32)
-        total = total + v.astype(f32) * tap[None, :, :]
-    store(out, (b, t, d), (total * sigmoid(total)).astype(E), mask=True)
+    d, t, b = bid(0) * BD, bid(1) * BT, bid(2)
+    w0, w1, w2, w3 = tap(weight, 0, d, BD), tap(weight, 1, d, BD), tap(weight, 2, d, BD), tap(weight, 3, d, BD)
+    start = load(bias, offset=d, shape=BD, pad=0).astype(f32)[None, None, :]
+    x0, x1, x2 = before(x, b, t - 3, d, BD), before(x, b, t - 2, d, BD), before(x, b, t - 1, d, BD)
+    next0, next1, next2 = token(x, b, t, d, BD), token(x, b, t + 1, d, BD), token(x, b, t + 2, d, BD)
+    for i in range(t, t + BT, 3):
+        x3, next0 = next0.astype(f32), token(x, b, i + 3, d, BD)
+        y = silu(start + x0 * w0 + x1 * w1 + x2 * w2 + x3 * w3)
+        store(out, y.astype(E), offset=(b, i, d), mask=True)
+        x4, next1 = next1.astype(f32), token(x, b, i + 4, d, BD)
+        y = silu(start + x1 * w0 + x2 * w1 + x3 * w2 + x4 * w3)
+        store(out, y.astype(E), offset=(b, i + 1, d), mask=True)
+        x5, next2 = next2.astype(f32), token(x, b, i + 5, d, BD)
+        y = silu(start + x2 * w0 + x3 * w1 + x4 * w2 + x5 * w3)
+        store(out, y.astype(E), offset=(b, i + 2, d), mask=True)
+        x0, x1, x2 = x3, x4, x5

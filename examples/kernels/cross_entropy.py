@@ -11,6 +11,7 @@ from tilec import (
     cdiv,
     exp2,
     f32,
+    full,
     grid,
     i32,
     inf,
@@ -28,6 +29,8 @@ from tilec import (
 
 LOWEST = -3.0e38
 LOG2E = 1.4426950408889634
+PARTS = 4
+WIDTH = 256
 LN2 = 0.6931471805599453
 
 
@@ -45,19 +48,25 @@ class V(Dim):
 
 @tilec.kernel
 def cross_entropy(logits: In[E, T, V], labels: In[i32, T], loss: Out[f32, T], *, E: Const, BLOCK: Const):
-    """`loss[t] = log(sum(exp(logits[t]))) - logits[t, labels[t]]`; the vocabulary is read once."""
+    """`loss[t] = log(sum(exp(logits[t]))) - logits[t, labels[t]]`; the vocabulary is read once.
+
+    A tile is folded into PARTS rows: each column keeps its largest logit so far and its sum of `exp(logit - largest)`, and
+    nothing goes from column to column until the vocabulary is through."""
+    assert BLOCK % (PARTS * WIDTH) == 0
     requires(V % 8 == 0)
     grid(T)
     values(labels, -1, V)
     t = bid(0)
     label = load(labels, t)
-    high = f32(LOWEST)
-    weight = zeros((1, BLOCK), f32)
+    high = full((BLOCK // PARTS // WIDTH, WIDTH), LOWEST, f32)
+    weight = zeros((BLOCK // PARTS // WIDTH, WIDTH), f32)
     for j in range(cdiv(V, BLOCK)):
-        v = load(logits, (t, j), shape=(1, BLOCK), pad=-inf).astype(f32)
-        higher = maximum(high, max(v) * LOG2E)
-        weight = weight * exp2(high - higher) + exp2(v * LOG2E - higher)
+        v = load(logits, (t, j), shape=(1, BLOCK), pad=-inf).reshape((PARTS, BLOCK // PARTS // WIDTH, WIDTH)).astype(f32)
+        higher = maximum(high, max(v, axis=0) * LOG2E)
+        weight = weight * exp2(high - higher) + sum(exp2(v * LOG2E - higher[None, :, :]), axis=0)
         high = higher
+    top = max(high)
+    total = sum(weight * exp2(high - top))
     chosen = load(logits, (t, maximum(label, 0))).astype(f32)
-    nll = (log2(sum(weight)) + high) * LN2 - chosen
+    nll = (log2(total) + top) * LN2 - chosen
     store(loss, t, where(label >= 0, nll, 0.0))

@@ -31,9 +31,15 @@ def moe_gather(
     E: Const,
     K: Const,
     H: Const,
+    BH: Const,
 ):
-    """`out[i] = x[order[i] // K]`; `order` sorts the T * K choices of experts, choice `t * K + k` being token t's."""
-    grid(T * K)
+    """`out[i] = x[order[i] // K]`; `order` sorts the T * K choices of experts, choice `t * K + k` being token t's.
+
+    A block moves one part of K rows, and all blocks of a part come before those of the next: a part of all tokens stays in the
+    cache for the K times that it is read."""
+    assert H % BH == 0
+    grid(T, H // BH)
     values(order, 0, T * K)
-    i = bid(0)
-    store(out, (i, 0), load(x, (load(order, i) // K, 0), shape=(1, H)))
+    part = bid(1)
+    for i in range(bid(0) * K, bid(0) * K + K):
+        store(out, (i, part), load(x, (load(order, i) // K, part), shape=(1, BH)))

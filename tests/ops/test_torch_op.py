@@ -246,6 +246,19 @@ def test_tensors_like_the_last_are_known_at_one_look(torch: FakeTorch, driver: C
     assert (torch.alike, len(driver.launches)) == (3, 16)
 
 
+def test_weights_that_want_a_gradient_are_taken_where_none_is(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    """Under `no_grad` any number of calls launch, each tensor looked at by itself; outside of it they go to the dispatcher."""
+    rms_norm = made(kernels, "rms_norm")
+    x, weight = rows(torch, 3)
+    weight.requires_grad = True
+    for _ in range(5):
+        assert rms_norm(x, weight, eps=EPS).shape == (3, 1024)
+    assert (torch.alike, len(driver.launches)) == (0, 5)
+    torch.grad = True
+    rms_norm(x, weight, eps=EPS)
+    assert torch.operators["tilec::rms_norm"].calls == 1
+
+
 def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
     rms_norm = made(kernels, "rms_norm", name="mine::norm")
     operator = torch.operators["mine::norm"]

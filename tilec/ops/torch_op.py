@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
@@ -195,13 +196,11 @@ def _learn(entry: Entry, tensors: tuple[Any, ...]) -> None:
     tracing), dtype, device, extents, strides, and whether they want a gradient. It is not public; where it is gone or has
     changed, tensors are looked at one by one. So are those that want a gradient: whether one is taken is no property of
     theirs."""
+    entry.alike = _never
     if any(one.requires_grad for one in tensors):
         return
-    try:
-        guards = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        entry.alike = guards.check
-    except (AttributeError, TypeError):
-        entry.alike = _never
+    with suppress(AttributeError, TypeError):
+        entry.alike = torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
 
 
 def _recover(error: DriverError, entry: Entry) -> None:
