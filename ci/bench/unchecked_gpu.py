@@ -168,7 +168,7 @@ def report(record: dict[str, Any], folder: Path) -> int:
     lines += [
         "Shipped kernels beside the same text without masks, at sizes that tiles divide: how much longer the safe one takes.",
         f"Code: both in CUDA graphs. Launched: from the host, batches of {MICROSECONDS / 1e3:.0f} ms that begin on an idle",
-        "stream; the safe one's contract is checked and its tensor maps made at every launch, the other's arguments once.",
+        "stream; the safe one's contract is checked at every launch, the other's arguments are packed once.",
         "",
         "| kernel | tile | size | safe, us | unchecked, us | code | launched |",
         "|---|---|---|--:|--:|--:|--:|",
