@@ -24,29 +24,31 @@ FUNCTIONS: Final = ("eight_rows",)
 @dataclass(frozen=True)
 class Candidate:
     """Rows and columns of a tile, what is fixed of the schedule as the build file writes it, rows of tiles walked at a time,
-    blocks that share the depth of a tile."""
+    blocks that share the depth of a tile; what its name begins with."""
 
     rows: int
     columns: int
     schedule: str
     group: int = 8
     split: int = 1
+    label: str = ""
 
     @property
     def name(self) -> str:
         """A folder's name."""
         words = self.schedule.replace('"', "").replace(" = ", "").replace(", ", "_")
         group = f"_group{self.group}" if self.group != 8 else ""
-        return f"{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{words}{group}"
+        return f"{self.label}{self.rows}x{self.columns}{f'_split{self.split}' if self.split > 1 else ''}_{words}{group}"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel that a candidate launches: constants and schedule as the build file writes them."""
+    """A kernel that a candidate launches: constants and schedule as the build file writes them; what its text is changed to."""
 
     kernel: str
     constants: str
     schedule: str
+    edit: Callable[[str], str] = str
 
     @property
     def table(self) -> str:
@@ -99,8 +101,11 @@ def built(folder: Path, parts: Sequence[Part]) -> bool:
 def build(parts: Sequence[Part], folder: Path) -> bool:
     """Make the project and build it."""
     (folder / "kernels").mkdir(parents=True, exist_ok=True)
-    for name in (*(part.kernel for part in parts), *FUNCTIONS):
+    for name in FUNCTIONS:
         shutil.copy(ROOT / "kernels_src" / f"{name}.py", folder / "kernels")
+    for part in parts:
+        text = (ROOT / "kernels_src" / f"{part.kernel}.py").read_text(encoding="utf-8")
+        (folder / "kernels" / f"{part.kernel}.py").write_text(part.edit(text), encoding="utf-8")
     head = f'[build]\nkernels = "kernels"\narch = ["{ARCH}"]\n'
     (folder / "build.toml").write_text("\n".join([head, *(part.table for part in parts)]), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "tilec", "build", "--project", str(folder)]

@@ -49,6 +49,10 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
                 for hq in (16, 32, 40, 64)
                 for t in (1, 2, 3, 8, 127, 1000)
             ]
+        case "rotary_decode_attention_kv":
+            tile, group = int(manifest.constants["BN"]), int(manifest.constants["G"])
+            found = [(1, 2, tile), (3, 2, 2 * tile), (2, 5, 3 * tile), (1, 8, 8 * tile), (8, 8, 2 * tile)]
+            return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in found if group + 2 * h >= 8]
         case "kv_update":
             return [{"T": t, "HKV": 8, "S": t + extra} for t in (1, 3, 8, 127, 4096) for extra in (0, 77)]
         case "silu_mul_rows":
@@ -193,15 +197,30 @@ def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
     count = t["k_cache"].shape[1]
     queries, keys, values = t["qkv"].split([t["q"].shape[1], count, count], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-
-    def turned(x: Any, weight: Any) -> Any:
-        low, high = functional.rms_norm(x, (x.shape[-1],), weight, EPSILON).chunk(2, dim=-1)
-        return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
-
     k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
     slots = t["slots"].long()
-    k_cache[slots], v_cache[slots] = turned(keys, t["k_weight"]), values
-    return {"q": turned(queries, t["q_weight"]), "k_cache": k_cache, "v_cache": v_cache}
+    k_cache[slots], v_cache[slots] = _turned(keys, t["k_weight"], cos, sin), values
+    return {"q": _turned(queries, t["q_weight"], cos, sin), "k_cache": k_cache, "v_cache": v_cache}
+
+
+def _turned(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
+    """Heads normed and rotated."""
+    low, high = functional.rms_norm(x, (x.shape[-1],), weight, EPSILON).chunk(2, dim=-1)
+    return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
+
+
+def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
+    heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
+    queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
+    cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
+    queries, keys = _turned(queries, t["q_weight"], cos, sin), _turned(keys, t["k_weight"], cos, sin)
+    k_cache, v_cache, out = t["k_cache"].clone(), t["v_cache"].clone(), torch.empty_like(t["out"], dtype=queries.dtype)
+    for b, length in enumerate(t["lengths"].tolist()):
+        k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
+        query = queries[b].view(1, heads, group, -1).transpose(0, 1)  # each head's group is so many rows
+        scores = torch.einsum("htgd,shd->htgs", query, k_cache[b, :length]) * query.shape[-1] ** -0.5
+        out[b] = torch.einsum("htgs,shd->thgd", scores.softmax(-1), v_cache[b, :length])[0]
+    return {"out": out, "k_cache": k_cache, "v_cache": v_cache}
 
 
 def _kv_update(manifest: Manifest, t: Tensors) -> Tensors:
@@ -266,7 +285,8 @@ def _sample_token(manifest: Manifest, t: Tensors) -> Tensors:
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "flash_attention": _flash_attention, "decode_attention": _decode_attention, "decode_merge": _decode_merge,
-    "qk_norm_rope_kv": _qk_norm_rope_kv, "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
+    "qk_norm_rope_kv": _qk_norm_rope_kv, "rotary_decode_attention_kv": _rotary_decode_attention_kv,
+    "kv_update": _kv_update, "silu_mul_rows": _silu_mul_rows,
     "matvec_add": _matvec_add, "matvec_silu_mul": _matvec_silu_mul, "matvec_argmax": _matvec_argmax,
     "topk_blocks": _topk_blocks, "sample_token": _sample_token,
 }  # fmt: skip

@@ -224,6 +224,25 @@ def _inputs(manifest: Manifest, t: Tensors) -> tuple[Any, Any]:
     return first, second
 
 
+def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = (t["a"] @ half.T for half in t["b"])
+    return {"out": functional.silu(gate) * up}
+
+
+def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
+    """Each part of the depth is a run of whole steps; the last may be shorter, or have none."""
+    step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
+    run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
+    each = [t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)]
+    return {"parts": torch.stack(each)}
+
+
+def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:
+    merged = t["parts"].sum(0)
+    # The parts are f32, so the library's answer is what rounding to the output's dtype leaves of it.
+    return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
+
+
 def _out(manifest: Manifest) -> str:
     return next(spec.name for spec in manifest.tensors if spec.access == "out")
 
@@ -263,6 +282,7 @@ def _advance(manifest: Manifest, t: Tensors) -> Tensors:
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
     "gather_row": _gather, "matvec": _matmul, "matmul": _matmul,
+    "matmul_silu_mul": _matmul_silu_mul, "matmul_split": _matmul_split, "merge_splits": _merge_splits,
     "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance, **gpu_attention.MEANING,
 }  # fmt: skip
 

@@ -115,6 +115,12 @@ def problems(kernel: str) -> list[Problem]:
     if kernel == "sample_token":
         dims = {"P": 149, "B": 1, "S": 4096}
         return [Problem(kernel, f"{k} of 149 parts", {**dims, "K": k}, None, "same") for k in (20, 64)]
+    if kernel in ("matmul_silu_mul", "matmul_split"):
+        n, k = QWEN3["4B gate_up" if kernel == "matmul_silu_mul" else "4B down"]
+        tokens = (128, 512, 2048) if kernel == "matmul_silu_mul" else (16, 64, 128)
+        return [
+            Problem(kernel, f"{t} tokens", {"M": t, "N": n, "I": n // 2, "K": k}, None, "same", 2.0 * t * n * k) for t in tokens
+        ]
     if kernel == "matmul":
         cubes = [(f"{s}^3", s, s, s) for s in (1024, 2048, 4096, 8192)]
         layers = ("4B qkv", "4B o", "4B gate_up", "4B down")

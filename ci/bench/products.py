@@ -5,7 +5,8 @@
     python ci/bench/products.py FOLDER --only 128x256   candidates whose names hold this
 
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
-tile sizes and a schedule; `--shapes split` has those for few tiles. Where they are built already no compiler is needed.
+tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes table` those that are shipped or were best
+somewhere, and Triton's product beside them. Where they are built already no compiler is needed.
 `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
 Timing needs torch and cuda-bindings.
 """
@@ -77,14 +78,43 @@ SPLIT: Final = (
 )
 """For few rows, and for few tiles: products of one round of 132 blocks, whole or shared."""
 
+BEST: Final = (
+    tma(64, 64, 1, 8),
+    tma(64, 128, 1, 7),
+    tma(64, 160, 2, 6, IN_TURNS),
+    tma(64, 192, 1, 5),
+    tma(128, 128, 2, 4, IN_TURNS, 16),
+    tma(128, 160, 2, 4, IN_TURNS, 16),
+    tma(128, 192, 2, 4, PERSISTENT),
+    tma(128, 256, 2, 3, PERSISTENT, 16),
+    tma(256, 160, 2, 4),
+    tma(64, 80, 1, 6, TWO, split=4),
+    tma(64, 160, 1, 7, split=4),
+    tma(64, 160, 1, 7, split=2),
+    tma(128, 128, 2, 6, PERSISTENT, 16),
+    tma(128, 128, 2, 6, PERSISTENT, 4),
+    tma(64, 128, 2, 7, IN_TURNS),
+    tma(64, 192, 2, 5, IN_TURNS),
+    tma(256, 128, 2, 4),
+    tma(256, 128, 2, 4, "", 16),
+    tma(256, 160, 2, 3, PERSISTENT, 16),
+    tma(128, 192, 2, 5),
+    tma(128, 80, 2, 6),
+    tma(64, 152, 1, 8),
+    tma(64, 80, 1, 6, TWO),
+    tma(64, 160, 1, 7),
+)
+"""What is shipped, and what was best at a shape or nearly so."""
+
 
 def main() -> int:
     """Build, then time; the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
-    parser.add_argument("--shapes", choices=("few", "all", "short", "split"), default="few")
+    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split"), default="few")
     options = parser.parse_args()
-    candidates = SPLIT if options.shapes == "split" else CANDIDATES
-    return run(options, candidates, parts, "products_gpu.py", ("--shapes", options.shapes))
+    candidates = {"table": BEST, "split": SPLIT}.get(options.shapes, CANDIDATES)
+    more = ("--shapes", options.shapes, *(("--triton", "--kept", "4") if options.shapes == "table" else ()))
+    return run(options, candidates, parts, "products_gpu.py", more)
 
 
 def parts(candidate: Candidate) -> tuple[Part, ...]:

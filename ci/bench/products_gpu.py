@@ -1,13 +1,14 @@
 """Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
 
-    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes few|all|short|split] [--out FOLDER]
+    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split] [--triton] [--out FOLDER]
 
 Each folder below FOLDER that holds a built `matmul`, or a `matmul_split` and the `merge_splits` that adds its parts, is a
 candidate; of two kernels the second may begin while the first ends, and both are timed. Every one is first run on odd sizes and
 a small cube, in a child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed
 in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is
 compared once more. Random data. Candidates are timed *overlapped* too, as the engine launches them: a product may begin while
-what is before it ends. Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
+what is before it ends. With `--triton` so is Triton's persistent product, the best of its configurations at each shape
+(`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +45,9 @@ SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 256) for layer
 """M, N and K. With few rows the time is that of reading the weights."""
 SPLIT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 512) for layer in LAYERS["4B"])
 """Few rows, or few tiles."""
+TABLE: Final = (*ALL, *((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"]))
+SHAPES: Final = {"table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT}
+TRITON: Final = "Triton"
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000
 READ_RATE: Final = 4.33e12
@@ -62,7 +66,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="candidates of the matrix product beside cuBLAS")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="candidates whose names hold this")
-    parser.add_argument("--shapes", choices=("few", "all", "short", "split"), default="few")
+    parser.add_argument("--shapes", choices=sorted(SHAPES), default="few")
+    parser.add_argument("--triton", action="store_true", help="time Triton's product too")
+    parser.add_argument(
+        "--kept", type=int, default=1000, help="candidates of a shape, the best of a first round, that are timed"
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
     parser.add_argument("--name", default="products", help="of the written files")
     parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
@@ -79,9 +87,13 @@ def main() -> int:
     for name in names:
         if found[name]:
             print(f"left out: {name}: {found[name]}", flush=True)
-    shapes = {"few": FEW, "all": ALL, "short": SHORT, "split": SPLIT}[options.shapes]
-    bench = Bench(options.folder, right)
-    rows = [bench.row(shape) for shape in shapes]
+    bench = Bench(options.folder, right, options.triton, options.kept)
+    rows: list[dict[str, Any]] = []
+    for shape in SHAPES[options.shapes]:
+        rows.append(bench.row(shape))
+        print(json.dumps(rows[-1]), flush=True)
+    for name, text in bench.triton.left_out.items() if bench.triton else ():
+        print(f"left out of Triton's: {name}: {text}", flush=True)
     return report(
         {"wrong": {name: text for name, text in found.items() if text}, "rows": rows, "gpu": bench.gpu},
         options.out,
@@ -136,13 +148,15 @@ def checked(folder: Path, name: str) -> tuple[str, str]:
 class Bench:
     """The candidates on the device."""
 
-    def __init__(self, folder: Path, names: list[str]) -> None:
+    def __init__(self, folder: Path, names: list[str], triton: bool = False, kept: int = 1000) -> None:
+        self.kept = kept
         self.torch: Any = importlib.import_module("torch")
         self.torch.zeros(1, device="cuda")
         self.torch.backends.cuda.matmul.allow_tf32 = False
         cases = importlib.import_module("gpu_cases")
         self.worker = importlib.import_module("gpu_worker").Bench(False)
         self.gpu = self.worker.device.name
+        self.triton: Any = importlib.import_module("triton_products").TritonProducts(self.torch) if triton else None
         self.entries: dict[str, list[Any]] = {}
         for name in names:
             found, broken = cases.find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
@@ -184,10 +198,15 @@ class Bench:
 
     def compared(self, tensors: Mapping[str, Any]) -> tuple[float, float]:
         """The error of `out`, and what is allowed."""
-        a, b, out = tensors["a"], tensors["b"], tensors["out"]
+        return self.judge(tensors)()
+
+    def judge(self, tensors: Mapping[str, Any]) -> Callable[[], tuple[float, float]]:
+        """What tells the error of `out` as it is then, and what is allowed."""
+        a, b = tensors["a"], tensors["b"]
         truth = a.float() @ b.float().T
         size = float(truth.norm())
-        return float((out.float() - truth).norm()) / size, ALLOWED * float(((a @ b.T).float() - truth).norm()) / size
+        allowed = ALLOWED * float(((a @ b.T).float() - truth).norm()) / size
+        return lambda: (float((tensors["out"].float() - truth).norm()) / size, allowed)
 
     def product(self, tensors: Mapping[str, Any]) -> None:
         """Torch's."""
@@ -199,59 +218,71 @@ class Bench:
         moved, flops = 2 * (m * k + n * k + m * n), 2.0 * m * n * k
         sets = [self.tensors(shape) for _ in range(min(40, ROTATED_BYTES // moved + 2))]
         plans = {name: self.planned(name, sets) for name in self.entries}
-        alternatives: dict[str, Any] = {}
-        for name, made in plans.items():
-            alternatives[name] = [partial(self.launch, one) for one in made]
-            alternatives[name + OVERLAPPED] = [partial(self.launch, one, True) for one in made]
-        alternatives["cuBLAS"] = [partial(self.product, tensors) for tensors in sets]
-        wrong: list[str] = []
-        for name, made in plans.items():
-            for used, overlap in ((sets[:1], False), (sets, True)):
-                used[-1]["out"].fill_(math.nan)
-                for one in made[: len(used)]:
-                    self.launch(one, overlap)
-                self.worker.synchronize()
-                error, allowed = self.compared(used[-1])
-                if not error <= allowed:
-                    wrong.append(f"{name}{OVERLAPPED * overlap}: {error:.2e}")
+        expected, configuration = max(flops / 6e8, moved / 4e6), None
         clock = importlib.import_module("gpu_clock")
-        times = clock.measure(alternatives, max(flops / 6e8, moved / 4e6), rounds=ROUNDS)
+        wrong = self.wrong(plans, sets[0], 0, False)
+        alternatives: dict[str, Any] = {name: [partial(self.launch, one) for one in made] for name, made in plans.items()}
+        first = clock.measure(alternatives, expected, rounds=1)
+        best = sorted(plans, key=lambda name: first[name].median)[: self.kept]
+        alternatives = {name: alternatives[name] for name in best}
+        alternatives |= {name + OVERLAPPED: [partial(self.launch, one, True) for one in plans[name]] for name in best}
+        alternatives["cuBLAS"] = [partial(self.product, tensors) for tensors in sets]
+        wrong += self.wrong({name: plans[name] for name in best}, sets[-1], -1, True)
+        if self.triton:
+            configuration, alternatives[TRITON] = self.triton.best(sets, expected, self.judge(sets[0]))
+        times = clock.measure(alternatives, expected, rounds=ROUNDS)
         self.torch.cuda.empty_cache()
         found = {"shape": shape, "us": {name: time.median for name, time in times.items()}, "wrong": wrong, "flops": flops}
-        return found | {"read_us": 2 * n * k / READ_RATE * 1e6}
+        return found | {"read_us": 2 * n * k / READ_RATE * 1e6, "triton": configuration}
+
+    def wrong(
+        self, plans: Mapping[str, list[list[Any]]], tensors: Mapping[str, Any], place: int, overlap: bool
+    ) -> list[str]:  # fmt: skip
+        """The candidates whose result on a set of tensors is wrong, and how far."""
+        judge, found = self.judge(tensors), list[str]()
+        for name, made in plans.items():
+            tensors["out"].fill_(math.nan)
+            for one in made if overlap else (made[place],):
+                self.launch(one, overlap)
+            self.worker.synchronize()
+            error, allowed = judge()
+            if not error <= allowed:
+                found.append(f"{name}{OVERLAPPED * overlap}: {error:.2e}")
+        return found
 
 
 def report(record: dict[str, Any], folder: Path, name: str) -> int:
     """Write and print the tables; the exit status."""
     rows = record["rows"]
-    names = sorted((name for name in rows[0]["us"] if OVERLAPPED not in name), key=lambda name: name != "cuBLAS")
-    ratios = {name: [row["us"]["cuBLAS"] / row["us"][name] for row in rows] for name in rows[0]["us"]}
-    best = [max((ratios[name][i], name) for name in names[1:]) for i in range(len(rows))]
-    over = [max((ratios[name + OVERLAPPED][i], name) for name in names[1:]) for i in range(len(rows))]
+    ratios = [{name: row["us"]["cuBLAS"] / us for name, us in row["us"].items()} for row in rows]
+    ours = [{name: ratio for name, ratio in of.items() if name not in ("cuBLAS", TRITON)} for of in ratios]
+    best = [max((ratio, name) for name, ratio in of.items() if OVERLAPPED not in name) for of in ours]
+    over = [max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in of.items() if OVERLAPPED in name) for of in ours]
+    with_triton = TRITON in ratios[0]
     lines = [f"# Products beside cuBLAS, bf16, {record['gpu']}", ""]
     lines += [
         "`read`: the time of reading `b` once over the time taken. Overlapped: a product may begin while the one before ends.",
         "",
-        "| M x N x K | cuBLAS, TFLOP/s | read | best | ratio | read | candidate | overlapped: ratio | read | candidate |",
-        "|---|--:|--:|--:|--:|--:|---|--:|--:|---|",
+        f"| M x N x K | cuBLAS, TFLOP/s | read |{' Triton | ratio |' if with_triton else ''} best | ratio | read | candidate "
+        "| overlapped: ratio | read | candidate |",
+        f"|---|--:|--:|{'--:|--:|' if with_triton else ''}--:|--:|--:|---|--:|--:|---|",
     ]
-    for row, (ratio, candidate), (more, other) in zip(rows, best, over, strict=True):
+    for i, (row, (ratio, candidate), (more, other)) in enumerate(zip(rows, best, over, strict=True)):
         rate, floor = row["flops"] / row["us"]["cuBLAS"] / 1e6, row["read_us"] / row["us"]["cuBLAS"]
         shape = " x ".join(map(str, row["shape"]))
-        first = f"{rate:.0f} | {floor:.2f} | {rate * ratio:.0f} | {ratio:.3f} | {floor * ratio:.2f} | {candidate}"
-        lines.append(f"| {shape} | {first} | {more:.3f} | {floor * more:.2f} | {other} |")
-    mean = math.exp(sum(math.log(ratio) for ratio, _ in best) / len(best))
+        first = f"{rate:.0f} | {floor:.2f}"
+        first += f" | {rate * ratios[i][TRITON]:.0f} | {ratios[i][TRITON]:.3f}" if with_triton else ""
+        second = f"{rate * ratio:.0f} | {ratio:.3f} | {floor * ratio:.2f} | {candidate}"
+        lines.append(f"| {shape} | {first} | {second} | {more:.3f} | {floor * more:.2f} | {other} |")
+    lines += ["", *_summary(rows, {"best": best, "best, overlapped": over}), ""]
+    if with_triton:
+        of_triton = [(of[TRITON], "") for of in ratios]
+        lines += _summary(rows, {"Triton": of_triton})
+        lines += ["", "Triton's configurations, in the order above: " + ", ".join(str(row["triton"]) for row in rows) + ".", ""]
+    lines += ["Each candidate, ratio to cuBLAS in the order above; `-`: left out after a first round.", ""]
     lines += [
-        "",
-        f"Least {min(best)[0]:.3f}, geometric mean {mean:.3f}.",
-        "",
-        "Each candidate, ratio to cuBLAS in the order above:",
-        "",
-    ]
-    lines += [
-        f"- {name}{more}: {' '.join(f'{ratio:.2f}' for ratio in ratios[name + more])}"
-        for name in names[1:]
-        for more in ("", OVERLAPPED)
+        f"- {name}: {' '.join(f'{of[name]:.2f}' if name in of else '-' for of in ours)}"
+        for name in sorted(set[str]().union(*ours))
     ]
     lines += [
         f"- wrong: {text}"
@@ -262,6 +293,20 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
     (folder / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     return int(bool(record["wrong"]) or any(row["wrong"] for row in rows))
+
+
+def _summary(rows: list[dict[str, Any]], found: Mapping[str, list[tuple[float, str]]]) -> list[str]:
+    """Least ratio to cuBLAS and geometric mean, of few rows and of many apart."""
+    lines: list[str] = []
+    for what, ratios in found.items():
+        for label, chosen in (
+            ("M >= 128", [ratio for row, (ratio, _) in zip(rows, ratios, strict=True) if row["shape"][0] >= 128]),
+            ("M < 128", [ratio for row, (ratio, _) in zip(rows, ratios, strict=True) if row["shape"][0] < 128]),
+        ):
+            if chosen:
+                mean = math.exp(sum(map(math.log, chosen)) / len(chosen))
+                lines.append(f"- {what}, {label}: least {min(chosen):.3f} of cuBLAS, geometric mean {mean:.3f}")
+    return lines
 
 
 if __name__ == "__main__":

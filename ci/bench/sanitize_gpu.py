@@ -1,10 +1,10 @@
 """Runs every built kernel under compute-sanitizer: memcheck, racecheck, initcheck, synccheck.
 
-    python3 ci/bench/sanitize_gpu.py artifacts/build/sm_90a [--only add,matvec] [--sizes 2] [--out FOLDER]
+    python3 ci/bench/sanitize_gpu.py artifacts/build/sm_90a [--only add,matvec] [--sizes 2] [--out FOLDER] [--name sanitize_gpu]
 
 Each artifact is launched at its smallest odd sizes on exact allocations, inputs filled with random data, outputs left
-uninitialised, in one process per tool and kernel. Writes `sanitize_gpu.json` and `.md`, prints the table; exit code 1
-where a tool reports an error, 2 where the tools cannot run on this machine.
+uninitialised, in one process per tool and kernel. Writes `sanitize_gpu.json` and `.md`, or as `--name` says, prints the table;
+exit code 1 where a tool reports an error, 2 where the tools cannot run on this machine.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=120.0, help="most for one tool and kernel")
     parser.add_argument("--out", default=os.environ.get("OUT", str(ROOT / "ci" / "bench" / "results")))
+    parser.add_argument("--name", default="sanitize_gpu", help="of the written files")
     parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -47,7 +48,7 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         runs = [pool.submit(run_tool, tool, name, options) for name in kernels for tool in TOOLS]
         results = [run.result() for run in runs]
-    return report(results, Path(options.out), time.monotonic() - began)
+    return report(results, Path(options.out) / options.name, time.monotonic() - began)
 
 
 def run_tool(tool: str, kernel: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -121,16 +122,16 @@ def launch_all(folder: Path, kernel: str, sizes: int, most: int) -> int:
     return 0 if count else 3
 
 
-def report(results: list[dict[str, Any]], folder: Path, seconds: float) -> int:
+def report(results: list[dict[str, Any]], path: Path, seconds: float) -> int:
     """Write and print the table."""
     lines = ["| kernel | launches | " + " | ".join(TOOLS) + " |", "|---|--:|" + "--:|" * len(TOOLS)]
     for kernel in dict.fromkeys(result["kernel"] for result in results):
         mine = {result["tool"]: result for result in results if result["kernel"] == kernel}
         words = ["not run" if mine[tool]["errors"] is None else f"{mine[tool]['errors']} errors" for tool in TOOLS]
         lines.append(f"| {kernel} | {min(r['launches'] for r in mine.values())} | {' | '.join(words)} |")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "sanitize_gpu.json").write_text(json.dumps({"seconds": seconds, "results": results}, indent=1) + "\n")
-    (folder / "sanitize_gpu.md").write_text("# Kernels under compute-sanitizer\n\n" + "\n".join(lines) + "\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".json").write_text(json.dumps({"seconds": seconds, "results": results}, indent=1) + "\n")
+    path.with_suffix(".md").write_text("# Kernels under compute-sanitizer\n\n" + "\n".join(lines) + "\n")
     for result in results:
         if result["text"]:
             print(f"--- {result['kernel']} {result['tool']}\n{result['text'][-600:]}")

@@ -140,7 +140,8 @@ class Backend(ABC):
             chunk = list(ids[begin : begin + self.chunk_tokens])
             past, last = sequence.length, len(chunk) - 1
             places = np.arange(past, past + len(chunk), dtype=np.int32)
-            given = {"ids": chunk, "positions": places, "slots": places, "last": last, "draw": past + last}
+            given = {"ids": chunk, "positions": places, "slots": places, "lengths": past + len(chunk)}
+            given |= {"last": last, "draw": past + last}
             self._run_chunk(given, len(chunk), past, head if begin + len(chunk) == len(ids) else "none")
             sequence.length += len(chunk)
 

@@ -87,6 +87,7 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "matmul_silu_mul": _matmul_silu_mul,
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
+    "decode_attention": lambda _: {"BN": SLOTS},
     "rotary_decode_attention": lambda _: {"BN": SLOTS},
     "rotary_decode_attention_kv": lambda _: {"BN": SLOTS},
     "sample_token": lambda shapes: {"PARTS": shapes["best"][1]},

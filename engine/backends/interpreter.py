@@ -106,7 +106,8 @@ class InterpreterBackend(Backend):
         slots, head_dim = drawn.buffers["rope_table"].shape
         self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
         chunk = self.planned(self.step.graph("prefill", tokens=min(self.chunk_tokens, max_seq_len)))
-        chunk.inputs["slots"][...] = np.arange(len(chunk.inputs["slots"]))
+        tokens = len(chunk.inputs["slots"])
+        chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
         self._inputs = {buffer.name: self.zeros(buffer) for buffer in drawn.of_kind(Kind.INPUT)}
         self._set_decode(0, 0)
         for planned in (chunk, self._decode_step("argmax", False), self._decode_step("argmax", True)):

@@ -251,8 +251,6 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
         "kv_update",
         "matmul_split",
         "merge_splits",
-        "decode_attention",
-        "decode_merge",
     }
     assert {name.partition("-")[0] for name in batches if "-B=1-" in name} == {"matvec_add", "matvec_silu_mul"}
 

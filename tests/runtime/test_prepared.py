@@ -13,7 +13,7 @@ from launch_contracts import embedding_like, loaded, manifest, tensor, view
 from tilec.artifact import AbiSlot, Manifest, ScalarSpec, TensorMapSpec
 from tilec.ir.expr import sym
 from tilec.runtime import TRUSTED, Kernel, LaunchError
-from tilec.runtime.prepared import Prepared
+from tilec.runtime.prepared import KEPT, Prepared
 
 KINDS = {"a": "f32", "b": "f16", "c": "bf16", "n": "i32", "flag": "bool"}
 SIZES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4, "bool": 1}
@@ -110,6 +110,26 @@ def test_tensor_maps_are_made_for_the_addresses() -> None:
     made, _, driver = prepared(mapped)
     made.launch(0, (1 << 20, 1 << 16), (1.0, 1.0, 1.0))
     assert [request.pointer for request in driver.map_requests] == [1 << 12, 1 << 20]
+
+
+def test_launches_with_tensor_maps_that_come_again_are_remembered_and_still_checked() -> None:
+    mapped = replace(described(), tensor_maps=(TensorMapSpec("x", (8,), 32),))
+    made, _, driver = prepared(replace(mapped, abi=(*mapped.abi, AbiSlot("tensor_map", "x"))))
+    places = [(1 << 20, 1 << 16), (1 << 21, 1 << 16), (1 << 20, 1 << 17)]
+    floats = [(0.0, 1.0, 1.0), (-0.0, 1.0, 1.0)]
+    given = [(pointers, values) for pointers in places for values in floats]
+    for pointers, values in (*given, *given):
+        made.launch(0, pointers, values)
+    sent = [argument_bytes(launch, [4, 2, 2, 4, 1, 8, 4, 8]) for launch in driver.launches]
+    assert sent[: len(given)] == sent[len(given) :]
+    assert len({tuple(one) for one in sent}) == len(given)
+    parameters = [launch.parameters for launch in driver.launches]
+    assert parameters[: len(given)] == parameters[len(given) :]
+    with pytest.raises(LaunchError):
+        made.launch(0, (1 << 20, 1 << 20), floats[0])  # they overlap
+    for place in range(KEPT + 1):
+        made.launch(0, ((1 << 22) + 64 * place, 1 << 16), floats[0])
+    assert len(made._mapped) <= KEPT
 
 
 def test_launches_inside_launches_have_storage_of_their_own() -> None:

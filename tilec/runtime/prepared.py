@@ -11,12 +11,15 @@ import ctypes
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tilec.ir.types import DTYPES
 from tilec.runtime.contract import ADDRESSES, Launch, check_launch
 from tilec.runtime.kernel import Kernel, Plan, addresses, packed_arguments
 from tilec.runtime.scalars import pack_scalar
+
+KEPT: Final = 64
+"""Launches with tensor maps that are remembered: maps take the host longer than all else, and addresses come again."""
 
 
 class Prepared:
@@ -29,6 +32,7 @@ class Prepared:
         self._enqueue, self._function = kernel.device.driver.launch, kernel.function
         self._block, self._shared = kernel.block, kernel.shared
         self._free: list[tuple[memoryview[int], memoryview[float], int, Any]] = []
+        self._mapped: dict[tuple[Any, ...], Plan] = {}
         self._image = struct.pack(kernel.argument_format, *packed_arguments(manifest, launch))
         self.floats = tuple(spec for spec in manifest.scalars if DTYPES[spec.dtype].is_float)
         """The scalars that `launch` takes."""
@@ -63,7 +67,9 @@ class Prepared:
             if first + a < second + d and second + c < first + b:
                 self._check(pointers)
         if self.kernel.maps.any:
-            self._plan(pointers, floats).launch(stream)
+            key = (*pointers, *map(repr, floats))  # in which zeros differ by their sign
+            plan = self._mapped.get(key)
+            (self._plan(key, pointers, floats) if plan is None else plan).launch(stream)
             return
         try:
             words, singles, parameters, _ = kept = self._free.pop()
@@ -92,9 +98,14 @@ class Prepared:
         arguments = self._views(pointers) | scalars | bools
         check_launch(manifest, arguments, dims=dims, device=device.ordinal, checked=self.kernel.checked)
 
-    def _plan(self, pointers: Sequence[int], floats: Sequence[float]) -> Plan:
+    def _plan(self, key: tuple[Any, ...], pointers: Sequence[int], floats: Sequence[float]) -> Plan:
+        """The plan of a launch with tensor maps, remembered; nothing in it changes, so threads may share it."""
         scalars = self._launch.scalars | {spec.name: value for spec, value in zip(self.floats, floats, strict=True)}
-        return Plan(self.kernel, replace(self._launch, views=self._views(pointers), scalars=scalars), (), ())
+        plan = Plan(self.kernel, replace(self._launch, views=self._views(pointers), scalars=scalars), (), ())
+        if len(self._mapped) >= KEPT:
+            self._mapped.clear()
+        self._mapped[key] = plan
+        return plan
 
     def _storage(self) -> tuple[memoryview[int], memoryview[float], int, Any]:
         """Eight bytes for each argument, and behind them the array of their addresses that the driver takes: the former as

@@ -1,0 +1,53 @@
+"""Changes of a schedule in turns that the second verifier accepts, since they change no value: they are run, and are right.
+
+Of two consumers each takes every other tile, so that it begins and ends at every other place of the ring, of two rounds. What
+counts places therefore has parts that no tile of a consumer needs, and others that are the same modulo two rounds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.passes.schedule_mutants import Mutant, mutants
+from tests.tensor_products import differs, emulated, made
+from tilec.codegen import to_ptx
+from tilec.ir.core import VerifyError
+from tilec.ir.ops import For
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.lowering import lower
+from tilec.passes.schedule.verify import verify
+from tilec.target import SM_90A
+
+KINDS = ("another tile", "loop begins elsewhere", "counts other stages")
+
+
+def accepted(text: str) -> list[Mutant]:
+    """The mutants of places in the ring that the verifier lets through; what says which tile a block takes is none of them."""
+    ops = list(parse_function(text).body.walk())
+    starts = [place for place, op in enumerate(ops) if isinstance(op, For)]
+    found: list[Mutant] = []
+    for mutant in mutants(text, kinds=KINDS):
+        place = int(mutant.what.replace(",", "").split()[1])
+        before = max((start for start in starts if start < place), default=-1)
+        says_tile = mutant.kind == "another tile" and ops[before].attributes().get("variable") == "turn"
+        try:
+            verify(parse_function(mutant.text), SM_90A)
+        except VerifyError:
+            continue
+        if not says_tile:
+            found.append(mutant)
+    return found
+
+
+@pytest.mark.parametrize(("stages", "depth"), [(2, 136), (3, 40)], ids=["three steps a tile", "one step a tile"])
+def test_what_is_accepted_changes_nothing(stages: int, depth: int) -> None:
+    kernel = made("bf16", 64, 64, stages=stages, persistent=True, order="pingpong")
+    found = accepted(print_function(kernel.prepared))
+    assert 5 <= len(found) <= 12
+    assert any(mutant.what.endswith("sub for add") for mutant in found)
+    assert (stages == 2) == any(mutant.kind == "loop begins elsewhere" for mutant in found)
+    for mutant in found:
+        ptx = to_ptx(lower(parse_function(mutant.text), SM_90A).mlir, SM_90A)
+        report, left, right = emulated(kernel, (136, 200, depth), 0, ptx)
+        assert report.clean and not differs(left, right), (mutant.kind, mutant.what)
