@@ -5,8 +5,8 @@
 For each prompt length the logits of the prompt's last token and of each of 64 decode steps (teacher-forced) are compared with
 transformers in float32; the error may be 1.2 times that of transformers in the same 16-bit dtype. Tokens drawn on the device
 are compared with those that the reference draws from the logits. Then tokens per second of decode, and the time of prefill,
-beside transformers, whose greedy decode has a static cache and is compiled by torch; `--reference eager` spares the half minute
-or more that this takes for a model. Writes `engine_check.json` and `.md`, prints the tables; exit code 1 where an error is too
+beside transformers, whose greedy decode has a static cache (and is compiled by torch with `--reference compiled`, for which a
+model needs more than half a minute). Writes `engine_check.json` and `.md`, prints the tables; exit code 1 where an error is too
 large or a drawn token differs. Needs torch, transformers and cuda-bindings; the weights are made here.
 """
 

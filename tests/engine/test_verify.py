@@ -160,7 +160,7 @@ def placed(name: str, change: Callable[[MemoryPlan], int | None]) -> Mutation:
         (placed("hidden", lambda memory: memory.size), "buffer `hidden` lies at"),
         (placed("hidden", lambda memory: memory.offsets["hidden"] + 8), "buffer `hidden` lies at"),
         (placed("hidden", lambda _: -256), "buffer `hidden` lies at [-256"),
-        (placed("layers.1.act", lambda memory: memory.size - 6144), "`layers.1.act` shares bytes with `hidden`"),  # up to the end
+        (placed("layers.1.act", lambda memory: memory.size - 6144), "`layers.1.act` shares bytes with `hidden`"),
         (placed("layers.0.maxima", lambda memory: memory.offsets["layers.0.sums"]), "shares bytes with"),
     ],
 )  # fmt: skip

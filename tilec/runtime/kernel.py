@@ -28,13 +28,14 @@ from tilec.runtime.values import TRUSTED, Evidence, check_evidence, read_back
 from tilec.strict_json import parse
 
 DEFAULT_DYNAMIC_SHARED: Final = 48 * 1024
+"""Dynamic shared memory that a launch may use without opting in, bytes."""
+
 SHARED_SIZES: Final = tuple(1024 * size for size in (0, 8, 16, 32, 64, 100, 132, 164, 196, 228))
-"""Sizes in bytes that the shared memory of a multiprocessor may have, up to what it has at most; the rest of the same memory is its
-first cache (CUDA programming guide, compute capability 9.0 and later)."""
+"""Sizes in bytes that the shared memory of a multiprocessor may have, up to the most of a device; the rest of the same memory
+is its first cache (CUDA programming guide, compute capability 9.0 and later)."""
 
 BLOCK_SHARED: Final = 1024
 """Bytes of shared memory that the system takes of each block."""
-"""Dynamic shared memory that a launch may use without opting in, bytes."""
 
 MAX_MANIFEST: Final = 8 << 20
 MAX_CUBIN: Final = 256 << 20
@@ -210,10 +211,10 @@ def stream_handle(stream: Any) -> int:
 
 
 def preferred_shared(manifest: Manifest, most: int) -> int | None:
-    """How much of a multiprocessor's memory should be shared memory, in percent of the most that there can be, where a block has
-    `most` bytes at most: the smallest size in which the blocks have room that the schedule wants on a multiprocessor. Loads of
-    other kernels that run there have the rest for what they have on their way. None, which leaves it to the driver, where the
-    schedule does not say how many blocks, and where operands come by `tma`, past the first cache."""
+    """How much of a multiprocessor's memory should be shared memory, in percent of the most that it can be on a device whose
+    blocks have `most` bytes each at most: the smallest size with room for the blocks that the schedule wants at once. The rest
+    holds what loads bring, those of other kernels there too. None leaves it to the driver: where the schedule does not say how
+    many blocks, and where operands come by `tma`, past the first cache."""
     blocks = manifest.schedule.get("blocks")
     if not blocks or any(loop["copy"] == "tma" for loop in manifest.schedule["pipelines"]):
         return None
