@@ -54,11 +54,35 @@ def test_a_new_project_is_proven_run_tested_and_built(
     assert Path(launched).is_file()
 
 
-@pytest.mark.parametrize("name", ["max", "two words", "class", "1st", "reference", "np", "E", "row"])
+@pytest.mark.parametrize("name", ["max", "two words", "class", "1st", "reference", "baseline", "tilec", "np", "E", "row"])
 def test_a_name_that_no_kernel_can_have(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["new", str(tmp_path / name)]) == 2
     assert "write --name with" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_name_and_one_that_links_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert commands.run(["new", ""]) == 2
+    assert "the name of the folder is empty" in capsys.readouterr().err
+    Path("softmax").symlink_to("softmax")
+    assert commands.run(["new", "softmax"]) == 2
+    assert "cannot make the project `softmax`" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["softmax"]
+
+
+@pytest.mark.parametrize("command", ["check", "run", "test", "emulate"])
+def test_a_file_that_links_to_itself(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("one.py").symlink_to("other.py")
+    Path("other.py").symlink_to("one.py")
+    assert commands.run([command, "one.py"]) == 1
+    assert "E0102" in (said := capsys.readouterr().err)
+    assert "Too many levels of symbolic links" in said
 
 
 def test_a_folder_that_is_there_stays_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +176,16 @@ def test_a_large_element_excuses_nothing_at_the_others(large: str, project: Path
     assert again.worst == (0, 0) and again.error is not None and again.error > 1  # all others are right
 
 
+def test_what_a_reference_prints_is_no_part_of_the_json(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = project / "kernels_src/reference.py"
+    path.write_text('print("loaded")\n' + path.read_text().replace("    wide = ", '    print("called")\n    wide = ', 1))
+    command = ["run", "softmax", "--dims", "T=2", "--project", str(project), "--json"]
+    assert commands.run(command) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["values"] == {"T": 2}
+    assert "loaded\ncalled\n" in err
+
+
 def test_a_reference_chooses_its_tolerance(project: Path) -> None:
     path = project / "kernels_src/reference.py"
     path.write_text(path.read_text() + 'TOLERANCES = {"softmax": 1e-9}\n')
@@ -162,7 +196,9 @@ def test_a_reference_chooses_its_tolerance(project: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "said"),
     [
-        ("T=1e400", "`T=1e400` is not NAME=NUMBER"), ("T=nan", "`T=nan` is not NAME=NUMBER"), ("T", "`T` is not NAME=NUMBER"),
+        ("T=1e400", "`T=1e400` is out of range"), ("T=nan", "`T=nan` is not NAME=NUMBER"), ("T", "`T` is not NAME=NUMBER"),
+        ("T=9223372036854775808", "is out of range"), ("T=3,T=4", "`T` is given twice"),
+        ("T=0", "no launch has T=0: T is at least 1"), ("T=3000000000", "no launch has T=3000000000: T is at most"),
         ("T=1.5", "`T` is an integer, and 1.5 is none"), ("R=1", "no launch value `R`; they are T"),
     ],
 )  # fmt: skip

@@ -227,6 +227,7 @@ def test_half_typed_text_and_files_that_are_no_kernels(project: Path) -> None:
                 other = vi.open(project / name, text)
                 assert await vi.hover(other, 0, 0) == ""
                 assert not any(params.diagnostics for params in vi.published.values())
+            assert await vi.hover(uri.replace(".py", "%00.py"), 0, 0) == ""
             vi.change(uri, WRONG, 4)
             await vi.told(uri, 4, lambda found: len(found) >= 3)
             assert [at for at, params in vi.published.items() if params.diagnostics] == [uri]

@@ -19,10 +19,10 @@ ATOL = click.option(
 
 
 @click.command("new", epilog=EPILOG)
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder")
 @click.option("--name", metavar="KERNEL", help="Name of the kernel. Default: that of the folder.")
 @click.option("--shipped", is_flag=True, help="The kernels and the build.toml that tilec ships, in place of a new kernel.")
-def new(folder: Path, name: str | None, shipped: bool) -> int:
+def new(folder: str, name: str | None, shipped: bool) -> int:
     """Make a project: a kernel, its reference, a test and a build.toml, which build and pass as they are. FOLDER is not there
     yet, or empty.
 
@@ -33,7 +33,9 @@ def new(folder: Path, name: str | None, shipped: bool) -> int:
     """
     from tilec.cli.new_command import new_command
 
-    return new_command(folder, name, shipped=shipped)
+    if not folder:
+        raise click.UsageError("the name of the folder is empty; write one, or `.` for the folder that you are in")
+    return new_command(Path(folder), name, shipped=shipped)
 
 
 @click.command("run", epilog=EPILOG)

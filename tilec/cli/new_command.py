@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 from pathlib import Path
 
 from tilec import language
@@ -14,23 +15,28 @@ def new_command(folder: Path, name: str | None, *, shipped: bool) -> int:
     """Write it and say what to do next."""
     if shipped and name is not None:
         raise UsageError("`--name` is of a new kernel, and `--shipped` writes those that there are; leave one out")
-    kernel = "" if shipped else _checked(folder.resolve().name if name is None else name)
+    place = Path(os.path.realpath(folder))  # where links go in a circle, `Path.resolve` raises
+    kernel = "" if shipped else _checked(place.name if name is None else name)
     try:
         written = copy_shipped(folder) if shipped else scaffold(folder, kernel)
     except OSError as error:
         hint = "name a folder that is not there, or is empty"
         raise UsageError(f"cannot make the project `{folder}`: {error.strerror}; {hint}") from None
     print("\n".join(str(folder / file) for file in written))
-    go = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    go = "" if place == Path.cwd() else f"cd {folder} && "
     print(f"next: {go}tilec {'build' if shipped else 'test'}")
     return 0
 
 
 def _checked(kernel: str) -> str:
     """A name; UsageError where no kernel may have it."""
-    if not (kernel.isascii() and kernel.isidentifier()) or keyword.iskeyword(kernel) or kernel in ("reference", "tilec"):
+    if not (kernel.isascii() and kernel.isidentifier()):
         raise UsageError(f"`{kernel}` is no name for a kernel; write --name with letters, digits and `_`")
-    if kernel in language.__all__ or kernel in names_used():
-        of = "the language" if kernel in language.__all__ else "the kernel that is written"
+    words = {
+        "the language": language.__all__,
+        "Python": keyword.kwlist,
+        "the project that is written": (*names_used(), "tilec"),
+    }
+    for of in (one for one, names in words.items() if kernel in names):
         raise UsageError(f"`{kernel}` is a word of {of}; write --name with another, such as `my_{kernel}`")
     return kernel

@@ -276,9 +276,9 @@ class Server(LanguageServer):
 
 
 def _path_of(uri: str) -> str | None:
-    """The real path of a file; None for what is in no file, such as a text without a name."""
+    """The real path of a file; None for what is in no file, such as a text without a name, or a path with a null byte."""
     path = to_fs_path(uri) if uri.startswith("file:") else None
-    return os.path.realpath(path) if path else None
+    return os.path.realpath(path) if path and "\0" not in path else None
 
 
 def _project_root(path: str) -> Path | None:

@@ -80,11 +80,16 @@ def given_values(text: str | None) -> dict[str, float]:
         if not item:
             continue
         try:
-            values[name] = float(value) if "." in value or "e" in value else int(value)
+            number = float(value) if "." in value or "e" in value else int(value)
         except ValueError:
-            values[name] = math.nan
-        if not equals or not name.isidentifier() or not abs(values[name]) < LARGEST:
+            number = math.nan
+        if not equals or not name.isidentifier() or math.isnan(number):
             raise LaunchValuesError(f"`{item}` is not NAME=NUMBER")
+        if not abs(number) < LARGEST:
+            raise LaunchValuesError(f"`{item}` is out of range: numbers are below 2 to the power of 63")
+        if name in values:
+            raise LaunchValuesError(f"`{name}` is given twice")
+        values[name] = number
     return values
 
 
@@ -115,10 +120,21 @@ def small_launches(contract: Contract, given: dict[str, float]) -> list[dict[str
             if len(allowed) == _ENOUGH:
                 break
     if not allowed:
-        raise LaunchValuesError("found no small sizes that the launch checks allow; give them with --dims")
+        raise LaunchValuesError(_none_found(contract, given, floats))
     best = sorted(allowed.values(), key=lambda env: _rank(contract, env, tiles))
     reals = {name: given.get(name, 0.5) for name in floats}
     return [{**env, **reals} for env in best]
+
+
+def _none_found(contract: Contract, given: dict[str, float], floats: set[str]) -> str:
+    """Why there is no launch: what the values that are given break by themselves, or that more of them are wanted."""
+    known = {name: int(value) for name, value in given.items() if name not in floats}
+    shown = ", ".join(f"{name}={value}" for name, value in known.items())
+    for check in contract.launch_checks:
+        if known.keys() >= set(check.condition.symbols()) and not check.condition.evaluate(known):
+            return f"no launch has {shown}: {check.text}"
+    beside = f" beside {shown}" if shown else ""
+    return f"found no small sizes{beside} that the launch checks allow; give them with --dims"
 
 
 def large_launch(contract: Contract, given: dict[str, float], most: int = 1 << 28) -> dict[str, float]:

@@ -110,13 +110,14 @@ On a machine with the GPU and no compiler:
 
 
 def names_used() -> set[str]:
-    """Names that the files of a new project give a meaning, which its kernel cannot have."""
+    """Names that the files of a new project have, or give a meaning, which its kernel cannot have."""
     nodes = [node for place, text in FILES.items() if place.endswith(".py") for node in ast.walk(ast.parse(text))]
     found = {node.id for node in nodes if isinstance(node, ast.Name)} | {
         node.arg for node in nodes if isinstance(node, ast.arg)
     }
     found |= {node.name for node in nodes if isinstance(node, ast.ClassDef)}
     found |= {alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    found |= {Path(place).stem for place in FILES if place.endswith(".py")}
     return found - {"NAME"}
 
 

@@ -6,6 +6,7 @@ In: the file and its constants as texts. Out: a `BuildFile` of one kernel, whose
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +27,7 @@ def single(
 
     CompileError E01 where the file holds no kernel of its own name, E0804 where a constant is unknown or has no value.
     """
-    source = read_kernel(path, root=path.resolve().parent, texts=texts)
+    source = read_kernel(path, root=Path(os.path.realpath(path)).parent, texts=texts)
     if source.name != path.stem:
         message = f"`{path.name}` holds the kernel `{source.name}`"
         raise CompileError(Diagnostic("E0803", message, hint=f"name the file `{source.name}.py`"))
@@ -56,7 +57,7 @@ def project_of(
     path: Path, kernel: str, values: Mapping[str, Iterable[Constant]], targets: tuple[Target, ...]
 ) -> BuildFile:  # fmt: skip
     """The project of a kernel file that holds `kernel`, for these values of each of its constants."""
-    root = path.resolve().parent
+    root = Path(os.path.realpath(path)).parent
     span = Span(path.name, 1, 0, 1, 1)
     constants = {name: tuple(found) for name, found in values.items()}
     entry = KernelEntry(kernel, constants, {}, (), targets, span, dict.fromkeys(constants, span))

@@ -13,6 +13,7 @@ import contextlib
 import importlib.util
 import inspect
 import math
+import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -191,7 +192,8 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
     function = getattr(module, name, None)
     if not callable(function):
         raise NoReference(f"`{path.name}` has no function `{name}`")
-    wanted = inspect.signature(function).parameters
+    with _told(shown, path):
+        wanted = inspect.signature(function).parameters
     for parameter in wanted:
         if parameter not in inputs:
             raise NoReference(f"{shown} asks for `{parameter}`; there are {', '.join(f'`{one}`' for one in inputs)}")
@@ -211,8 +213,10 @@ def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: in
 
 @contextlib.contextmanager
 def _told(shown: str, path: Path) -> Any:
+    """NoReference for what a reference raises. What it prints goes to stderr: stdout may be read by a program."""
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
     except (Exception, SystemExit) as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f" at line {frames[-1].lineno}" if frames else ""

@@ -11,6 +11,7 @@ It says what device it has, reads one line of JSON that says what to do, and ans
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -90,22 +91,24 @@ def driver_version() -> str:
 
 
 def serve(work: Work, about: Callable[[Device], Mapping[str, Any]] = lambda _: {}) -> int:
-    """Greet, read, work; the exit status."""
+    """Greet, read, work; the exit status. What a reference or a baseline prints is no answer, and goes to stderr."""
+    answers = sys.stdout
 
     def say(line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line), file=answers, flush=True)
 
-    device = greet(say, about=about)
-    if device is None:
-        return 1
-    text = sys.stdin.readline()
-    if not text:
-        return 0
-    try:
-        work(json.loads(text), device, say)
-    except DriverError as error:
-        say({"lost": str(error)})
-        return LOST
+    with contextlib.redirect_stdout(sys.stderr):
+        device = greet(say, about=about)
+        if device is None:
+            return 1
+        text = sys.stdin.readline()
+        if not text:
+            return 0
+        try:
+            work(json.loads(text), device, say)
+        except DriverError as error:
+            say({"lost": str(error)})
+            return LOST
     return 0
 
 
