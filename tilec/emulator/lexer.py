@@ -10,13 +10,16 @@ from tilec.emulator.errors import UnsupportedPtx
 from tilec.emulator.syntax import Immediate
 
 _TOKEN: Final = re.compile(
-    r"""(?P<space>[ \t\r]+)|(?P<newline>\n)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\]|\\.)*")
+    r"""(?P<space>[ \t\r\n]+)|(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\]|\\.)*")
     |(?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|0[bB][01]+U?
         |\d+\.\d*(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|\d+U?)
     |(?P<word>\.?[%$A-Za-z_][\w$]*(?:(?:\.|::)[\w$]+)*)
     |(?P<mark>[{}\[\]()<>,;:+\-@!|=])""",
     re.VERBOSE | re.DOTALL,
 )
+
+
+_MULTILINE: Final = ("space", "comment", "string")
 
 
 class Token:
@@ -32,15 +35,18 @@ def tokens(text: str) -> list[Token]:
     """Every token but blanks and comments, and one of kind `end`."""
     found: list[Token] = []
     line, at = 1, 0
-    while at < len(text):
-        match = _TOKEN.match(text, at)
-        if match is None:
-            raise UnsupportedPtx("not a PTX token", line, text[at : at + 20].split("\n")[0])
-        kind, word = str(match.lastgroup), match.group()
-        if kind not in ("space", "newline", "comment"):
-            found.append(Token(kind, word, line, at))
-        line += word.count("\n")
-        at = match.end()
+    for match in _TOKEN.finditer(text):
+        start, end = match.span()
+        if start != at:
+            break
+        kind, word = match.lastgroup, match[0]
+        if kind != "space" and kind != "comment":
+            found.append(Token(str(kind), word, line, at))
+        if kind in _MULTILINE:
+            line += word.count("\n")
+        at = end
+    if at < len(text):
+        raise UnsupportedPtx("not a PTX token", line, text[at : at + 20].split("\n")[0])
     found.append(Token("end", "", line, at))
     return found
 

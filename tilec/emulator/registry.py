@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -124,6 +125,35 @@ def opcodes() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
+@lru_cache(maxsize=1 << 14)
+def _of_register(index: int, width: int, bits: int, dtype: Any) -> Source:
+    """Register `index` of `width` bits, read as a type of `bits`: the same for every instruction that reads it so."""
+    raw = RAW[bits]
+
+    def plain(frame: Frame) -> Lanes:
+        value = frame.values[index]
+        return frame.load(index) if value is None else value
+
+    def viewed(frame: Frame) -> Lanes:
+        value = frame.values[index]
+        return (frame.load(index) if value is None else value).view(dtype)
+
+    def narrowed(frame: Frame) -> Lanes:
+        return frame.get(index).astype(raw).view(dtype)
+
+    def stored(frame: Frame) -> Poison | None:
+        return frame.poison[index] if frame.values[index] is not None else frame.get_poison(index)
+
+    def poison(frame: Frame) -> Poison | None:
+        return whole(stored(frame))
+
+    def lower(frame: Frame) -> Poison | None:
+        return low(stored(frame))
+
+    halves = stored if width == bits else lower if width == 2 * bits else poison
+    return Source(narrowed if width > bits else plain if dtype is raw else viewed, poison, halves=halves)
+
+
 class Decoder:
     """One instruction while it becomes a step. `machine` gives symbols' addresses and records faults."""
 
@@ -191,30 +221,7 @@ class Decoder:
         index, width = item.index, TYPES[item.type][0]
         if width < bits or (kind == "pred") != (item.type == "pred"):
             raise self.unsupported(f"register {item.name} of type .{item.type} read as .{kind}")
-        raw = RAW[bits]
-
-        def plain(frame: Frame) -> Lanes:
-            value = frame.values[index]
-            return frame.load(index) if value is None else value
-
-        def viewed(frame: Frame) -> Lanes:
-            value = frame.values[index]
-            return (frame.load(index) if value is None else value).view(dtype)
-
-        def narrowed(frame: Frame) -> Lanes:
-            return frame.get(index).astype(raw).view(dtype)
-
-        def stored(frame: Frame) -> Poison | None:
-            return frame.poison[index] if frame.values[index] is not None else frame.get_poison(index)
-
-        def poison(frame: Frame) -> Poison | None:
-            return whole(stored(frame))
-
-        def lower(frame: Frame) -> Poison | None:
-            return low(stored(frame))
-
-        halves = stored if width == bits else lower if width == 2 * bits else poison
-        return Source(narrowed if width > bits else plain if dtype is raw else viewed, poison, halves=halves)
+        return _of_register(index, width, bits, dtype)
 
     def literal(self, item: Immediate, kind: str) -> Any:
         """A literal as a NumPy scalar of `kind`: integers as bits, floats exactly or by their given bits."""
