@@ -85,6 +85,7 @@ CHAINED: Final = {
 IN_TURNS: Final = {
     "another tile": "of the first row of a group, where the launch has one group; or of a place that is the same for all tiles "
     "of a consumer, or modulo two rounds of the ring",
+    "counts other stages": "of the second consumer's first place, which is less than two rounds of the ring",
     "loop begins elsewhere": "the first of two consumers begins all of its tiles at stage 0 of two",
 }
 """The same of consumers that take tiles in turns (`tests/passes/test_turns_unchanged.py` runs those of places)."""

@@ -245,10 +245,10 @@ def test_what_is_read_early_is_written_by_nobody_before(case: Any) -> None:
 
 @pytest.mark.parametrize("past", [-1, 2048 - 16, 2**30])
 def test_a_prompt_ends_within_the_cache(past: int) -> None:
-    mutate = with_op("layers.1.attention", lambda op: replace(op, scalars={**op.scalars, "past": past}))
-    with pytest.raises(GraphError, match=r"operation `layers.1.attention`: buffer `k_cache.1` breaks .*past \+ T <= S"):
+    mutate = with_op("layers.0.attention", lambda op: replace(op, scalars={**op.scalars, "past": past}))
+    with pytest.raises(GraphError, match=r"operation `layers.0.attention`: buffer `k_cache.0` breaks .*past \+ T <= S"):
         verify(*mutate(*made(TINY, 17, "argmax", False, 64)), contract)
-    mutate = with_op("layers.1.attention", lambda op: replace(op, scalars={**op.scalars, "past": 2048 - 17}))
+    mutate = with_op("layers.0.attention", lambda op: replace(op, scalars={**op.scalars, "past": 2048 - 17}))
     verify(*mutate(*made(TINY, 17, "argmax", False, 64)), contract)
 
 
