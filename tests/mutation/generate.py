@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,27 +14,35 @@ ACCESSES = {"load": 1, "store": 1, "gather": 1, "scatter": 1, "atomic_add": 1, "
 
 @dataclass(frozen=True)
 class Mutant:
-    """The text of a kernel with one mistake. `kind` groups mistakes, `what` says where it is."""
+    """A kernel file with one mistake. `kind` groups mistakes, `what` says where it is; it is change `number` of the file."""
 
-    kernel: str
+    path: Path
     kind: str
     what: str
-    text: str
+    number: int
+
+    @property
+    def kernel(self) -> str:
+        return self.path.stem
+
+    @property
+    def text(self) -> str:
+        """The whole file with the mistake; made when asked for, since most of thousands only lend their names to a sample."""
+        tree = ast.parse(self.path.read_text(encoding="utf-8"))
+        _, _, (target, make) = next(itertools.islice(_changes(tree), self.number, None))
+        return text_with(tree, target, make(target))
 
     def __str__(self) -> str:
         return f"{self.kernel}-{self.what}"
 
 
 def mutants(path: Path) -> list[Mutant]:
-    """All mutants of a kernel file, no two with the same text."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kernel = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node))
-    names = _sizes(kernel)
-    found: dict[str, Mutant] = {}
-    for kind, what, (target, make) in _changes(kernel, names):
-        text = text_with(tree, target, make(target))
-        found.setdefault(text, Mutant(path.stem, kind, what, text))
-    found.pop(ast.unparse(tree) + "\n", None)
+    """All mutants of a kernel file, no two with the same change and none that changes nothing."""
+    found: dict[tuple[int, str], Mutant] = {}
+    for number, (kind, what, (target, make)) in enumerate(_changes(ast.parse(path.read_text(encoding="utf-8")))):
+        made = ast.dump(make(target))
+        if made != ast.dump(target):
+            found.setdefault((id(target), made), Mutant(path, kind, what, number))
     return list(found.values())
 
 
@@ -54,7 +63,9 @@ def _sizes(kernel: ast.FunctionDef) -> list[str]:
     return [*found, *(p.arg for p in kernel.args.kwonlyargs if p.arg not in (*found, "E"))]
 
 
-def _changes(kernel: ast.FunctionDef, names: list[str]) -> Iterator[tuple[str, str, Change]]:
+def _changes(tree: ast.Module) -> Iterator[tuple[str, str, Change]]:
+    kernel = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_kernel(node))
+    names = _sizes(kernel)
     number = 0
     for node in ast.walk(kernel):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):

@@ -68,12 +68,19 @@ UNDECIDED = {("matmul_split", "grid0+1")}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A shipped kernel with one number changed. `must`: safety alone decides that it is wrong."""
+    """A shipped kernel with `made` in the place of `target`, a number. `must`: safety alone decides that it is wrong."""
 
     kernel: str
     what: str
-    text: str
+    tree: ast.Module
+    target: ast.expr
+    made: ast.expr
     must: bool
+
+    @property
+    def text(self) -> str:
+        """The whole file; made when asked for, since two of three mutants only lend their names to a sample."""
+        return text_with(self.tree, self.target, self.made)
 
     def __str__(self) -> str:
         return f"{self.kernel}-{self.what}"
@@ -137,7 +144,7 @@ def _step(loop: ast.Call) -> str:
 def _mutant(path: Path, tree: ast.Module, target: ast.expr, change: int, by: str, what: str, must: bool) -> Mutant:
     made = ast.BinOp(target, ast.Add() if change > 0 else ast.Sub(), ast.parse(by, mode="eval").body)
     must = must and (path.stem, what) not in INSIDE
-    return Mutant(path.stem, what, text_with(tree, target, made), must)
+    return Mutant(path.stem, what, tree, target, made, must)
 
 
 def _decorated(node: ast.FunctionDef) -> bool:
