@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from step_contracts import contract
 from test_cuda_backend import SMALLEST, FakeDriver
 from test_engine_cli import CONFIG
-from test_verify import contract
 
 from engine.backends import cuda, load
 from engine.backends.cuda import CudaBackend

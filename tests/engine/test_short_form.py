@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_verify import MODELS, TIED, contract
+from step_contracts import MODELS, TIED, contract
 
 from engine.backends.interpreter import InterpreterBackend
 from engine.batch import Batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from test_verify import contract
+from step_contracts import contract
 
 from engine.graph.traffic import moves, streamed, traffic
 from engine.models.config import ModelConfig

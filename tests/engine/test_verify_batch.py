@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_verify import MODELS, TIED, TINY, contract
+from step_contracts import MODELS, TIED, TINY, contract
 
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, GraphError, verify

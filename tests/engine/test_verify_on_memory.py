@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_verify import TINY, contract, made
+from step_contracts import TINY, contract, made
 
 from engine.graph.plan import MemoryPlan
 from engine.graph.verify import GraphError, verify

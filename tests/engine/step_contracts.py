@@ -1,0 +1,42 @@
+"""What tests of the verifier share: a small model and those that ship, their steps, and what each kernel says of itself."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from engine.backends.interpreter import kernel_contract
+from engine.graph.plan import MemoryPlan, plan_memory
+from engine.graph.verify import Contract
+from engine.models.steps import Shape, step
+from tests import shipped
+from tilec.artifact import LaunchCheck
+from tilec.step.graph import Op, StepGraph
+
+TINY: Any = SimpleNamespace(
+    hidden_size=1024, intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, num_hidden_layers=2,
+    vocab_size=2048, rms_norm_eps=1e-6, tie_word_embeddings=True,
+)  # fmt: skip
+MODELS = {model["name"]: model["config"] for model in tomllib.loads((shipped.ROOT / "build.toml").read_text())["model"]}
+TIED = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
+
+_CONTRACTS: dict[object, Contract] = {}
+
+
+def contract(op: Op) -> Contract:
+    """What an operation's kernel says of itself at its constants."""
+    key = (op.kernel, *sorted(op.constants.items()))
+    if key not in _CONTRACTS:
+        function = shipped.load(op.kernel, op.constants)
+        checks = tuple(LaunchCheck(needed.condition, str(needed.condition)) for needed in function.requires)
+        _CONTRACTS[key] = replace(kernel_contract(function), launch_checks=checks)
+    return _CONTRACTS[key]
+
+
+def made(
+    shape: Shape, tokens: int, head: Any, decode: bool, past: int, max_seq_len: int = 2048
+) -> tuple[StepGraph, MemoryPlan]:
+    graph = step(shape, tokens, max_seq_len, past=past, head=head, decode=decode)
+    return graph, plan_memory(graph)
