@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from itertools import combinations_with_replacement
 from math import gcd
 
+from tilec.limits import MAX_TERMS
 from tilec.passes.prover import terms
-from tilec.passes.prover.terms import Atom, Formula, Kind, Poly
+from tilec.passes.prover.terms import Atom, Formula, Kind, Monomial, Poly
 
 CASES = 64  # cases a system with products is split into, at most
 PRODUCTS = 160  # products of constraints added per case, at most
@@ -91,12 +92,13 @@ def _tighten(case: Case) -> None:
             if poly.offset < 0:
                 bounds[terms.ZERO] = poly.offset
             continue
-        direction = Poly({m: c // common for m, c in poly.terms.items() if m})
+        direction = Poly.of_nonzero({m: c // common for m, c in poly.terms.items() if m})
         offset = poly.offset // common
         bounds[direction] = min(bounds.get(direction, offset), offset)
     case.inequalities = []
+    offsets = set(bounds.values())
     for direction, offset in bounds.items():
-        if bounds.get(-direction) == -offset and direction.terms:
+        if -offset in offsets and bounds.get(-direction) == -offset and direction.terms:
             if direction + offset not in case.equalities and -(direction + offset) not in case.equalities:
                 case.equalities.append(direction + offset)
         else:
@@ -112,15 +114,23 @@ def _solvable(equality: Poly) -> Atom | None:
 
 
 def _replace(poly: Poly, atom: Atom, replacement: Poly) -> Poly:
+    """The polynomial with another in the place of an atom. OutOfWork where that one is too large to multiply by."""
     if not any(atom in monomial for monomial in poly.terms):
         return poly
-    result = terms.ZERO
+    if len(replacement.terms) > MAX_TERMS:
+        raise terms.OutOfWork
+    result: dict[Monomial, int] = {}
     for monomial, coefficient in poly.terms.items():
-        product = terms.const(coefficient)
-        for factor in monomial:
-            product = product * (replacement if factor is atom else terms.of(factor))
-        result = result + product
-    return result
+        if atom not in monomial:
+            terms.add_term(result, monomial, coefficient)
+            continue
+        others = tuple(factor for factor in monomial if factor is not atom)
+        power = replacement
+        for _ in range(len(monomial) - len(others) - 1):
+            power = power * replacement
+        for inside, value in power.terms.items():
+            terms.add_term(result, terms.product(others, inside), coefficient * value)
+    return Poly.of_nonzero(result)
 
 
 def add_products(case: Case) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 
 from tilec.limits import MAX_DEGREE, MAX_TERMS
 
@@ -77,6 +78,14 @@ class Poly:
         self.terms: dict[Monomial, int] = {m: c for m, c in terms.items() if c}
         self._hash = 0
 
+    @classmethod
+    def of_nonzero(cls, terms: dict[Monomial, int]) -> Poly:
+        """The polynomial of coefficients none of which is zero; it keeps `terms` and not a copy."""
+        made = cls.__new__(cls)
+        made.terms = terms
+        made._hash = 0
+        return made
+
     def __hash__(self) -> int:
         if not self._hash:
             self._hash = hash(frozenset(self.terms.items())) or 1
@@ -87,12 +96,12 @@ class Poly:
 
     def __add__(self, other: Poly | int) -> Poly:
         terms = dict(self.terms)
-        for monomial, coefficient in _poly(other).terms.items():
-            terms[monomial] = terms.get(monomial, 0) + coefficient
-        return Poly(terms)
+        for monomial, coefficient in other.terms.items() if isinstance(other, Poly) else (((), other),):
+            add_term(terms, monomial, coefficient)
+        return Poly.of_nonzero(terms)
 
     def __neg__(self) -> Poly:
-        return Poly({m: -c for m, c in self.terms.items()})
+        return Poly.of_nonzero({m: -c for m, c in self.terms.items()})
 
     def __sub__(self, other: Poly | int) -> Poly:
         return self + (-_poly(other))
@@ -105,7 +114,7 @@ class Poly:
         terms: dict[Monomial, int] = {}
         for left, a in self.terms.items():
             for right, b in other.terms.items():
-                monomial = tuple(sorted(left + right, key=_uid)) if left and right else left or right
+                monomial = product(left, right)
                 terms[monomial] = terms.get(monomial, 0) + a * b
         return Poly(terms)
 
@@ -123,7 +132,7 @@ class Poly:
 
     @property
     def degree(self) -> int:
-        return max((len(m) for m in self.terms), default=0)
+        return max(map(len, self.terms), default=0)
 
     @property
     def atom(self) -> Atom | None:
@@ -144,8 +153,20 @@ class Poly:
         return " + ".join(parts) or "0"
 
 
-def _uid(atom: Atom) -> int:
-    return atom.uid
+_uid = attrgetter("uid")
+
+
+def add_term(terms: dict[Monomial, int], monomial: Monomial, coefficient: int) -> None:
+    """Add a product to a sum of products, which holds no zero before and after."""
+    if value := terms.get(monomial, 0) + coefficient:
+        terms[monomial] = value
+    else:
+        terms.pop(monomial, None)
+
+
+def product(left: Monomial, right: Monomial) -> Monomial:
+    """The atoms of both, in order of creation."""
+    return tuple(sorted(left + right, key=_uid)) if left and right else left or right
 
 
 def _poly(value: Poly | int) -> Poly:
