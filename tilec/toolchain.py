@@ -10,7 +10,6 @@ its time of change.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -130,6 +129,8 @@ def fingerprint(memory: Memory | None = None, packages: Sequence[Package] | None
     `memory` remembers digests; what it remembers wrongly shaped is ignored. Raises CompileError E0601, one diagnostic per
     missing package.
     """
+    import importlib.metadata  # a quarter of what this module's importers take to load, and few of them ask for a fingerprint
+
     note = f"toolchain:{sys.prefix}"
     known = _remembered(memory, note)
     fresh = dict(known)
