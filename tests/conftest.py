@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     dict.fromkeys([_ROOT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 )
 
+
+def _kept_bytecode() -> str:
+    """A folder of this user's outside of every checkout, the same in each run."""
+    folder = Path(tempfile.gettempdir()) / f"tilec-tests-bytecode-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()  # whoever else made it could put code there
+    return str(folder) if found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode) else tempfile.mkdtemp()
+
+
+# Where Python is told to leave no bytecode beside the sources, that of the test files goes there: else each worker rewrites and
+# compiles all of them in every run, which is two thirds of what it takes to collect the tests. Processes that tests start share
+# none of it (`compiled_once`), since some of them may not write whole files.
+if sys.flags.dont_write_bytecode:
+    sys.dont_write_bytecode, sys.pycache_prefix = False, _kept_bytecode()
+
 # Tests send these to the commands that they start; what a shell runs in the background starts with them ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -66,6 +82,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if gone := [path.name for path in places if not path.is_file()]:
         raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that are not there: {', '.join(gone)}")
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """Only test files and what they import left bytecode; what a test writes and imports leaves none."""
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
