@@ -14,7 +14,7 @@ ACCESSES = {"load": 1, "store": 1, "gather": 1, "scatter": 1, "atomic_add": 1, "
 
 @dataclass(frozen=True)
 class Mutant:
-    """A kernel file with one mistake. `kind` groups mistakes, `what` says where it is, `number` counts the changes of the file."""
+    """A kernel file with one mistake. `kind` groups mistakes, `what` says where it is; it is change `number` of the file."""
 
     path: Path
     kind: str

@@ -68,7 +68,7 @@ UNDECIDED = {("matmul_split", "grid0+1")}
 
 @dataclass(frozen=True)
 class Mutant:
-    """A shipped kernel with one number changed: `made` in the place of `target`. `must`: safety alone decides that it is wrong."""
+    """A shipped kernel with `made` in the place of `target`, a number. `must`: safety alone decides that it is wrong."""
 
     kernel: str
     what: str
