@@ -86,7 +86,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Only test files and what they import left bytecode; what a test writes and imports leaves none."""
-    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
+    if sys.flags.dont_write_bytecode:
+        sys.dont_write_bytecode, sys.pycache_prefix = True, None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

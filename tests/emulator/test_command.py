@@ -87,7 +87,7 @@ def test_the_text_names_what_the_json_names(monkeypatch: pytest.MonkeyPatch, cap
     [
         (["add", "--dims", "Q=1"], "no launch value `Q`"),
         (["add", "--dims", "N"], "is not NAME=NUMBER"),
-        (["rms_norm", "--dims", "T=-1"], "give them with --dims"),
+        (["rms_norm", "--dims", "T=-1"], "no launch has T=-1: T is at least 1"),
         (["nobody"], "nobody"),
     ],
 )
