@@ -137,17 +137,16 @@ class Prompts:
         few = form.at(tokens, past)
         if len(self._numbers) > KINDS_REMEMBERED:
             self._numbers.clear()
-        keys = [(self._kind_numbers[kind], _given(few, op)) for kind, op in zip(kinds, few.ops, strict=True)]
-        fresh = [place for place, key in enumerate(keys) if key not in self._numbers]
-        found = {few.ops[place].name: self._launches.described(few.ops[place]) for place in fresh}
-        whole = verify_extents(few, [few.ops[place] for place in fresh], lambda op: found[op.name].manifest)
-        whole = whole and all(_uses(found[few.ops[place].name].manifest) == self._uses[kinds[place]] for place in fresh)
-        self._verify(few, head, whole and all(self._numbers[key].whole for key in keys if key in self._numbers))
-        for place in fresh:
-            op = few.ops[place]
-            series = self._series_of(kinds[place], found[op.name])
-            self._numbers[keys[place]] = _Known(series, self._launches.numbers(few, op, series), whole)
-        known = {key[0]: self._numbers[key] for key in keys}
+        keyed = [(kind, op, (self._kind_numbers[kind], _given(few, op))) for kind, op in zip(kinds, few.ops, strict=True)]
+        fresh = [one for one in keyed if one[2] not in self._numbers]
+        found = {op.name: self._launches.described(op) for _, op, _ in fresh}
+        whole = verify_extents(few, [op for _, op, _ in fresh], lambda op: found[op.name].manifest)
+        whole = whole and all(_uses(found[op.name].manifest) == self._uses[kind] for kind, op, _ in fresh)
+        self._verify(few, head, whole and all(self._numbers[key].whole for _, _, key in keyed if key in self._numbers))
+        for kind, op, key in fresh:
+            series = self._series_of(kind, found[op.name])
+            self._numbers[key] = _Known(series, self._launches.numbers(few, op, series), whole)
+        known = {key[0]: self._numbers[key] for _, _, key in keyed}
         order = [(known[number].series, place) for number, place in self._order[head]]
         return Prepared(tuple([(one.series, one.numbers) for one in known.values()]), tuple(order))
 

@@ -28,11 +28,6 @@ class Placed:
     launch: Launch
     tensors: tuple[tuple[str, Declared, str], ...]
 
-    @property
-    def touched(self) -> tuple[str, str, tuple[str, ...]]:
-        """Name, kernel and buffers."""
-        return self.name, self.launch.kernel, tuple(buffer for _, _, buffer in self.tensors)
-
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
