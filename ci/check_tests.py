@@ -3,8 +3,8 @@
 pytest has its own rules for what it looks into: it skips folders named `build`, `dist` or `venv`, folders outside `testpaths`,
 files that a `conftest.py` ignores. A file that falls under one of them is never run, and nothing says so; nor does a test whose
 marks no run asks for. Here pytest is asked for every test that it would collect, and for what each of `RUNS` selects of them;
-and git for every file that is named like a test. A function of a campaign must have a case in the default run too: what breaks
-it is to be met there.
+and git for every file that is named like a test. A function whose cases are a campaign must have one in the default run, and so
+must each file: what breaks it is to be met there.
 
 Status: 0 every test file has a collected test and every test its run, 1 some have none (each is named), or pytest cannot
 collect.
@@ -81,11 +81,14 @@ def function(test: str) -> str:
 
 
 def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str]]) -> list[str]:
-    """A line for each file without a test, each test without a run, each function that only the campaigns have cases of."""
+    """A line for each file without a test, each test without a run, each function or file that only the campaigns have cases
+    of. A test without cases may be a campaign by itself, in a file with other tests."""
     held = {test.partition("::")[0] for test in every}
     found = [f"{name}: pytest collects no test of it" for name in sorted(files - held)]
     found += [f"{test}: no run selects it" for test in sorted(every.difference(*runs.values()))]
-    alone = {function(test) for test in runs[CAMPAIGNS]} - {function(test) for test in runs[DEFAULT]}
+    here = {name for test in runs[DEFAULT] for name in (function(test), test.partition("::")[0])}
+    alone = {function(test) for test in runs[CAMPAIGNS] if "[" in test} - here
+    alone |= {test.partition("::")[0] for test in runs[CAMPAIGNS]} - here
     return found + [f"{name}: the default run has no case of it" for name in sorted(alone)]
 
 

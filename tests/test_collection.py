@@ -30,7 +30,11 @@ MARKED = """
 def test_slow() -> None: ...
 
 @pytest.mark.campaign
-def test_all() -> None: ...
+@pytest.mark.parametrize("number", [1, 2])
+def test_all(number: int) -> None: ...
+
+@pytest.mark.campaign
+def test_at_length() -> None: ...
 """
 
 
@@ -73,15 +77,18 @@ def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_tests_that_no_run_selects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By marks that the default run leaves out and no other asks for; and functions that only the campaigns have cases of."""
+    """By marks that the default run leaves out and no other asks for; and functions and files that only the campaigns have."""
     root = project(tmp_path, "tests/test_a.py", "tests/test_b.py")
+    (root / "tests" / "test_b.py").write_text("import pytest\n@pytest.mark.campaign\ndef test_it() -> None: ...\n")
     options = (root / "pyproject.toml").read_text()
     (root / "pyproject.toml").write_text(options.replace("not campaign", "not campaign and not slow"))
     (root / "tests" / "test_a.py").write_text(CASES + MARKED)
     assert check_tests.main(root) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "tests/test_a.py::test_slow: no run selects it", "tests/test_a.py::test_all: the default run has no case of it",
-    ]  # fmt: skip
+        "tests/test_a.py::test_slow: no run selects it",
+        "tests/test_a.py::test_all: the default run has no case of it",
+        "tests/test_b.py: the default run has no case of it",
+    ]
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

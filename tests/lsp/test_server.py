@@ -72,7 +72,7 @@ def server(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Ge
 def particular(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Generator[Editor]:
     """Another one, of an editor that counts columns in bytes and has constants for files without a project."""
     general = types.GeneralClientCapabilities(position_encodings=[types.PositionEncodingKind.Utf8])
-    constants = {"HEADS": [8], "D": 128, "OTHER": 1, "WRONG": {}}
+    constants: dict[str, Any] = {"HEADS": [8], "D": 128, "OTHER": 1, "WRONG": {}}
     stack = AsyncExitStack()
     started = editor(
         tmp_path_factory.mktemp("particular"),

@@ -78,6 +78,7 @@ def test_past_disagreements_stay_settled() -> None:
     all_equal([Job("program", n, (TARGETS[0].name,), block_machine=True) for n in (390, 1183, 3276, 4621)])
 
 
+@pytest.mark.campaign
 def test_halves_that_nobody_defined_are_dropped() -> None:
     """LLVM packs a value beside an undefined one and takes it out again, which the emulator took for a use of the latter."""
     all_equal([Job("traffic", n, (TARGETS[n % 3].name,), (0, n + 1)) for n in (203, 1936, 2411, 2847)])
