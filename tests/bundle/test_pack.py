@@ -46,7 +46,6 @@ def bundle(shipped_bundle: Path) -> Path:
     return shipped_bundle
 
 
-@pytest.mark.campaign
 def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
     """Built from an empty store, by another process, whose strings hash otherwise: what has most sets and layouts to order."""
     with open_bundle(bundle) as opened:

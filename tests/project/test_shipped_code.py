@@ -79,14 +79,16 @@ class Products:
 
 @pytest.fixture(scope="module")
 def products(
-    tmp_path_factory: pytest.TempPathFactory, shipped_store: Path, shipped_bundle: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shipped_store: Path
 ) -> Callable[[Target], Products]:
     """What a build for one target leaves, of which there is one."""
 
     @functools.cache
     def made(target: Target) -> Products:
-        with open_bundle(shipped_bundle) as bundle:
-            held = {kernel.name for kernel in bundle.kernels} if target == SM_90A else set[str]()
+        held: set[str] = set()
+        if target == SM_90A:
+            with open_bundle(request.getfixturevalue("shipped_bundle")) as bundle:
+                held = {kernel.name for kernel in bundle.kernels}
         wanted = [first_of(name, held) for name, arch in CASES if arch == target]
         return built(tmp_path_factory.mktemp("shipped"), shipped_store, build_file(target, wanted))
 
