@@ -1,6 +1,7 @@
 """Off by one in the shipped kernels: every third of the loop bounds, grid extents and unclipped indices.
 
-`ci/bench/mutations.py` judges all of them, and more, by the prover and the interpreter.
+The default run takes one of each kind and of each kernel. `ci/bench/mutations.py` judges all of them, and more, by the prover
+and the interpreter.
 
 A mutant that touches memory it should not, or leaves some of an `Out` unwritten, must be refused, with a counterexample.
 Reading one tile fewer is no question of safety (the references of `tests/kernels` see to it), nor is a step past the end
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.mutation.generate import text_with
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.frontend import load_kernel
@@ -208,7 +211,12 @@ def test_there_are_mutants() -> None:
     assert len(ALL) >= 20
 
 
-@pytest.mark.parametrize("mutant", ALL[::3], ids=str)
+def kind(mutant: Mutant) -> tuple[str, bool]:
+    """What is changed, without its numbers, and whether it must be refused."""
+    return re.sub(r"\d+", "", mutant.what), mutant.must
+
+
+@pytest.mark.parametrize("mutant", campaign.one_of_each(ALL[::3], kind, lambda mutant: mutant.kernel), ids=str)
 def test_off_by_one(mutant: Mutant, tmp_path: Path) -> None:
     refusals = _refusals(mutant, tmp_path)
     if mutant.must:
