@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.passes.schedule_mutants import mutants
@@ -28,6 +30,11 @@ IN_TURNS = (
 )  # fmt: skip
 """What counts stages has some parts that change nothing: a consumer begins its tiles at every other place at most."""
 EVERY = 3
+STORED = (
+    "put_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",
+    "waits for fewer stores", "stores other columns", "barrier of other threads",
+)  # fmt: skip
+"""What is refused of tiles that go to memory by copies."""
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,28 @@ def test_what_changes_an_order_is_refused(wanted: Overrides, kinds: tuple[str, .
     verify(parse_function(text), SM_90A)
     found = list(mutants(text, EVERY, kinds))
     assert len({mutant.kind for mutant in found}) == len(kinds) and len(found) > 25
+    for mutant in found:
+        with pytest.raises(VerifyError):
+            verify(parse_function(mutant.text), SM_90A)
+            pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
+
+
+@pytest.mark.parametrize(
+    ("tile", "wanted"),
+    [
+        ((64, 80), {"stages": 2}),
+        ((64, 80), {"stages": 2, "persistent": True}),
+        ((64, 256), {"stages": 5, "persistent": True}),
+        ((64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}),
+    ],
+    ids=["one tile", "persistent", "less scratch than parts", "pingpong"],
+)
+def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
+    """Wherever it stands; of consumers that do the same, some."""
+    text = print_function(prepare(source("bf16", *tile), SM_90A, Overrides(copy="tma", store="tma", **wanted)))
+    verify(parse_function(text), SM_90A)
+    found = list(mutants(text, EVERY if "order" in wanted else 1, STORED))
+    assert {mutant.kind for mutant in found} == set(STORED)
     for mutant in found:
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
