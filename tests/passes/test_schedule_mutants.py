@@ -11,6 +11,8 @@ from tests.tensor_attention import made
 from tests.tensor_products import source
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.ops import Binary, Constant, For
+from tilec.ir.ops_stores import WaitStores
+from tilec.ir.ops_sync import SharedFree
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.passes.schedule import prepare
@@ -77,6 +79,25 @@ def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], want
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
+
+
+def test_scratch_is_not_freed_while_it_may_be_read() -> None:
+    wanted = Overrides(copy="tma", store="tma", stages=2)
+    text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
+    for count in (0, 1):  # in front of the wait, and behind it
+        function = parse_function(text)
+        (home,) = [region for op in function.body.walk() for region in op.regions if any(map(_waits, region.ops))]
+        (wait,) = filter(_waits, home.ops)
+        home.ops.insert(home.ops.index(wait) + count, SharedFree(operands=list(wait.operands)))
+        if count:
+            verify(function, SM_90A)
+        else:
+            with pytest.raises(VerifyError, match="shared_free"):
+                verify(function, SM_90A)
+
+
+def _waits(op: Op) -> bool:
+    return isinstance(op, WaitStores)
 
 
 def test_what_changes_the_order_of_chained_products_is_refused() -> None:
