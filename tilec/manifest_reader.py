@@ -162,7 +162,7 @@ def _text_map(data: Any, where: str) -> dict[str, str]:
 
 def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     """How threads run the kernel; it must be of the block that is launched."""
-    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "early", "next")
+    names = ("roles", "pipelines", "blocks", "persistent", "cluster", "order", "early", "next", "store")
     record = _object(data, "schedule", names)
     warps = 0
     for item in _list(record["roles"], "schedule.roles", MAX_SCHEDULED):
@@ -183,6 +183,7 @@ def _schedule(data: Any, block: int, cluster: int) -> dict[str, Any]:
     if record["early"] is not None:
         _integer(record["early"], "schedule.early", 0, 1 << 16)
     _name(record["next"], "schedule.next")
+    _name(record["store"], "schedule.store")
     if 32 * warps != block or _integer(record["cluster"], "schedule.cluster", 1, 16) != cluster:
         raise ValueError(f"schedule: {warps} warps in clusters of {record['cluster']} are not the block of {block} threads")
     return record
@@ -274,8 +275,8 @@ def _slot(data: Any, by_kind: dict[str, set[str]], where: str) -> AbiSlot:
 def _tensor_map(data: Any, tensors: dict[str, TensorSpec], where: str) -> TensorMapSpec:
     record = _record(data, TensorMapSpec, where)
     tensor = tensors.get(_name(record["tensor"], f"{where}.tensor"))
-    if tensor is None or tensor.access != "in" or tensor.dtype not in MAP_ELEMENTS:
-        raise ValueError(f"{where}: no tensor `{record['tensor']}` that is only read and that a map can be of")
+    if tensor is None or tensor.access not in ("in", "out") or tensor.dtype not in MAP_ELEMENTS:
+        raise ValueError(f"{where}: no tensor `{record['tensor']}` that is `In` or `Out` and that a map can be of")
     box = _list(record["box"], f"{where}.box", MAX_MAP_RANK)
     extents = tuple(_integer(extent, f"{where}.box", 1, MAX_BOX) for extent in box)
     if not 2 <= len(extents) == len(tensor.dims):

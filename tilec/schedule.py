@@ -20,11 +20,14 @@ asynchronous copies of 4 to 16 bytes of each thread, by copies of whole boxes th
 for products that read them where they lie."""
 PRODUCTS: Final[dict[str, str | None]] = {"mma_sync": None, "wgmma": "wgmma"}
 """Families of products: of a warp, from registers; of four warps, from shared memory."""
-TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped")}
+TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "order": ("snake", "grouped"), "store": ()}
 """Names that are understood, and that nothing lowers yet."""
 ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
 """How consumers go through a persistent block's tiles: all of them through each, or one after the other, each with its own."""
 NEXT: Final = ("behind", "before")
+STORES: Final[dict[str, str | None]] = {"threads": None, "tma": "wgmma"}
+"""How a tile goes to its tensor: by stores of the threads that hold it, or through shared memory by copies of whole boxes that
+one thread starts, where operands come so too."""
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
 REGISTERS: Final = 65536
@@ -72,7 +75,7 @@ class Schedule:
     share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
     tile, in an order of `ORDERS`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads of resident
     tensors do not wait for earlier kernels; None: as many as registers are there for. `next`: whether a block lets those of the
-    next kernel come before or behind its wait for earlier ones."""
+    next kernel come before or behind its wait for earlier ones. `store` is of `STORES`."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()
@@ -82,6 +85,7 @@ class Schedule:
     order: str = "grid"
     early: int | None = None
     next: str = "behind"
+    store: str = "threads"
 
     @property
     def warps(self) -> int:
@@ -127,6 +131,7 @@ class Schedule:
         words += [f"order {self.order}"] if self.order != "grid" else []
         words += [f"{self.early} turns early"] if self.early is not None else []
         words += ["the next kernel at once"] if self.next == "before" else []
+        words += [f"stored by {self.store}"] if self.store != "threads" else []
         return "; ".join(words)
 
 
@@ -137,6 +142,7 @@ def _registers(role: Role) -> str:
 OVERRIDES: Final[dict[str, type]] = {
     "warps": int, "blocks": int, "stages": int, "copy": str, "mma": str,
     "persistent": bool, "cluster": int, "order": str, "consumers": int, "early": int, "next": str,
+    "store": str,
 }  # fmt: skip
 """What the build file may fix of a schedule. `stages`, `copy` and `mma` are for every pipeline of the kernel; `consumers` are
 groups of four warps that multiply what copies by `tma` bring."""
@@ -158,6 +164,7 @@ class Overrides:
     consumers: int | None = None
     early: int | None = None
     next: str | None = None
+    store: str | None = None
     target: str | None = None
     places: tuple[tuple[str, Span], ...] = field(default=(), compare=False)
 
@@ -212,6 +219,10 @@ def problems(schedule: Schedule, target: Target) -> list[Problem]:
         found.append(Problem("order", text, "write `persistent = true` too"))
     if schedule.next not in NEXT:
         found.append(Problem("next", f'`next = "{schedule.next}"` is not known', f"choose among {', '.join(NEXT)}"))
+    found += _of_family("store", schedule.store, STORES, target)
+    if schedule.store == "tma" and all(loop.copy != "tma" for loop in schedule.pipelines):
+        text = '`store = "tma"` in a kernel whose operands do not come by `tma`'
+        found.append(Problem("store", text, 'write `copy = "tma"` too, or leave `store` out'))
     if schedule.persistent and all(loop.copy != "tma" for loop in schedule.pipelines):
         found.append(_not_yet("persistent", "persistent blocks whose operands do not come by `tma`", "false"))
     if schedule.cluster != 1:

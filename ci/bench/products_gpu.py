@@ -54,7 +54,7 @@ ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (30
 ROTATED_BYTES: Final = 200_000_000
 READ_RATE: Final = 4.33e12
 """Bytes per second of the best read seen on an H200, for the floor of short products."""
-KERNELS: Final = ("matmul", "matmul_few", "matmul_split", "merge_splits")
+KERNELS: Final = ("matmul", "matmul_silu_mul", "matmul_few", "matmul_split", "merge_splits")
 """Of candidates, in the order of their launches."""
 OVERLAPPED: Final = ", overlapped"
 UNMERGED: Final = f"{OVERLAPPED} and not merged"
@@ -133,10 +133,12 @@ def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, 
     return found
 
 
-def checked(folder: Path, name: str) -> tuple[str, str]:
+def checked(
+    folder: Path, name: str, kind: type[Bench] | None = None, shapes: tuple[tuple[int, int, int], ...] = ODD
+) -> tuple[str, str]:
     """The candidate, and what is wrong with it."""
-    bench = Bench(folder, [name])
-    for shape in ODD:
+    bench = (kind or Bench)(folder, [name])
+    for shape in shapes:
         try:
             error, allowed = bench.error(name, shape)
         except Exception as problem:

@@ -92,6 +92,7 @@ def manifest(kernel: str, code: bytes, constants: dict[str, Any], arch: str = "s
             "order": "grid",
             "early": None,
             "next": "behind",
+            "store": "threads",
         },
         "dependent_launch": True,
         "launch_checks": [{"condition": [">=", "T", 1], "text": "T is at least 1"}],

@@ -21,7 +21,7 @@ from tilec.target import SM_90A
 prepare_module = importlib.import_module("tilec.passes.schedule.prepare")  # the package has a function of the same name
 
 GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
-  %out: out tensor<f32, [N, M], align 16>, %n: i32, %e: f32) {
+  %out: out tensor<f32, [N, M], align 16>, %z: out tensor<bf16, [N, M], align 16>, %n: i32, %e: f32) {
   constants {}
   dims [N, M, S]
   strides [S]
@@ -95,6 +95,10 @@ GOOD = """kernel @k(%x: in tensor<f32, [N, M], strides [S, 1], align 16>,
   } {
     %36 = cast %e : bf16
   }
+  %41 = shared_alloc {offset = 71680, alignment = 1024} : scratch<1024>
+  put_rows %41, %14 {column = 0, columns = 16}
+  tensor_store %z, %41, %0, %1 {rows = 16, columns = 16, column = 0}
+  wait_stores %41 {pending = 0, complete = true}
   %37 = grid_extent {axis = 1} : i32
   store %out, %25, %0, %1 {mask = true, unsafe = none, vector = 4}
 }
@@ -275,6 +279,18 @@ BROKEN = [
     ("stages 3>\n  %27", "stages 3, panels 3>\n  %27", "are not equally wide"),
     ("wait_mma %28 {pending = 0}", "wait_mma %28 {pending = -1}", "-1 products cannot be pending"),
     ("wait_mma %28 {pending = 0}", "wait_mma %5 {pending = 0}", "the result has the operand's type"),
+    ("put_rows %41, %14", "put_rows %24, %14", "put_rows: operand 0 is shared<f32"),
+    ("put_rows %41, %14", "put_rows %41, %5", "the tile is a matrix of 16-bit elements"),
+    ("put_rows %41, %14 {column = 0", "put_rows %41, %14 {column = 1", "the columns are those of the tile"),
+    ("{column = 0, columns = 16}", "{column = 0, columns = 8}", "a row has 32, 64 or 128 bytes"),
+    ("scratch<1024>", "scratch<496>", "the rows fit the scratch"),
+    ("tensor_store %z", "tensor_store %out", "the tensor has 16-bit elements"),
+    ("tensor_store %z, %41, %0, %1", "tensor_store %z, %41, %0", "the tensor has two axes, and an offset for each"),
+    ("tensor_store %z, %41, %0, %1", "tensor_store %z, %41, %0, %e", "coordinates are i32 scalars"),
+    ("tensor_store %z, %41", "tensor_store %z, %24", "tensor_store: operand 1 is shared<f32"),
+    ("{rows = 16, columns", "{rows = 257, columns", "a box has 1 to 256 rows"),
+    ("wait_stores %41", "wait_stores", "it waits for the readers of some scratch"),
+    ("wait_stores %41 {pending = 0", "wait_stores %41 {pending = -1", "-1 stores cannot be pending"),
 ]
 
 

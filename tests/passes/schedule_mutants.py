@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import Binary, Constant, For, If
 from tilec.ir.ops_staging import GroupMma, SharedAlloc, TensorCopy, WaitMma
+from tilec.ir.ops_stores import PutRows, TensorStore, WaitStores
 from tilec.ir.ops_sync import (
     Acquire,
     Barrier,
@@ -34,7 +35,10 @@ from tilec.ir.printer import print_function
 from tilec.ir.types import TileType, i32
 
 Change = Callable[[Function, Op], None]
-ORDERING = (Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, TakeTurn, PassTurn)
+ORDERING = (
+    Acquire, Commit, Wait, Release, TensorCopy, ProxyFence, Barrier, SharedFree, TakeTurn, PassTurn, PutRows, TensorStore,
+    WaitStores,
+)  # fmt: skip
 MOVED = (*ORDERING, GroupMma, WaitMma)
 
 
@@ -149,6 +153,27 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
                 "coordinates swapped",
                 lambda f, o: _attribute(o, "operands", [*o.operands[:3], *o.operands[:2:-1]]),
             )
+        case WaitStores():
+            more = op.pending + 1
+            yield "waits for fewer stores", f"pending {more}", lambda f, o: _attribute(o, "pending", more)
+            if op.complete:
+                yield "waits for fewer stores", "until they have read", lambda f, o: _attribute(o, "complete", False)
+            for place in range(len(op.operands)):
+                yield (
+                    "waits for fewer stores",
+                    f"not of operand {place}",
+                    lambda f, o, p=place: _attribute(o, "operands", [*o.operands[:p], *o.operands[p + 1 :]]),
+                )
+        case PutRows() | TensorStore():
+            for column in (op.column - op.columns, op.column + op.columns):
+                yield "stores other columns", str(column), lambda f, o, n=column: _attribute(o, "column", n)
+            if isinstance(op, TensorStore):
+                yield "stores other columns", "fewer rows", lambda f, o: _attribute(o, "rows", op.rows - 8)
+                yield (
+                    "stores elsewhere",
+                    "coordinates swapped",
+                    lambda f, o: _attribute(o, "operands", [*o.operands[:2], *o.operands[:1:-1]]),
+                )
         case For() if any(isinstance(inner, RingOp) for inner in op.regions[0].walk()):
             for place in (0, 3, 4, 5):
                 yield "loop begins elsewhere", f"operand {place} is 0", lambda f, o, p=place: _begin(f, o, p, 0)

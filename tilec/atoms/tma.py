@@ -1,5 +1,5 @@
-"""Copies of boxes of a tensor into shared memory that one thread starts, through a map of the tensor that the launcher makes
-(PTX ISA, `cp.async.bulk.tensor`; CUDA driver API, `cuTensorMapEncodeTiled`).
+"""Copies of boxes of a tensor into shared memory, and back, that one thread starts, through a map of the tensor that the
+launcher makes (PTX ISA, `cp.async.bulk.tensor`; CUDA driver API, `cuTensorMapEncodeTiled`).
 
 A box arrives in rows of 32, 64 or 128 bytes whose 16-byte chunks are permuted as `SharedType.offset` says, which is the swizzle
 of that span. Elements outside of the tensor arrive as zeros, and count as bytes like all others. A stage with more rows than a
@@ -96,6 +96,25 @@ def copy_stage(
             at[row_axis] = out.add(at[row_axis], inside) if inside else at[row_axis]
             at[-1] = out.add(at[-1], panel * stage.width) if panel else at[-1]
             _copy(out, map_, out.offset(to, panel * stage.panel_bytes + first * box.swizzle), at, full)
+
+
+def store_box(out: Builder, map_: SsaValue, place: list[SsaValue], at: SsaValue) -> None:
+    """Start copying the box that lies at shared pointer `at` to `place` (i32, a coordinate per axis, outermost first), as a
+    group of this thread's; elements outside of the tensor are not written."""
+    assert map_.type is i64 and all(value.type is i32 for value in place)
+    rank = len(place)
+    coordinates = ", ".join(f"${1 + axis}" for axis in range(rank))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group [$0, {{{coordinates}}}], [${1 + rank}]; "
+        "cp.async.bulk.commit_group;"
+    )
+    out.inline_ptx(text, f"l,{','.join('r' * rank)},l,~{{memory}}", [map_, *reversed(place), at], side_effects=True)
+
+
+def wait_stores(out: Builder, pending: int, *, complete: bool) -> None:
+    """Wait until all groups of this thread but the newest `pending` have read shared memory, or are complete."""
+    read = "" if complete else ".read"
+    out.inline_ptx(f"cp.async.bulk.wait_group{read} {pending};", "~{memory}", side_effects=True)
 
 
 def _copy(out: Builder, map_: SsaValue, to: SsaValue, place: list[SsaValue], full: SsaValue) -> None:

@@ -113,7 +113,7 @@ def _constants(found: dict[str, Any], fields: Fields) -> bool:
     return {name: typed(value) for name, value in found.items()} == _named("constant", fields)
 
 
-PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "early", "next")
+PLAIN_PARTS: Final = ("blocks", "persistent", "cluster", "order", "early", "next", "store")
 """Of a schedule: those that are one value each, under the name that the build file has for it."""
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
 
-from tilec.ir import ops, ops_launch, ops_staging, ops_sync
+from tilec.ir import ops, ops_launch, ops_staging, ops_stores, ops_sync
 from tilec.ir.core import OPS, Access, Block, Function, Op, Parameter, Precondition, Resident, UnsafeBlock, Value, ValueFact
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
@@ -22,7 +22,7 @@ from tilec.ir.types import Type
 
 __all__ = ["ParseError", "parse_expr", "parse_function"]
 
-_OP_MODULES: Final = (ops, ops_launch, ops_staging, ops_sync)  # importing them fills `OPS`
+_OP_MODULES: Final = (ops, ops_launch, ops_staging, ops_stores, ops_sync)  # importing them fills `OPS`
 _WORDS: Final = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
 
 

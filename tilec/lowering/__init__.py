@@ -17,7 +17,7 @@ from tilec.ir.core import Access, Function, Op
 from tilec.ir.lines import text_line
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES
-from tilec.lowering import arithmetic, control, convert, launch, memory, products, reduce, rings, staging, total
+from tilec.lowering import arithmetic, control, convert, launch, memory, products, reduce, rings, staging, stores, total
 from tilec.lowering.context import Context, argument_of
 from tilec.lowering.launch_terms import symbol
 from tilec.lowering.rules import RULES
@@ -26,7 +26,17 @@ from tilec.target import Target
 
 __all__ = ["Lowered", "lower"]
 
-_RULES_OF: Final = (arithmetic, convert, launch, memory, products, reduce, rings, staging)  # importing them fills `RULES`
+_RULES_OF: Final = (
+    arithmetic,
+    convert,
+    launch,
+    memory,
+    products,
+    reduce,
+    rings,
+    staging,
+    stores,
+)  # importing them fills `RULES`
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,10 @@ INLINE: Final = tuple(
         r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[\$0\], \$1; @!done bra again; \}",
         rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes "
         rf"\[\$0\], \[\$1, {_LIST}\], \[{_REGISTER}\];",
+        r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \[\$0\], \{\$1, \$2, \$3, \$4\};",
+        rf"cp\.async\.bulk\.tensor\.2d\.global\.shared::cta\.tile\.bulk_group \[\$0, {_LIST}\], \[{_REGISTER}\]; "
+        r"cp\.async\.bulk\.commit_group;",
+        r"cp\.async\.bulk\.wait_group(?:\.read)? \d+;",
         r"\{ \.reg \.pred p; [^\"]*wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:bf16\.bf16|f16\.f16)[^\"]* \}",
     )
 )

@@ -27,6 +27,7 @@ _EXAMPLES: Final = {
     "mma": f'"{next(iter(PRODUCTS))}"',
     "order": '"grid"',
     "next": '"behind"',
+    "store": '"tma"',
     "persistent": "true",
 }
 _ELSEWHERE: Final = {
@@ -101,13 +102,16 @@ def _alone(overrides: Overrides) -> Schedule:
     """A schedule of what is fixed, and of what never is a problem."""
     stages, order = overrides.stages or 2, overrides.order or "grid"
     in_turns = order == "pingpong"
-    copy = overrides.copy or ("tma" if overrides.consumers or in_turns else "load" if stages == 1 else "cp_async")
+    copy = overrides.copy or (
+        "tma" if overrides.consumers or in_turns or overrides.store == "tma" else "load" if stages == 1 else "cp_async"
+    )
     by_tma = copy == "tma"
     loops = (Pipeline(stages, copy, overrides.mma or ("wgmma" if by_tma else "mma_sync")),)
     roles = tma_roles(overrides.consumers or 1 + in_turns, order=order) if by_tma else (Role("all", overrides.warps or 1),)
     persistent = in_turns if overrides.persistent is None else overrides.persistent
     return Schedule(
         roles, loops, overrides.blocks, persistent, overrides.cluster or 1, order, overrides.early, overrides.next or "behind",
+        overrides.store or "threads",
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ f16 arithmetic is computed in f32 and rounded once per operation. Reductions of 
 order is given in each docstring. What a class says of itself is listed at `tilec.ir.core.Op`.
 
 `values` computes, `memory` reads and writes tensors, `control` holds regions. Operations that passes make are beside this
-folder (`ops_staging`, `ops_sync`, `ops_launch`).
+folder (`ops_staging`, `ops_stores`, `ops_sync`, `ops_launch`).
 """
 
 from tilec.ir.ops.control import For, If, Yield

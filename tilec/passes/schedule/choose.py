@@ -24,7 +24,17 @@ from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
-from tilec.passes.schedule import chains, conversions, direct_products, exchanges, layout, persistent, pingpong, tensor_staging
+from tilec.passes.schedule import (
+    chains,
+    conversions,
+    direct_products,
+    exchanges,
+    layout,
+    persistent,
+    pingpong,
+    tensor_staging,
+    tensor_stores,
+)
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staging import Candidate, stage, stage_by
 from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
@@ -68,6 +78,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
         wanted.order or "grid",
         wanted.early,
         wanted.next or "behind",
+        wanted.store or "threads",
     )
     if any(isinstance(op, Mma) for op in draft.body.walk()):
         schedule = _passing_on(draft, schedule, target, wanted) if schedule.takers == 1 else schedule
@@ -76,6 +87,7 @@ def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED
             schedule = replace(schedule, pipelines=pipelines_of(draft, schedule, target, wanted, _deepest(schedule) - 1))
     found = [*_unmet(schedule, wanted), *problems(schedule, target), *_of_grid(draft, schedule)]
     found += _too_few_registers(draft, schedule)
+    found = found or _of_store(draft, schedule)
     found = found or _too_large(draft, schedule, target, wanted)
     if found:
         raise refusal(function, found[0], wanted, target)
@@ -119,6 +131,12 @@ def _of_grid(draft: Function, schedule: Schedule) -> list[Problem]:
     return [Problem("persistent", text, "leave `persistent` out")] if text else []
 
 
+def _of_store(draft: Function, schedule: Schedule) -> list[Problem]:
+    """Why the results cannot go through a tensor map."""
+    text = tensor_stores.problem(_with_layouts(draft, schedule)) if schedule.store == "tma" else None
+    return [Problem("store", f'no `store = "tma"`: {text}', "leave `store` out")] if text else []
+
+
 def _too_few_registers(draft: Function, schedule: Schedule) -> list[Problem]:
     """Blocks beside each other that leave a thread less than an instruction of `wgmma` takes."""
     if all(loop.mma != "wgmma" for loop in schedule.pipelines) or not 1 <= schedule.warps <= MOST_WARPS:
@@ -137,7 +155,7 @@ def _too_large(draft: Function, schedule: Schedule, target: Target, wanted: Over
     """Stages that were asked for and have no room; those that are chosen always have it."""
     if wanted.stages is None or _deepest(schedule) < 2:
         return []
-    size = _bytes(draft, schedule)
+    size = _bytes(draft, schedule, target)
     if size <= target.max_shared_bytes:
         return []
     text = f"{wanted.stages} stages take {size} bytes of shared memory; {target} has {target.max_shared_bytes}"
@@ -281,25 +299,26 @@ def _stages(candidate: Candidate, blocks: int | None, target: Target, most: int)
 
 def _scratch_wants_room(draft: Function, schedule: Schedule, target: Target) -> bool:
     """Whether scratch beside the rings, known only once there are layouts, leaves too little shared memory for both."""
-    if _deepest(schedule) < 2 or problems(schedule, target):
+    if _deepest(schedule) < 2 or problems(schedule, target) or _of_store(draft, schedule):
         return False
-    return _bytes(draft, schedule) > target.max_shared_bytes
+    return _bytes(draft, schedule, target) > target.max_shared_bytes
 
 
-def _bytes(draft: Function, schedule: Schedule) -> int:
+def _bytes(draft: Function, schedule: Schedule, target: Target) -> int:
     """Of shared memory that a block takes; consumers in turns have scratch each."""
-    made = _laid_out(draft, schedule)
+    made = _with_layouts(draft, schedule)
+    if schedule.store == "tma":
+        tensor_stores.insert(made, target, schedule.takers)
+    conversions.convert(made)
+    exchanges.exchange(made)
     return shared_bytes(made) + (schedule.takers - 1) * pingpong.scratch_bytes(made.body)
 
 
-def _laid_out(draft: Function, schedule: Schedule) -> Function:
-    """A copy as far as its use of shared memory needs it."""
+def _with_layouts(draft: Function, schedule: Schedule) -> Function:
+    """A copy as far as its use of shared memory follows from it."""
     made = _started(draft, schedule)
     stage(made, schedule)
-    layout.assign(made)
-    conversions.convert(made)
-    exchanges.exchange(made)
-    return made
+    return layout.assign(made)
 
 
 def _started(draft: Function, schedule: Schedule) -> Function:

@@ -102,7 +102,9 @@ def scratch_bytes(reading: Block) -> int:
     """From the scratch of one consumer to that of the next."""
     scratch = [op for op in reading.walk() if isinstance(op, SharedAlloc) and isinstance(op.result.type, ScratchType)]
     first = min((op.offset for op in scratch), default=0)
-    return scratch_offset(max((op.offset + op.bytes for op in scratch), default=0) - first)
+    size = scratch_offset(max((op.offset + op.bytes for op in scratch), default=0) - first)
+    alignment = max((op.alignment for op in scratch), default=1)
+    return -(-size // alignment) * alignment
 
 
 def _take_own(block: Block, place: int, takers: int) -> None:

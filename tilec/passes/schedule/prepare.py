@@ -17,6 +17,7 @@ from tilec.passes.schedule import (
     pingpong,
     roles,
     staging,
+    tensor_stores,
     versioning,
     wait_prior,
 )
@@ -36,8 +37,8 @@ def prepare(
 ) -> Function:
     """Clean up, wait for earlier kernels where memory is first touched, let blocks take tile after tile, pipeline the loops
     that feed tensor cores, free full blocks from masks, mark divisions and shifts that need no guard, decide layouts and
-    vectors, let threads meet where they must, give each role its part; in place, and as the schedule says. Where that is not
-    given, it is chosen here.
+    vectors, store by copies, let threads meet where they must, give each role its part; in place, and as the schedule says.
+    Where that is not given, it is chosen here.
 
     `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; the VerifyError
     names the pass that broke a rule. CompileError E0530 where a thread would hold too much of a tile, E0507 where shared memory
@@ -67,6 +68,9 @@ def prepare(
     layout.assign(function)
     _check(function, "layout")
     thread_elements.check(function)
+    if schedule.store == "tma":
+        tensor_stores.insert(function, target, schedule.takers)
+        _check(function, "storing by copies")
     conversions.convert(function)
     _check(function, "conversions")
     exchanges.exchange(function)

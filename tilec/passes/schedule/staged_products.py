@@ -11,7 +11,7 @@ from tilec.ir.core import Op, Value
 from tilec.ir.layout import Layout
 from tilec.ir.ops import Binary, Cast, Compare, Constant, For, Mma, Select
 from tilec.ir.ops_staging import Part, Relayout, SharedLoad
-from tilec.ir.types import RingType, SharedType, TileType, boolean, i32, i64
+from tilec.ir.types import RingType, ScratchType, SharedType, TileType, boolean, i32, i64
 from tilec.passes.schedule.staged_loads import Operand
 
 
@@ -45,7 +45,7 @@ class Emitter:
 
     ops: list[Op] = field(default_factory=lambda: list[Op]())
 
-    def add(self, op: Op, *types: TileType | SharedType | RingType) -> Value:
+    def add(self, op: Op, *types: TileType | SharedType | ScratchType | RingType) -> Value:
         """Append an operation; its first result, or an unused value where it has none."""
         op.define(*types)
         self.ops.append(op)

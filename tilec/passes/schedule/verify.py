@@ -27,11 +27,12 @@ from tilec.ir.layout import Layout
 from tilec.ir.operand_layouts import operand_layouts, yielded_layouts
 from tilec.ir.ops import Permute, Reshape, Yield
 from tilec.ir.ops_staging import GroupProduct, Put, ReducePut, ReduceTake, Relayout, SharedAlloc, Take, TensorCopy
+from tilec.ir.ops_stores import PutRows, TensorStore, WaitStores
 from tilec.ir.ops_sync import Acquire, Barrier, Release, Ring, RingOp, Roles, TurnOp, Wait
 from tilec.ir.shared_plan import interval, live_shared, shared_bytes
 from tilec.ir.touches import Touch, may_conflict, touches
 from tilec.ir.types import TileType
-from tilec.passes.schedule import meeting_check, ring_check, tile_check
+from tilec.passes.schedule import meeting_check, ring_check, store_check, tensor_stores, tile_check
 from tilec.passes.schedule.exchanges import kept_layout
 from tilec.schedule import MOST_WARPS
 from tilec.target import Target
@@ -51,6 +52,7 @@ def verify(function: Function, target: Target) -> None:
     tile_check.check(function)
     meeting_check.check(function)
     ring_check.check(function)
+    store_check.check(function)
 
 
 def _check_shared(function: Function, target: Target) -> None:
@@ -93,7 +95,10 @@ class _Walk:
         if signals and alone != isinstance(op, Acquire | TensorCopy):
             raise VerifyError(f"{_at(op)} is for {'all threads of a role' if alone else 'one thread of a role'}")
         if alone and (
-            op.meets or any(isinstance(v.type, TileType) and v.type.rank for v in op.results) or isinstance(op, Roles)
+            isinstance(op, PutRows | TensorStore | WaitStores)
+            or op.meets
+            or any(isinstance(v.type, TileType) and v.type.rank for v in op.results)
+            or isinstance(op, Roles)
         ):
             raise VerifyError(f"{_at(op)}: one thread of the role is here alone")
 
@@ -115,6 +120,8 @@ class _Walk:
                 self.group(op, warps)
             case TensorCopy():
                 self.tensor_copy(op)
+            case PutRows() | TensorStore():
+                self.stored(op, warps)
             case Barrier():
                 if op.scope == "cluster" or (op.scope == "role") != (warps != self.function.num_warps):
                     raise VerifyError(f"{_at(op)}: threads of the {op.scope} that are not all here")
@@ -162,6 +169,15 @@ class _Walk:
             found = "its tensor is written"
         if found is not None:
             raise VerifyError(f"{_at(op)}: {found}")
+
+    def stored(self, op: PutRows | TensorStore, warps: int) -> None:
+        made = (op.operands[0] if isinstance(op, PutRows) else op.scratch).owner
+        if "wgmma" not in self.target.families or not isinstance(made, SharedAlloc) or made.alignment % tma.ALIGNMENT:
+            raise VerifyError(f"{_at(op)}: on {self.target}, from scratch that begins at no multiple of {tma.ALIGNMENT} bytes")
+        if isinstance(op, PutRows) and not tensor_stores.is_accumulated(op.tile, warps):
+            raise VerifyError(f"{_at(op)}: {op.tile.layout} is no accumulator of {warps} warps")
+        if isinstance(op, TensorStore) and self.function.parameter_of(op.target).access is not Access.OUT:
+            raise VerifyError(f"{_at(op)}: its tensor is read too")
 
     def readers(self, op: Roles) -> None:
         """Every ring of mbarriers is released by as many warps as it waits for, those of each role that has its turn."""

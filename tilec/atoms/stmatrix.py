@@ -1,0 +1,42 @@
+"""Accumulators of `wgmma` laid down as rows in shared memory, four 8 x 8 matrices of 16-bit elements at a time (PTX ISA,
+`stmatrix`). Exists on every target."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.atoms import mma_sync, wgmma
+from tilec.ir.types import SharedType
+from tilec.mlir.builder import Builder
+from tilec.mlir.types import SsaValue
+
+MATRIX: Final = 8
+"""Rows and columns of a matrix, of which two side by side and the two below them are stored at once."""
+
+
+def store_rows(
+    out: Builder, rows: SharedType, at: SsaValue, held: list[SsaValue], columns: int, first: int, lane: SsaValue, warp: SsaValue
+) -> None:  # fmt: skip
+    """Lay columns `first` up to `first` + `rows.width` of a matrix of so many `columns` down at shared pointer `at`, which is
+    aligned as the swizzle of `rows` is. `held` are what a thread holds of it as `wgmma.group_accumulator` says; `lane` and
+    `warp` (of those that hold the matrix) are i32."""
+    groups = columns // MATRIX  # of columns, each two registers above two of eight rows further on
+    tiles = len(held) // (4 * groups)
+    group, inside = out.lshr(warp, 2), out.bit_and(warp, 3)
+    row = out.add(out.mul(group, wgmma.GROUP_M * tiles), out.mul(inside, 2 * MATRIX))
+    row = out.add(row, out.bit_and(lane, 2 * MATRIX - 1))
+    line = out.offset(at, out.mul(row, rows.pitch))
+    # Rows begin at multiples of 8 in all but the lane, and the swizzle repeats every 8 rows.
+    phase = out.bit_and(out.lshr(lane, rows.swizzle_shift), rows.swizzle_mask)
+    phase = out.bit_xor(phase, out.lshr(lane, 4))  # lanes 16 and up have the matrices on the right
+    for column in range(0, rows.width // MATRIX, 2):
+        place = out.offset(line, out.shl(out.bit_xor(phase, column), 4))
+        for tile in range(tiles):
+            begin = 4 * (groups * tile + first // MATRIX + column)
+            pairs = [mma_sync.pack(out, held[r], held[r + 1], rows.dtype) for r in range(begin, begin + 8, 2)]
+            _stmatrix(out, out.offset(place, tile * wgmma.GROUP_M * rows.pitch), pairs)
+
+
+def _stmatrix(out: Builder, place: SsaValue, pairs: list[SsaValue]) -> None:
+    text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};"
+    out.inline_ptx(text, "l,r,r,r,r,~{memory}", [place, *pairs], side_effects=True)

@@ -1,0 +1,45 @@
+"""Tiles on their way to a tensor through shared memory: what is put there, and copies that one thread of a role starts."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tilec.atoms import stmatrix, tma
+from tilec.ir.ops_stores import ELEMENT_BYTES, PutRows, TensorStore, WaitStores
+from tilec.lowering.context import Context
+from tilec.lowering.rules import lowers
+
+
+@lowers(PutRows)
+def lower_put_rows(context: Context, op: PutRows) -> None:
+    """`stmatrix` of the columns' part of what the threads hold."""
+    thread = context.thread()
+    lane, warp = context.bit_and(thread, 31), context.lshr(thread, 5)
+    at = context.scratch(op.operands[0], op.rows.bytes)
+    stmatrix.store_rows(context, op.rows, at, context.registers(op.tile), op.tile.tile.shape[1], op.column, lane, warp)
+
+
+@lowers(TensorStore)
+def lower_tensor_store(context: Context, op: TensorStore) -> None:
+    """One thread starts the copy."""
+    row_bytes = op.columns * ELEMENT_BYTES
+    map_ = context.tensor_map(op.target, tma.Box((op.rows, op.columns), row_bytes))
+    *above, inner = [context.scalar(value) for value in op.offsets]
+    place = [*above, context.add(inner, op.column) if op.column else inner]
+    at = context.scratch(op.scratch, op.rows * row_bytes)
+    with _first_thread(context):
+        tma.store_box(context, map_, place, at)
+
+
+@lowers(WaitStores)
+def lower_wait_stores(context: Context, op: WaitStores) -> None:
+    """The thread that started the copies waits; the others meet it."""
+    with _first_thread(context):
+        tma.wait_stores(context, op.pending, complete=op.complete)
+
+
+@contextmanager
+def _first_thread(context: Context) -> Generator[None]:
+    with context.where(context.compare("eq", context.thread(), context.constant(0))):
+        yield
