@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.passes.schedule_mutants import mutants
@@ -11,8 +9,6 @@ from tests.tensor_attention import made
 from tests.tensor_products import source
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.ops import Binary, Constant, For
-from tilec.ir.ops_stores import WaitStores
-from tilec.ir.ops_sync import SharedFree
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.passes.schedule import prepare
@@ -32,11 +28,6 @@ IN_TURNS = (
 )  # fmt: skip
 """What counts stages has some parts that change nothing: a consumer begins its tiles at every other place at most."""
 EVERY = 3
-STORED = (
-    "put_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",
-    "waits for fewer stores", "stores other columns", "barrier of other threads",
-)  # fmt: skip
-"""What is refused of tiles that go to memory by copies."""
 
 
 @pytest.mark.parametrize(
@@ -57,47 +48,6 @@ def test_what_changes_an_order_is_refused(wanted: Overrides, kinds: tuple[str, .
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
-
-
-@pytest.mark.parametrize(
-    ("tile", "wanted"),
-    [
-        ((64, 80), {"stages": 2}),
-        ((64, 80), {"stages": 2, "persistent": True}),
-        ((64, 256), {"stages": 5, "persistent": True}),
-        ((64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}),
-    ],
-    ids=["one tile", "persistent", "less scratch than parts", "pingpong"],
-)
-def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
-    """Wherever it stands; of consumers that do the same, some."""
-    text = print_function(prepare(source("bf16", *tile), SM_90A, Overrides(copy="tma", store="tma", **wanted)))
-    verify(parse_function(text), SM_90A)
-    found = list(mutants(text, EVERY if "order" in wanted else 1, STORED))
-    assert {mutant.kind for mutant in found} == set(STORED)
-    for mutant in found:
-        with pytest.raises(VerifyError):
-            verify(parse_function(mutant.text), SM_90A)
-            pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
-
-
-def test_scratch_is_not_freed_while_it_may_be_read() -> None:
-    wanted = Overrides(copy="tma", store="tma", stages=2)
-    text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
-    for count in (0, 1):  # in front of the wait, and behind it
-        function = parse_function(text)
-        (home,) = [region for op in function.body.walk() for region in op.regions if any(map(_waits, region.ops))]
-        (wait,) = filter(_waits, home.ops)
-        home.ops.insert(home.ops.index(wait) + count, SharedFree(operands=list(wait.operands)))
-        if count:
-            verify(function, SM_90A)
-        else:
-            with pytest.raises(VerifyError, match="shared_free"):
-                verify(function, SM_90A)
-
-
-def _waits(op: Op) -> bool:
-    return isinstance(op, WaitStores)
 
 
 def test_what_changes_the_order_of_chained_products_is_refused() -> None:
