@@ -1,22 +1,53 @@
-"""Fail when pytest passes over a test file of git.  Run: python ci/check_tests.py [ROOT]
+"""Fail when no run of pytest takes a test file of git, or a test.  Run: python ci/check_tests.py [ROOT]
 
 pytest has its own rules for what it looks into: it skips folders named `build`, `dist` or `venv`, folders outside `testpaths`,
-files that a `conftest.py` ignores. A file that falls under one of them is never run, and nothing says so. Here pytest is asked
-for every test that it would collect, the GPU's included, and git for every file that is named like a test.
+files that a `conftest.py` ignores. A file that falls under one of them is never run, and nothing says so; nor does a test whose
+marks no run asks for. Here pytest is asked for every test that it would collect, and for what each of `RUNS` selects of them;
+and git for every file that is named like a test. A function whose cases are a campaign must have one in the default run, and so
+must each file: what breaks it is to be met there.
 
-Status: 0 every test file has a collected test, 1 some have none (each is named), or pytest cannot collect.
+Status: 0 every test file has a collected test and every test its run, 1 some have none (each is named), or pytest cannot
+collect.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 TEST_FILES: Final = ("test_*.py", "*_test.py")
 """pytest's own default of `python_files`."""
+
+DEFAULT: Final[tuple[str, ...]] = ()
+CAMPAIGNS: Final = ("-m", "campaign")
+RUNS: Final = (DEFAULT, CAMPAIGNS, ("-m", "gpu"))
+"""Options of the runs that there are: two of the gate, and that on a GPU."""
+
+
+ALONE: Final = ("--collect-only", "-n", "0", "-p", "no:cacheprovider")
+"""Options of a collection by one process that leaves nothing behind."""
+
+COLLECT: Final = """
+import json, sys, pytest
+class Selected:
+    def pytest_collection_finish(self, session):
+        self.tests = [item.nodeid for item in session.items]
+found = []
+for options in json.loads(sys.argv[1]):
+    selected = Selected()
+    status = pytest.main(options, [selected])
+    if status not in (0, 5):  # 5: nothing collected
+        sys.exit(1)
+    found.append(selected.tests)
+print()
+print(json.dumps(found))
+"""
+"""One process for all runs, in which the test files are imported once."""
 
 
 class CannotCollect(Exception):
@@ -30,30 +61,51 @@ def test_files(root: Path) -> set[str]:
     return {name for name in names if any(fnmatch.fnmatch(PurePosixPath(name).name, form) for form in TEST_FILES)}
 
 
-def collected_files(root: Path) -> set[str]:
-    """Files of which pytest collects a test, marks aside; relative to `root`. CannotCollect with what pytest said."""
-    # One process and no mark expression; the rest of the project's options (its `testpaths` above all) stay as they are.
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", "", "-n", "0", "-p", "no:cacheprovider"]
-    done = subprocess.run([*command, "-o", "addopts="], cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 5):  # 5: nothing collected
+def collected(root: Path, runs: Iterable[tuple[str, ...]]) -> list[set[str]]:
+    """Tests that pytest selects by the project's own options and these of each run, as `file::test`, files relative to `root`.
+
+    CannotCollect with what pytest said.
+    """
+    asked = [[*ALONE, *options] for options in runs]
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECT, json.dumps(asked)], cwd=root, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
         raise CannotCollect(done.stdout[-4000:] + done.stderr[-2000:])
-    # With -qq a line is `path: number of tests`.
-    return {line.rpartition(":")[0] for line in done.stdout.splitlines() if line.rpartition(":")[2].strip().isdecimal()}
+    return [set(tests) for tests in json.loads(done.stdout.splitlines()[-1])]
+
+
+def function(test: str) -> str:
+    """A test without the parameters of its case."""
+    return test.partition("[")[0]
+
+
+def faults(files: set[str], every: set[str], runs: dict[tuple[str, ...], set[str]]) -> list[str]:
+    """A line for each file without a test, each test without a run, each function or file that only the campaigns have cases
+    of. A test without cases may be a campaign by itself, in a file with other tests."""
+    held = {test.partition("::")[0] for test in every}
+    found = [f"{name}: pytest collects no test of it" for name in sorted(files - held)]
+    found += [f"{test}: no run selects it" for test in sorted(every.difference(*runs.values()))]
+    here = {name for test in runs[DEFAULT] for name in (function(test), test.partition("::")[0])}
+    alone = {function(test) for test in runs[CAMPAIGNS] if "[" in test} - here
+    alone |= {test.partition("::")[0] for test in runs[CAMPAIGNS]} - here
+    return found + [f"{name}: the default run has no case of it" for name in sorted(alone)]
 
 
 def main(root: Path) -> int:
-    """Print the test files that are never run; the exit status."""
+    """Print what is never run; the exit status."""
     wanted = test_files(root)
     try:
-        missed = wanted - collected_files(root)
+        every, *selected = collected(root, (("-m", ""), *RUNS))
     except CannotCollect as error:
         print(f"pytest cannot collect the tests:\n{error}")
         return 1
-    for name in sorted(missed):
-        print(f"{name}: pytest collects no test of it")
-    if not missed:
-        print(f"{len(wanted)} test files, each collected")
-    return int(bool(missed))
+    found = faults(wanted, every, dict(zip(RUNS, selected, strict=True)))
+    for line in found:
+        print(line)
+    if not found:
+        print(f"{len(wanted)} test files, each collected; {len(every)} tests, each in a run")
+    return int(bool(found))
 
 
 if __name__ == "__main__":

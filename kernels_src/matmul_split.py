@@ -1,7 +1,8 @@
-"""Linear layer at prefill whose depth several blocks share: parts of `a @ b.T`, each over a run of the depth.
+"""Linear layer at prefill of few tokens whose depth several blocks share: parts of `a @ b.T`, each over a run of the depth.
 
 For products with fewer tiles than multiprocessors: the blocks of one tile each read a part of its weights. `merge_splits`, or
-the kernel behind the product, adds the parts in their order, so that the same input gives the same bits.
+the kernel behind the product, adds the parts in their order, so that the same input gives the same bits. Weights are the left
+operand, as in `matmul_few`.
 """
 
 import tilec
@@ -47,9 +48,9 @@ def matmul_split(
     requires(rows * cdiv(N, BN) <= 2147483647)
     m, n, part = bid(0) % rows, bid(0) // rows, bid(1)
     run = cdiv(steps, S)
-    acc = zeros((BM, BN), f32)
+    acc = zeros((BN, BM), f32)
     for k in range(part * run, min(part * run + run, steps)):
         x = load(a, (m, k), shape=(BM, BK), pad=0)
         y = load(b, (n, k), shape=(BN, BK), pad=0)
-        acc = mma(x, y.T, acc)
-    store(parts, (part, m, n), acc[None, :, :], mask=True)
+        acc = mma(y, x.T, acc)
+    store(parts, (part, m, n), acc.T[None, :, :], mask=True)

@@ -46,6 +46,11 @@ def add_rms_norm(x: Array, residual: Array, weight: Array, eps: float) -> tuple[
     return total, rms_norm(stored, weight, eps)
 
 
+def add_rms_norm_splits(parts: Array, residual: Array, weight: Array, eps: float) -> tuple[Wide, Wide]:
+    """`add_rms_norm` of the sum of the parts; (S, T, H), (T, H), (H,) -> (T, H), (T, H)."""
+    return add_rms_norm(merge_splits(parts), residual, weight, eps)
+
+
 def embedding(ids: Array, table: Array) -> Wide:
     """Rows of the table; (T,), (V, H) -> (T, H)."""
     return _wide(table)[np.asarray(ids)]
@@ -106,6 +111,11 @@ def scaled_matvec_rows(x: Array, squares: Array, w: Array, eps: float) -> Wide:
 def matmul(a: Array, b: Array) -> Wide:
     """`a @ b.T`; (M, K), (N, K) -> (M, N)."""
     return _wide(a) @ _wide(b).T
+
+
+def matmul_few(a: Array, b: Array) -> Wide:
+    """`matmul`, made in another way."""
+    return matmul(a, b)
 
 
 def matmul_split(a: Array, b: Array, S: int, step: int) -> Wide:
@@ -204,6 +214,11 @@ def matmul_silu_mul(a: Array, b: Array) -> Wide:
     """`silu(a @ gate.T) * (a @ up.T)`, `b` holding gate, then up; (M, K), (2, I, K) -> (M, I)."""
     gate, up = (matmul(a, half) for half in b)
     return silu_mul(gate, up)
+
+
+def matmul_silu_mul_few(a: Array, b: Array) -> Wide:
+    """`matmul_silu_mul`, made in another way."""
+    return matmul_silu_mul(a, b)
 
 
 def topk_blocks(logits: Array, top_k: NDArray[np.int32], block: int, K: int) -> tuple[Wide, NDArray[np.int32]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import gc
 import itertools
 import os
 import signal
@@ -54,6 +55,8 @@ def _kept_bytecode() -> str:
 if sys.flags.dont_write_bytecode:
     sys.dont_write_bytecode, sys.pycache_prefix = False, _kept_bytecode()
 
+gc.disable()  # until tests are collected: ten thousand of them, all of which stay
+
 # Tests send these to the commands that they start; what a shell runs in the background starts with them ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -85,7 +88,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Only test files and what they import left bytecode; what a test writes and imports leaves none."""
+    """Only test files and what they import left bytecode; what a test writes and imports leaves none. And of what was loaded
+    until here nothing is garbage: no search for it looks there again."""
+    gc.enable()
+    gc.freeze()
     if sys.flags.dont_write_bytecode:
         sys.dont_write_bytecode, sys.pycache_prefix = True, None
 

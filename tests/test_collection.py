@@ -1,10 +1,11 @@
-"""Every test file of git is one that pytest collects; the check of the gate that holds this finds planted ones."""
+"""The check of the gate that every test file is collected and every test in a run finds planted ones; the gate runs both."""
 
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import subprocess
-import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,33 +17,40 @@ assert _spec is not None and _spec.loader is not None
 check_tests = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(check_tests)
 
-# Asks pytest which files it would make modules of, and imports none of them: a second, where a collection takes a minute.
-NAMES = """
-import os, sys, pytest
-class Names:
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_pycollect_makemodule(self, module_path, parent):
-        class Seen(pytest.Module):
-            def collect(self):
-                return []
-        print("FILE", os.path.relpath(module_path), flush=True)
-        return Seen.from_parent(parent, path=module_path)
-sys.exit(pytest.main(["--collect-only", "-q", "-s", "-n", "0", "-p", "no:cacheprovider", "-o", "addopts="], [Names()]))
+OWN_OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]
+CASES = """
+import pytest
+
+@pytest.mark.parametrize("number", [1, pytest.param(2, marks=pytest.mark.campaign)])
+def test_it(number: int) -> None: ...
+"""
+
+MARKED = """
+@pytest.mark.slow
+def test_slow() -> None: ...
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("number", [1, 2])
+def test_all(number: int) -> None: ...
+
+@pytest.mark.campaign
+def test_at_length() -> None: ...
 """
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
-def test_no_test_file_is_passed_over() -> None:
-    done = subprocess.run([sys.executable, "-c", NAMES], cwd=ROOT, capture_output=True, text=True, check=False)
-    names = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("FILE ")}
-    wanted = check_tests.test_files(ROOT)
-    assert len(wanted) > 100, done.stderr
-    assert sorted(wanted - names) == []
+@pytest.mark.skipif(not (ROOT / ".ci").exists(), reason="not a checkout")
+def test_the_gate_runs_the_campaigns_and_this_check() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    run = shlex.join([".venv/bin/pytest", *check_tests.CAMPAIGNS])
+    assert [line for line in lines if line.startswith(run)]
+    assert ".venv/bin/python ci/check_tests.py" in lines
 
 
 def project(root: Path, *files: str, content: str = "def test_it() -> None: ...\n") -> Path:
-    """A checkout with `files`, and a pytest that looks into `tests`."""
-    (root / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntestpaths = ["tests"]\naddopts = "-m \'not gpu\' -q"\n')
+    """A checkout with `files`, and a pytest that looks into `tests` and has this project's options."""
+    (root / "pyproject.toml").write_text(
+        f'[tool.pytest.ini_options]\ntestpaths = ["tests"]\naddopts = "{OWN_OPTIONS["addopts"]}"\n'
+    )
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(content)
@@ -53,8 +61,9 @@ def project(root: Path, *files: str, content: str = "def test_it() -> None: ...\
 
 def test_a_tree_whose_tests_are_all_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = project(tmp_path, "tests/test_a.py", "tests/area/test_b.py", "tests/area/helper.py")
+    (root / "tests" / "test_a.py").write_text(CASES)
     assert check_tests.main(root) == 0
-    assert capsys.readouterr().out == "2 test files, each collected\n"
+    assert capsys.readouterr().out == "2 test files, each collected; 3 tests, each in a run\n"
 
 
 def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,6 +74,21 @@ def test_files_that_pytest_passes_over(tmp_path: Path, capsys: pytest.CaptureFix
     (root / "tests" / "test_gpu.py").write_text("import pytest\n@pytest.mark.gpu\ndef test_it() -> None: ...\n")
     assert check_tests.main(root) == 1
     assert capsys.readouterr().out.splitlines() == [f"{name}: pytest collects no test of it" for name in names]
+
+
+def test_tests_that_no_run_selects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By marks that the default run leaves out and no other asks for; and functions and files that only the campaigns have."""
+    root = project(tmp_path, "tests/test_a.py", "tests/test_b.py")
+    (root / "tests" / "test_b.py").write_text("import pytest\n@pytest.mark.campaign\ndef test_it() -> None: ...\n")
+    options = (root / "pyproject.toml").read_text()
+    (root / "pyproject.toml").write_text(options.replace("not campaign", "not campaign and not slow"))
+    (root / "tests" / "test_a.py").write_text(CASES + MARKED)
+    assert check_tests.main(root) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "tests/test_a.py::test_slow: no run selects it",
+        "tests/test_a.py::test_all: the default run has no case of it",
+        "tests/test_b.py: the default run has no case of it",
+    ]
 
 
 def test_a_file_that_cannot_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,7 @@ def test_right_twin_is_proven(tmp_path: Path) -> None:
     prove(load_kernel(path, {"HEADS": 32, "D": 128}))
 
 
+@pytest.mark.campaign
 def test_its_python_passes_pyright(tmp_path: Path) -> None:
     """Every block, in strict mode; the kernel that the prover refuses too, as types are not what is wrong with it. But for what
     needs torch, which is not a dependency: `test_its_launch_runs`."""

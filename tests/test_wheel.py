@@ -81,6 +81,7 @@ def test_it_says_what_it_is(wheel: Path) -> None:
     assert archive.read(f"{info}/top_level.txt").split() == [b"tilec_engine", b"tilec"]
 
 
+@pytest.mark.campaign
 def test_it_is_the_same_from_every_folder(wheel: Path, tmp_path: Path) -> None:
     assert build(tmp_path, 0o002, "0").read_bytes() == wheel.read_bytes()
 
@@ -111,6 +112,7 @@ def test_the_engine_answers(installed: Path, tmp_path: Path) -> None:
     assert start(installed, tmp_path, "-m", "tilec_engine", *options).strip()
 
 
+@pytest.mark.campaign
 def test_the_shipped_kernels_build_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     project = tmp_path / "kernels"
     assert "tilec build" in start(installed, tmp_path, "-m", "tilec", "new", "kernels", "--shipped")

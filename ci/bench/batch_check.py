@@ -23,9 +23,9 @@ from engine_check import ROOT, BlockWeights, config_of, prompt_of
 
 from engine.backends.cuda import CudaBackend
 from engine.backends.cuda_batch import CudaBatch
+from engine.backends.load import load_on_gpu
 from engine.batch import Batch
 from engine.sampling import SamplingParams
-from tilec.runtime import open_bundle
 
 STEPS: Final = 16
 LENGTHS: Final = (18, 333, 1, 90, 1500, 7, 64, 129)
@@ -47,8 +47,8 @@ def main() -> int:
     failed = False
     for name in options.models.split(","):
         config = config_of(name)
-        backend = CudaBackend(open_bundle(options.bundles / f"{name}-sm_90a.bundle"))
-        backend.load(config, BlockWeights(config, "bf16"), options.max_seq_len, "bf16")
+        path = options.bundles / f"{name}-sm_90a.bundle"
+        backend = load_on_gpu(path, config, BlockWeights(config, "bf16"), options.max_seq_len, "bf16")
         record: dict[str, Any] = {"far": {}, "independent": {}, "drawn": drawn_alike(backend, config), "tok_s": {}}
         for sequences in (2, 4, 8):
             far, independent = held_against_single(backend, config, sequences)

@@ -32,10 +32,10 @@ ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 from engine.backends.cuda import CudaBackend  # noqa: E402
+from engine.backends.load import load_on_gpu  # noqa: E402
 from engine.checkpoint.weights import NUMPY_TYPES, destinations  # noqa: E402
 from engine.models.config import ModelConfig  # noqa: E402
 from engine.sampling import SamplingParams, sample_logits  # noqa: E402
-from tilec.runtime import open_bundle  # noqa: E402
 
 TIED: Final = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-4b")
 STEPS: Final = 64
@@ -131,8 +131,8 @@ def main() -> int:
         weights = BlockWeights(config, options.dtype)
         prompts = {length: np.random.default_rng(length).integers(0, config.vocab_size, length + STEPS) for length in lengths}
         began = time.perf_counter()
-        backend = CudaBackend(open_bundle(options.bundles / f"{name}-sm_90a.bundle"))
-        backend.load(config, weights, options.max_seq_len, options.dtype)
+        path = options.bundles / f"{name}-sm_90a.bundle"
+        backend = load_on_gpu(path, config, weights, options.max_seq_len, options.dtype)
         loaded = time.perf_counter() - began
         ours = {} if options.skip_check else {length: our_logits(backend, ids, length) for length, ids in prompts.items()}
         wrong += drawn_wrong(backend, config)

@@ -206,6 +206,13 @@ def _add_rms_norm(manifest: Manifest, t: Tensors) -> Tensors:
     return {residual: summed, _out(manifest): functional.rms_norm(summed, (summed.shape[-1],), t[weight], EPSILON)}
 
 
+def _add_rms_norm_splits(manifest: Manifest, t: Tensors) -> Tensors:
+    """The parts are f32, as is their sum with the residual, which is rounded once."""
+    total = t["parts"].sum(0) + t["residual"].to(t["parts"].dtype)
+    stored = total.to(t["residual"].dtype)
+    return {"residual": stored, "out": functional.rms_norm(stored, (stored.shape[-1],), t["weight"], EPSILON)}
+
+
 def _gather(manifest: Manifest, t: Tensors) -> Tensors:
     index = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.dtype in ("i32", "i64"))
     table = next(spec.name for spec in manifest.tensors if spec.access == "in" and spec.name != index)
@@ -281,8 +288,9 @@ def _advance(manifest: Manifest, t: Tensors) -> Tensors:
 
 MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "add": _add, "silu_mul": _silu_mul, "rms_norm": _rms_norm, "add_rms_norm": _add_rms_norm, "embedding": _gather,
-    "gather_row": _gather, "matvec": _matmul, "matmul": _matmul,
-    "matmul_silu_mul": _matmul_silu_mul, "matmul_split": _matmul_split, "merge_splits": _merge_splits,
+    "gather_row": _gather, "matvec": _matmul, "matmul": _matmul, "matmul_few": _matmul,
+    "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
+    "merge_splits": _merge_splits, "add_rms_norm_splits": _add_rms_norm_splits,
     "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance, **gpu_attention.MEANING,
 }  # fmt: skip
 

@@ -115,9 +115,10 @@ def problems(kernel: str) -> list[Problem]:
     if kernel == "sample_token":
         dims = {"P": 149, "B": 1, "S": 4096}
         return [Problem(kernel, f"{k} of 149 parts", {**dims, "K": k}, None, "same") for k in (20, 64)]
-    if kernel in ("matmul_silu_mul", "matmul_split"):
-        n, k = QWEN3["4B gate_up" if kernel == "matmul_silu_mul" else "4B down"]
-        tokens = (128, 512, 2048) if kernel == "matmul_silu_mul" else (16, 64, 128)
+    if kernel in ("matmul_silu_mul", "matmul_split", "matmul_few", "matmul_silu_mul_few"):
+        layer = {"matmul_split": "4B down", "matmul_few": "4B qkv"}.get(kernel, "4B gate_up")
+        n, k = QWEN3[layer]
+        tokens = (128, 512, 2048) if kernel == "matmul_silu_mul" else (16, 32, 64)
         return [
             Problem(kernel, f"{t} tokens", {"M": t, "N": n, "I": n // 2, "K": k}, None, "same", 2.0 * t * n * k) for t in tokens
         ]

@@ -5,7 +5,8 @@
     python ci/bench/products.py FOLDER --only 128x256   candidates whose names hold this
 
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
-tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes table` those that are shipped or were best
+tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes left` those for few tokens, whose left operand is
+the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes table` those that are shipped or were best
 somewhere, and Triton's product beside them. Where they are built already no compiler is needed.
 `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
 Timing needs torch and cuda-bindings.
@@ -97,7 +98,6 @@ BEST: Final = (
     tma(64, 192, 2, 5, IN_TURNS),
     tma(256, 128, 2, 4),
     tma(256, 128, 2, 4, "", 16),
-    tma(256, 160, 2, 3, PERSISTENT, 16),
     tma(128, 192, 2, 5),
     tma(128, 80, 2, 6),
     tma(64, 152, 1, 8),
@@ -106,13 +106,42 @@ BEST: Final = (
 )
 """What is shipped, and what was best at a shape or nearly so."""
 
+LEFT: Final = "few_"
+"""What the names of candidates begin with whose left operand is the weights."""
+
+
+def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) -> Candidate:
+    """A candidate with the weights as left operand, at a tile of so many tokens and outputs."""
+    more = f", blocks = {blocks}" if blocks > 1 else ""
+    return Candidate(tokens, outputs, f'copy = "tma", consumers = 1, stages = {stages}{more}', split=split, label=LEFT)
+
+
+FEW: Final = (
+    *(left(16, 64, stages, blocks) for stages, blocks in ((10, 2), (7, 3))),
+    *(left(32, 64, stages, blocks) for stages, blocks in ((8, 2), (6, 3), (4, 4))),
+    *(left(32, 128, stages, blocks) for stages, blocks in ((10, 1), (5, 2))),
+    *(left(64, 64, stages, blocks) for stages, blocks in ((12, 1), (6, 2), (4, 3))),
+    *(left(64, 128, stages, blocks) for stages, blocks in ((8, 1), (4, 2))),
+    *(left(128, 64, stages, blocks) for stages, blocks in ((8, 1), (4, 2))),
+    *(left(32, 64, 8, 2, split) for split in (2, 3, 6)),
+    *(left(32, 64, 6, 3, split) for split in (3, 4, 8, 9)),
+    *(left(32, 128, 5, 2, split) for split in (6, 12)),
+    *(left(64, 64, 6, 2, split) for split in (2, 3, 6)),
+    *(left(64, 64, 4, 3, split) for split in (4, 8)),
+    *(left(128, 64, 4, 2, split) for split in (3, 6)),
+    tma(64, 64, 1, 8),
+    tma(64, 128, 1, 7),
+    tma(64, 192, 1, 5),
+)
+"""For few tokens; and what served them before."""
+
 
 def main() -> int:
     """Build, then time; the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
-    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split"), default="few")
+    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left"), default="few")
     options = parser.parse_args()
-    candidates = {"table": BEST, "split": SPLIT}.get(options.shapes, CANDIDATES)
+    candidates = {"table": BEST, "split": SPLIT, "left": FEW}.get(options.shapes, CANDIDATES)
     more = ("--shapes", options.shapes, *(("--triton", "--kept", "4") if options.shapes == "table" else ()))
     return run(options, candidates, parts, "products_gpu.py", more)
 
@@ -120,6 +149,8 @@ def main() -> int:
 def parts(candidate: Candidate) -> tuple[Part, ...]:
     """The product; of a split one what adds its parts too."""
     tile = f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
+    if candidate.split == 1 and candidate.label == LEFT:
+        return (Part("matmul_few", tile, candidate.schedule),)
     if candidate.split == 1:
         return (Part("matmul", f"{tile}, GROUP = {candidate.group}", candidate.schedule),)
     return (

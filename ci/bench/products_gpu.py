@@ -1,9 +1,10 @@
 """Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
 
-    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split] [--triton] [--out FOLDER]
+    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split|left] [--triton] [--out FOLDER]
 
-Each folder below FOLDER that holds a built `matmul`, or a `matmul_split` and the `merge_splits` that adds its parts, is a
-candidate; of two kernels the second may begin while the first ends, and both are timed. Every one is first run on odd sizes and
+Each folder below FOLDER that holds a built `matmul` or `matmul_few`, or a `matmul_split` and the `merge_splits` that adds its
+parts, is a candidate; of two kernels the second may begin while the first ends, and both are timed; so is the first without the
+second, whose parts the kernel behind it may add. Every one is first run on odd sizes and
 a small cube, in a child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed
 in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is
 compared once more. Random data. Candidates are timed *overlapped* too, as the engine launches them: a product may begin while
@@ -46,15 +47,18 @@ SHORT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 256) for layer
 SPLIT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 512) for layer in LAYERS["4B"])
 """Few rows, or few tiles."""
 TABLE: Final = (*ALL, *((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"]))
-SHAPES: Final = {"table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT}
+LEFT: Final = SHORT[:16]
+SHAPES: Final = {"table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT, "left": LEFT}
 TRITON: Final = "Triton"
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000
 READ_RATE: Final = 4.33e12
 """Bytes per second of the best read seen on an H200, for the floor of short products."""
-KERNELS: Final = ("matmul", "matmul_silu_mul", "matmul_split", "merge_splits")
+KERNELS: Final = ("matmul", "matmul_few", "matmul_silu_mul", "matmul_split", "merge_splits")
 """Of candidates, in the order of their launches."""
 OVERLAPPED: Final = ", overlapped"
+UNMERGED: Final = f"{OVERLAPPED} and not merged"
+"""The parts alone: a kernel behind the product can add them."""
 SILENCE: Final = 40.0
 ROUNDS: Final = 9
 ALLOWED: Final = 1.5
@@ -228,6 +232,11 @@ class Bench:
         best = sorted(plans, key=lambda name: first[name].median)[: self.kept]
         alternatives = {name: alternatives[name] for name in best}
         alternatives |= {name + OVERLAPPED: [partial(self.launch, one, True) for one in plans[name]] for name in best}
+        alternatives |= {
+            name + UNMERGED: [partial(self.launch, one[:1], True) for one in plans[name]]
+            for name in best
+            if len(plans[name][0]) > 1
+        }
         alternatives["cuBLAS"] = [partial(self.product, tensors) for tensors in sets]
         wrong += self.wrong({name: plans[name] for name in best}, sets[-1], -1, True)
         if self.triton:
@@ -259,7 +268,9 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
     ratios = [{name: row["us"]["cuBLAS"] / us for name, us in row["us"].items()} for row in rows]
     ours = [{name: ratio for name, ratio in of.items() if name not in ("cuBLAS", TRITON)} for of in ratios]
     best = [max((ratio, name) for name, ratio in of.items() if OVERLAPPED not in name) for of in ours]
-    over = [max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in of.items() if OVERLAPPED in name) for of in ours]
+    over = [
+        max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in of.items() if name.endswith(OVERLAPPED)) for of in ours
+    ]
     with_triton = TRITON in ratios[0]
     lines = [f"# Products beside cuBLAS, bf16, {record['gpu']}", ""]
     lines += [

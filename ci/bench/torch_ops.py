@@ -1,7 +1,9 @@
 """`tilec.op` in PyTorch on a GPU: a model of three ops eager, compiled and captured, and what a call costs the host.
 
+    export PYTHONPATH=.
     python -P ci/bench/torch_ops.py --build FOLDER              makes the artifacts; needs the compiler, no GPU
-    TILEC_PREBUILT=FOLDER python -P ci/bench/torch_ops.py OUT   checks and times; needs a GPU and torch, no compiler
+    export TILEC_PREBUILT=FOLDER/artifacts/build
+    python -P ci/bench/torch_ops.py OUT                         checks and times; needs a GPU and torch, no compiler
 
 Writes OUT/torch_ops.json and torch_ops.md. Times are of the host alone: launches of tiny tensors, in groups that the GPU's
 queue holds, the median of the faster half of the groups; a bare launch is `Plan.launch` of the same kernel, with everything

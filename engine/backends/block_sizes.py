@@ -70,6 +70,11 @@ def _matmul_silu_mul(shapes: Shapes) -> dict[str, Constant]:
     return {**{name: min(size, most[name]) for name, size in sizes.items()}, "GROUP": 1}
 
 
+def _of_weights(outputs: int, inputs: int) -> dict[str, Constant]:
+    """A product of few tokens, of which the operation says the rows of a tile."""
+    return {"BN": min(outputs, MATMUL_TILE), "BK": min(inputs, MATMUL_TILE)}
+
+
 CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "embedding": _whole_row,
     "gather_row": _whole_row,
@@ -85,6 +90,9 @@ CHOICES: Final[Mapping[str, Callable[[Shapes], dict[str, Constant]]]] = {
     "scaled_matvec_argmax_rows": lambda shapes: _rows_of_batch(*shapes["w"]),
     "matmul": _matmul,
     "matmul_silu_mul": _matmul_silu_mul,
+    "matmul_few": lambda shapes: _of_weights(*shapes["b"]),
+    "matmul_split": lambda shapes: _of_weights(*shapes["b"]),
+    "matmul_silu_mul_few": lambda shapes: _of_weights(*shapes["b"][1:]),
     "argmax_reduce": lambda shapes: {"PARTS": 1 << (shapes["maxima"][1] - 1).bit_length()},
     "flash_attention": lambda _: {"BM": ROWS, "BN": SLOTS},
     "decode_attention": lambda _: {"BN": SLOTS},

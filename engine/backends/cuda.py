@@ -68,7 +68,7 @@ class CudaBackend(Backend):
         self.stream = self.driver.create_stream()
         self.memory = DeviceMemory(self.driver, self.stream)
         self.launches = Launches(bundle, self.device)
-        self._prompts: Prompts | None = None
+        self._prompts: tuple[Prompts, ...] = ()
         self._captured: dict[tuple[Head, bool], CapturedStep] = {}
         self._batches: list[CudaBatch] = []
         self._inputs: dict[str, InputBlock] = {}
@@ -83,10 +83,10 @@ class CudaBackend(Backend):
         self.step = self._bundled_step(weights)
         memory, driver = self.memory, self.driver
         decode, logits = self.step.graph("decode", "sample"), self.step.graph("decode", "logits")
-        self._prompts = prompts = Prompts(self.step, min(self.chunk_tokens, max_seq_len), self.launches)
-        whole = prompts.whole
+        lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
+        self._prompts = tuple(Prompts(self.step, largest, self.launches) for largest in lengths)
         forms = [self.step.graph("decode", head, short=short) for head in HEADS[:3] for short in (False, True)]
-        arena = max(prompts.memory.size, *(plan_memory(graph).size for graph in forms))
+        arena = max(*(prompts.memory.size for prompts in self._prompts), *(plan_memory(graph).size for graph in forms))
         memory.require(weights.bytes + sum(buffer.bytes for buffer in decode.of_kind(Kind.CACHE)) + arena)
         for destination in weights.destinations:
             memory.add(destination.name, destination.bytes)
@@ -102,13 +102,15 @@ class CudaBackend(Backend):
                 memory.add(buffer.name, buffer.bytes)
             self._inputs = {
                 "decode": InputBlock(memory, decode.of_kind(Kind.INPUT)),
-                "prefill": InputBlock(memory, whole.of_kind(Kind.INPUT)),
+                "prefill": InputBlock(memory, self._prompts[-1].whole.of_kind(Kind.INPUT)),
                 "settings": InputBlock(memory, decode.of_kind(Kind.SETTING)),
             }
             self._tokens = TokenRing(memory, "token", 1)
             for short in {self.step.is_short(1), self.step.is_short(max_seq_len)}:  # while weights are on their way
                 self.captured_step("argmax", short)
-            prompts.place({name: pointer for name, (pointer, _) in self._places(whole).items()}, self._arena[0])
+            for prompts in self._prompts:
+                places = self._places(prompts.whole)
+                prompts.place({name: pointer for name, (pointer, _) in places.items()}, self._arena[0])
             upload.wait()
         finally:
             upload.close()
@@ -197,8 +199,8 @@ class CudaBackend(Backend):
     def _destroy_steps(self) -> None:
         while self._captured:
             self.driver.destroy_graph(self._captured.popitem()[1].executable)
-        if self._prompts is not None:
-            self._prompts.forget()
+        for prompts in self._prompts:
+            prompts.forget()
 
     @property
     def _closed(self) -> bool:
@@ -212,8 +214,8 @@ class CudaBackend(Backend):
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
         self._inputs["prefill"].send(**inputs)
-        assert self._prompts is not None  # since `load`
-        prepared = self._prompts.prepared(tokens, past, head)
+        prompts = next(one for one in self._prompts if tokens <= one.largest)
+        prepared = prompts.prepared(tokens, past, head)
         for series, numbers in prepared.numbers:
             series.use(numbers)
         stream = self.stream

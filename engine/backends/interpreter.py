@@ -105,12 +105,13 @@ class InterpreterBackend(Backend):
                 self._held[buffer.name] = self.zeros(buffer)
         slots, head_dim = drawn.buffers["rope_table"].shape
         self._held["rope_table"] = rope_table(slots, head_dim, config.rope_theta)
-        chunk = self.planned(self.step.graph("prefill", tokens=min(self.chunk_tokens, max_seq_len)))
-        tokens = len(chunk.inputs["slots"])
-        chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
+        lengths = self.step.prefills(min(self.chunk_tokens, max_seq_len))
+        chunks = [self.planned(self.step.graph("prefill", tokens=tokens)) for tokens in lengths]
+        for tokens, chunk in zip(lengths, chunks, strict=True):
+            chunk.inputs["slots"][...], chunk.inputs["lengths"][...] = np.arange(tokens), tokens
         self._inputs = {buffer.name: self.zeros(buffer) for buffer in drawn.of_kind(Kind.INPUT)}
         self._set_decode(0, 0)
-        for planned in (chunk, self._decode_step("argmax", False), self._decode_step("argmax", True)):
+        for planned in (*chunks, self._decode_step("argmax", False), self._decode_step("argmax", True)):
             self.run_step(planned, block_order=())  # no block: the contracts alone
 
     @property

@@ -1,6 +1,6 @@
 """Prefill steps of any length on a GPU: memory and launches are checked once for all layers and lengths, extents once a length.
 
-What holds, and why a prompt of a new length costs little:
+What holds of the lengths of one form (`Step.prefills`), and why a prompt of a new length costs little:
 
 1. Activations lie where the longest chunk needs them, under every head. A shorter one has the same operations in the same order
    and buffers that are no larger, so what did not overlap does not.
@@ -69,10 +69,10 @@ class _Known:
 
 
 class Prompts:
-    """The prefill steps of a model. `places` are the pointers of all buffers that outlive a step."""
+    """The prefill steps of a model that have the form of one of `tokens`, and no more tokens than that."""
 
     def __init__(self, step: Step, tokens: int, launches: Launches) -> None:
-        self._step, self._largest, self._launches = step, tokens, launches
+        self._step, self.largest, self._launches = step, tokens, launches
         self._graphs: dict[Head, StepGraph] = {head: step.graph("prefill", head, tokens=tokens) for head in HEADS}
         self.whole = _together(self._graphs.values())
         """All that the steps of every head touch, at the largest chunk."""
@@ -104,7 +104,7 @@ class Prompts:
         self._uses = {kind: _uses(self._contract(ops[0])) for kind, ops in self._members.items()}
         for head in HEADS:
             form = self._form(head, ALL_KINDS)
-            few = form.at(self._largest)
+            few = form.at(self.largest)
             self._seen_whole[head] = verify_extents(few, few.ops, self._contract)
             first = {_kind(op): one for op, one in reversed(list(zip(few.ops, form.placed, strict=True)))}
             self._forms[head] = form.only(tuple(first.values())), tuple(first)
@@ -151,14 +151,14 @@ class Prompts:
         return Prepared(tuple([(one.series, one.numbers) for one in known.values()]), tuple(order))
 
     def _form(self, head: Head, layers: int) -> Form:
-        return self._step.form("prefill", head, layers=min(self._step.layers, layers))
+        return self._step.form("prefill", head, tokens=self.largest, layers=min(self._step.layers, layers))
 
     def _verify(self, few: StepGraph, head: Head, whole: bool) -> None:
         """GraphError unless the whole step of this length holds together and needs no more memory than the largest chunk.
         `whole`: as its kinds of operations say, whose extents hold."""
         for buffer in few.of_kind(Kind.ACTIVATION):
             if buffer.bytes > self._bytes.get(_starred(buffer.name), 0):
-                what = f"buffer `{buffer.name}` is larger than that of {self._largest} tokens"
+                what = f"buffer `{buffer.name}` is larger than that of {self.largest} tokens"
                 raise GraphError(what, where="step `prefill`")
         if not (whole and self._seen_whole[head]):
             verify_operations(self._form(head, ALL_PAIRS).at(few.tokens), self._contract)

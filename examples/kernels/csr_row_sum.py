@@ -17,7 +17,6 @@ from tilec import (
     i32,
     load,
     max,
-    minimum,
     requires,
     store,
     sum,
@@ -36,10 +35,10 @@ class N(Dim):
 
 
 @tilec.kernel
-def csr_row_sum(x: In[f32, N], starts: In[i32, Literal["R + 1"]], out: Out[f32, R], *, ROWS: Const, LANES: Const):
-    """`out[r] = sum(x[starts[r] : starts[r + 1]])`; a block has ROWS rows and reads LANES elements of each at once.
+def csr_row_sum(x: In[f32, N], starts: In[i32, Literal["R + 1"]], out: Out[f32, R], *, ROWS: Const, LANES: Const, DEPTH: Const):
+    """`out[r] = sum(x[starts[r] : starts[r + 1]])`; a block has ROWS rows and reads DEPTH * LANES elements of each at once.
 
-    What it reads behind the end of a row counts 0, and behind the last element it reads that one again."""
+    Behind the end of a row nothing is read: position N lies outside of `x` and counts 0."""
     requires(N <= 1073741824)
     grid(cdiv(R, ROWS))
     values(starts, 0, N + 1, sorted=True, ends=True)
@@ -47,8 +46,9 @@ def csr_row_sum(x: In[f32, N], starts: In[i32, Literal["R + 1"]], out: Out[f32, 
     begin = load(starts, offset=r * ROWS, shape=ROWS, pad=0)
     end = load(starts, offset=r * ROWS + 1, shape=ROWS, pad=0)
     first = begin[None, :] + arange(LANES)[:, None]
+    steps = (arange(DEPTH) * LANES)[:, None, None]
     total = zeros((LANES, ROWS), f32)
-    for j in range(cdiv(max(end - begin), LANES)):
-        at = first + j * LANES
-        total = total + where(at < end[None, :], gather(x, minimum(at, N - 1)), 0)
+    for j in range(cdiv(max(end - begin), DEPTH * LANES)):
+        at = (first + j * (DEPTH * LANES))[None, :, :] + steps
+        total = total + sum(gather(x, where(at < end[None, None, :], at, N), pad=0), axis=0)
     store(out, r, sum(total, axis=0), mask=True)

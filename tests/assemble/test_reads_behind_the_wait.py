@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 import shipped
 
+from tests import campaign
 from tilec.assemble import assemble
 from tilec.assemble.sass import disassemble
 from tilec.codegen import to_ptx
@@ -36,9 +37,12 @@ BY_TARGET: Final = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "target"), [(name, target) for name, targets in BY_TARGET.items() for target in targets], ids=str
-)
+TURNS: Final = {name: targets[turn % len(targets)] for turn, (name, targets) in enumerate(BY_TARGET.items())}
+"""The one architecture of each kernel in the default run."""
+CASES: Final = [(name, target) for name, targets in BY_TARGET.items() for target in targets]
+
+
+@pytest.mark.parametrize(("name", "target"), campaign.chosen(CASES, lambda case: TURNS[case[0]] == case[1]), ids=str)
 def test_machine_code_reads_no_more_before_the_wait_than_its_text(name: str, target: Target) -> None:
     ptx = to_ptx(lower(shipped.as_chosen(name, target), target).mlir, target)
     assert not early_of_what_is_late(ptx, target)

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from tests import campaign
 from tests.audit import samples
 from tests.shipped import NAMES
 from tests.soundness.verdict import generate, judge, parse
@@ -21,6 +22,8 @@ from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 
 SLOW = ("matmul",)
+HEAVY = ("matmul_silu_mul", "matmul_split", "rotary_decode_attention_kv")
+"""Kernels whose like is confirmed in less time: a swizzled product, and attention without the caches."""
 
 
 def audited(text: str, steps: int = 3_000_000) -> list[Finding]:
@@ -34,7 +37,7 @@ def bad(findings: list[Finding], verdict: str) -> list[tuple[str, str]]:
     return [(one.property, one.subject) for one in findings if one.verdict == verdict]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in SLOW])
+@pytest.mark.parametrize("name", campaign.chosen([name for name in NAMES if name not in SLOW], lambda name: name not in HEAVY))
 def test_shipped_kernels_are_confirmed(name: str) -> None:
     """Each obligation of the manifest, and none that the manifest lacks."""
     manifest = samples.manifest(name)
@@ -111,9 +114,10 @@ def test_segments_of_a_sorted_tensor_are_confirmed_and_of_another_refuted() -> N
     assert ("race", "`out`") in bad(audited(text.replace(" sorted", "")), REFUTED)
 
 
-def test_random_kernels_that_enumeration_refutes_are_never_confirmed() -> None:
+@pytest.mark.parametrize(("first", "count"), campaign.first(1, [(0, 12), (12, 20)]))
+def test_random_kernels_that_enumeration_refutes_are_never_confirmed(first: int, count: int) -> None:
     kinds: Counter[tuple[str, str]] = Counter()
-    for seed in range(32):
+    for seed in range(first, first + count):
         kernel = generate(seed)
         function = parse(kernel)
         if function is None or "swizzle" in kernel.schedule or "flat" in kernel.schedule:
@@ -124,8 +128,8 @@ def test_random_kernels_that_enumeration_refutes_are_never_confirmed() -> None:
         kinds[mine, verdict] += 1
         assert not (mine == CONFIRMED and verdict in ("refused_confirmed", "false_accept")), seed
         assert not (mine == REFUTED and verdict == "accepted"), seed
-    assert kinds[CONFIRMED, "accepted"] >= 5, kinds
-    assert kinds[REFUTED, "refused_confirmed"] >= 5, kinds
+    assert kinds[CONFIRMED, "accepted"] >= count // 6, kinds
+    assert kinds[REFUTED, "refused_confirmed"] >= count // 6, kinds
 
 
 FRAME = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: inout tensor<i32, [N], align 16>, %n: i32) {{

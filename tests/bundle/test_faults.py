@@ -31,6 +31,7 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.campaign
 def test_kills_at_random_moments(root: Path) -> None:
     count = faults.killed_builds(root, [sys.executable, "-c", BUILD, str(root)], 8, seed=3)
     assert count.tried == 8

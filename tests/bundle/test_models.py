@@ -249,7 +249,6 @@ def test_shipped_models_find_everything(capsys: pytest.CaptureFixture[str]) -> N
         "silu_mul_rows",
         "argmax_blocks",
         "kv_update",
-        "matmul_split",
         "merge_splits",
     }
     assert {name.partition("-")[0] for name in batches if "-B=1-" in name} == {"matvec_add", "matvec_silu_mul"}

@@ -37,7 +37,7 @@ KEY, OTHER = "a" * 64, "b" * 64
 OUTPUTS = {"ptx": b"text " * 100, "empty": b""}
 
 
-@pytest.fixture(scope="module", params=["redis", "webdav", "s3", "file"])
+@pytest.fixture(scope="module", params=["redis", "webdav", pytest.param("s3", marks=pytest.mark.campaign), "file"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     """A server of each kind."""
     folder = tmp_path_factory.mktemp("server")

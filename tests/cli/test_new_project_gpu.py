@@ -17,6 +17,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(folder / "store"), "CUDA_VISIBLE_DEVICES": ""}
 
 
+@pytest.mark.campaign
 def test_the_project_is_made_and_tested_and_the_first_step_that_fails_ends_it(tmp_path: Path) -> None:
     done = bench.run(bench.STEPS, tmp_path, environment=environment(tmp_path))
     assert [(one.name, one.status) for one in done] == [

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import shipped
+from tests.campaign import first
 from tilec.assemble import assemble
 from tilec.codegen import locations, to_ptx
 from tilec.frontend import load_kernel
@@ -70,7 +71,9 @@ def test_every_operation_stands_on_its_line(name: str) -> None:
         assert head.split(" ")[0] == op.opcode, text[line - 1]
 
 
-@pytest.mark.parametrize(("name", "target"), [(name, TARGETS[turn % len(TARGETS)]) for turn, name in enumerate(NAMES)])
+@pytest.mark.parametrize(
+    ("name", "target"), first(2, [(name, TARGETS[turn % len(TARGETS)]) for turn, name in enumerate(NAMES)])
+)
 def test_lines_change_no_instruction_and_add_no_section(name: str, target: Target) -> None:
     function = shipped.load(name)
     lines = print_function(function).splitlines()
@@ -85,7 +88,7 @@ def test_lines_change_no_instruction_and_add_no_section(name: str, target: Targe
     assert stores, "no instruction of a store"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", first(2, NAMES))
 def test_machine_code_is_the_same_without_lines(name: str) -> None:
     mlir = numbered(shipped.load(name), SM_90A, name)
     with_lines = assemble(to_ptx(mlir, SM_90A), SM_90A).cubin

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.campaign import chosen
 from tests.docs.pages import PAGES, Runner, blocks, is_same, problems
 from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
@@ -52,7 +53,11 @@ def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"tilec.{place}", run)
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = ("examples.md", "tutorial/product.md", "schedules.md", "language/patterns.md")
+"""Pages that compile much; beyond the default run."""
+
+
+@pytest.mark.parametrize("name", chosen(NAMES, lambda name: name not in LONG))
 @pytest.mark.usefixtures("one_server")
 def test_page(name: str, tmp_path: Path, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, bless: bool,
               cache_home: Path) -> None:  # fmt: skip

@@ -40,6 +40,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
+@pytest.mark.campaign
 def test_every_page_of_the_navigation_is_there(site: Path) -> None:
     for name in ("index", "language/words", "language/types", "language/meaning", "commands", "architecture", "errors/bounds"):
         assert (site / f"{name}.html").stat().st_size > 4000, name
@@ -47,6 +48,7 @@ def test_every_page_of_the_navigation_is_there(site: Path) -> None:
     assert (site / "repository/kernels_src/matmul.py.html").is_file()
 
 
+@pytest.mark.campaign
 def test_nothing_comes_from_elsewhere(site: Path) -> None:
     """A browser that shows a page loads it, and files beside it."""
     pages = list(site.rglob("*.html"))
@@ -58,6 +60,7 @@ def test_nothing_comes_from_elsewhere(site: Path) -> None:
             assert not re.search(r'(?:src|href)="(?:https?:)?//', tag), f"{page.name}: {tag}"
 
 
+@pytest.mark.campaign
 def test_what_pages_load_is_there(site: Path) -> None:
     for page in set(site.rglob("*.html")) - {site / "404.html"}:  # which is shown at any address, and so has absolute ones
         text = page.read_text(encoding="utf-8")

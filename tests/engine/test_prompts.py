@@ -47,10 +47,10 @@ def said(made: Any, launches: list[Recorded]) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("head", HEADS)
 def test_launches_are_those_of_each_operation_by_itself(backend: tuple[OneSequence, FakeDriver], head: Any) -> None:
     made, driver = backend
-    prompts = made._prompts
-    pointers = {name: pointer for name, (pointer, _) in made._places(prompts.whole).items()}
-    pointers |= {name: made._arena[0] + offset for name, offset in prompts.memory.offsets.items()}
     for tokens, past in [*LENGTHS, *reversed(LENGTHS)]:  # and what was prepared before
+        prompts = next(one for one in made._prompts if tokens <= one.largest)
+        pointers = {name: pointer for name, (pointer, _) in made._places(prompts.whole).items()}
+        pointers |= {name: made._arena[0] + offset for name, offset in prompts.memory.offsets.items()}
         before = len(driver.launches)
         prepared = prompts.prepared(tokens, past, head)
         for series, numbers in prepared.numbers:
@@ -78,10 +78,10 @@ def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.Mo
         seen.append(op.name)
         return described(launches, op)
 
-    made._prompts.forget()
+    made.forget_steps()
     monkeypatch.setattr(Launches, "described", counted)
     made.prefill([1] * 9)
-    kinds = {_kind(op) for op in model_step(deep, 64).graph("prefill", tokens=9).ops}
+    kinds = {_kind(op) for op in made.step.graph("prefill", tokens=9).ops}
     assert len(seen) == len(kinds)
     seen.clear()
     made.prefill([1] * 9)  # behind the first: another value of `past`
@@ -113,15 +113,20 @@ def test_layers_are_told_apart_by_their_place_alone() -> None:
                 by_layer.setdefault(layer, []).append((op.name.split(".", 2)[2], op.kernel, repr(near), repr(op.scalars)))
         return {(tuple(by_layer[n]), tuple(by_layer[n + 1]), n == 0, n + 2 == layers) for n in range(layers - 1)}
 
-    for mode, head in (("decode", "argmax"), ("prefill", "argmax"), ("prefill", "none")):
-        few = pairs(step.graph(mode, head, tokens=5 if mode == "prefill" else 1, layers=ALL_PAIRS), ALL_PAIRS)
-        many = pairs(step.graph(mode, head, tokens=5 if mode == "prefill" else 1, layers=9), 9)
+    for mode, head, tokens in (
+        ("decode", "argmax", 1),
+        ("prefill", "argmax", 5),
+        ("prefill", "argmax", 9),
+        ("prefill", "none", 5),
+    ):
+        few = pairs(step.graph(mode, head, tokens=tokens, layers=ALL_PAIRS), ALL_PAIRS)
+        many = pairs(step.graph(mode, head, tokens=tokens, layers=9), 9)
         assert few == many
 
 
 def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch) -> None:
     made, _ = backend
-    prompts = made._prompts
+    prompts = made._prompts[-1]
     with pytest.raises(GraphError, match=r"operation `layers.0.attention`.*past \+ T <= S.*past = 4096"):
         prompts.prepared(2048, 4096, "argmax")
     monkeypatch.setitem(prompts._bytes, "layers.*.act", 100)
@@ -137,12 +142,18 @@ def test_what_does_not_fit_is_refused(backend: tuple[OneSequence, FakeDriver], m
 
 def test_every_length_has_the_same_operations(backend: tuple[OneSequence, FakeDriver]) -> None:
     step = backend[0].step
+    few = [(tokens, past) for tokens, past in LENGTHS if tokens <= step.few_tokens]
+    many = LENGTHS[len(few) :]
     for head in HEADS:
-        touched = [
-            [(op.name, op.kernel, {name: view.buffer for name, view in op.tensors.items()}) for op in graph.ops]
-            for graph in (step.graph("prefill", head, tokens=tokens, past=past) for tokens, past in LENGTHS)
+        forms = [
+            [
+                [(op.name, op.kernel, {name: view.buffer for name, view in op.tensors.items()}) for op in graph.ops]
+                for graph in (step.graph("prefill", head, tokens=tokens, past=past) for tokens, past in lengths)
+            ]
+            for lengths in (few, many)
         ]
-        assert all(one == touched[0] for one in touched)
+        assert all(one == touched[0] for touched in forms for one in touched)
+        assert forms[0][0] != forms[1][0]
 
 
 def test_a_graph_is_the_same_whatever_was_made_before(backend: tuple[OneSequence, FakeDriver]) -> None:
@@ -158,7 +169,7 @@ def test_where_buffers_are_not_seen_alike_all_pairs_are_verified(
     backend: tuple[OneSequence, FakeDriver], monkeypatch: pytest.MonkeyPatch, doubt: str
 ) -> None:
     """A step whose views are whole stands as the largest does; any other is gone through operation by operation."""
-    prompts = backend[0]._prompts
+    prompts = backend[0]._prompts[-1]
     verified: list[int] = []
     monkeypatch.setattr(prompts_module, "verify_operations", lambda graph, _: verified.append(len(graph.ops)))
     prompts.prepared(36, 0, "argmax")

@@ -18,6 +18,7 @@ from engine.graph.verify import GraphError, verify
 from engine.models.steps import model_step
 from engine.sampling import SamplingParams, sample_logits
 from engine.tools.tiny import write_tiny_model
+from tests import campaign
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind, StepGraph
 from tilec.step.step import BATCHES, Step
@@ -31,7 +32,7 @@ FAR = 0.02
 
 def model(name: str = "qwen3-0.6b", **measured: Any) -> Step:
     shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
-    return model_step(shape, 2048, measured={"parts": 33, "head_parts": 8} | measured)
+    return model_step(shape, 2048, measured={"parts": 33, "head_parts": 8, "few_blocks": 132} | measured)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_where_a_form_is_short() -> None:
             model(short_slots=wrong).is_short(1)
 
 
-@pytest.mark.parametrize("sampling", [None, DRAWN])
+@pytest.mark.parametrize("sampling", campaign.first(1, [DRAWN, None]))
 def test_the_form_changes_within_an_answer(
     backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch, sampling: SamplingParams | None
 ) -> None:

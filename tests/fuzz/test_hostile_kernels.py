@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaign import chosen
 from tests.fuzz.hostile_kernels import CPU_SECONDS, hostile, judge
 
 LONG = {14: ("E0401", "E0306"), 189: ("E0510",)}
 """Once more than the budget in a single operation of isl: thirty divisions in one cover, numbers of a thousand bits."""
 
 
-@pytest.mark.parametrize("seed", sorted({*range(16), *LONG}))
+@pytest.mark.parametrize("seed", chosen(sorted({*range(16), *LONG}), lambda seed: seed < 8 or seed in LONG))
 def test_it_ends_in_an_answer(seed: int, tmp_path: Path) -> None:
     verdict = judge(hostile(seed), tmp_path)
     assert verdict.kind in ("accepted", "refused"), verdict

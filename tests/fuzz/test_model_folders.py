@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaign import first as first_of
 from tests.fuzz import model_judge
 from tests.fuzz.model_campaign import campaign, summary
 from tests.fuzz.model_folders import CHANGES
 
 
-@pytest.mark.parametrize("first", [0, 1_000_000])
+@pytest.mark.parametrize("first", first_of(1, [0, 1_000_000]))
 def test_forged_folders_end_in_one_line(tmp_path: Path, first: int) -> None:
     verdicts = list(campaign(first, 20, tmp_path))
     assert [verdict["seed"] for verdict in verdicts] == list(range(first, first + 20))
@@ -63,6 +64,6 @@ def test_a_judge_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.
         f"    print(json.dumps({json.dumps({'wrong': [], 'forged': ''})[:-1]}, 'seed': seed}}), flush=True)\n"
     )
     monkeypatch.setattr("tests.fuzz.model_campaign.JUDGE", judge)
-    verdicts = list(campaign(0, 6, tmp_path, seconds=8))
+    verdicts = list(campaign(0, 6, tmp_path, seconds=4))
     assert [verdict["seed"] for verdict in verdicts] == list(range(6))
-    assert [verdict["wrong"] for verdict in verdicts] == [[], [], ["the process ended with -6"], [], ["over 8 seconds"], []]
+    assert [verdict["wrong"] for verdict in verdicts] == [[], [], ["the process ended with -6"], [], ["over 4 seconds"], []]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import shipped
+from tests import campaign, shipped
 from tilec.ir.core import VerifyError, attribute_text
 from tilec.ir.expr import OPERATORS, Expr, const, sym
 from tilec.ir.ops import Constant
@@ -43,7 +43,13 @@ def test_shipped_kernels_come_back(name: str) -> None:
     assert_round_trip(print_function(shipped.load(name)))
 
 
-@pytest.mark.parametrize(("name", "target"), shipped.AROUND, ids=shipped.AROUND_IDS)
+def first_of_its_form(case: tuple[str, Target]) -> bool:
+    """Kernels whose names end alike, in rows, parts or caches, have texts of the same form."""
+    name, target = case
+    return not name.endswith(("_rows", "_kv")) and (name not in shipped.TENSOR_CORES or target == SM_90A)
+
+
+@pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.AROUND, first_of_its_form), ids=shipped.AROUND_IDS)
 def test_every_point_of_the_pipeline_comes_back(name: str, target: Target) -> None:
     function = shipped.load(name)
     schedule = choose(function, target)
@@ -57,7 +63,7 @@ def test_every_point_of_the_pipeline_comes_back(name: str, target: Target) -> No
     assert_round_trip(print_function(shipped.prepared(name, target)))
 
 
-@pytest.mark.parametrize(("name", "target"), shipped.AROUND, ids=shipped.AROUND_IDS)
+@pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.AROUND, first_of_its_form), ids=shipped.AROUND_IDS)
 def test_equal_texts_give_equal_code(name: str, target: Target) -> None:
     prepared = shipped.prepared(name, target)
     expected = lower(prepared, target)
@@ -232,10 +238,11 @@ def judge(text: str) -> str:
     return "fine"
 
 
-def test_mutated_texts_are_judged() -> None:
-    answers = [judge(mutated(seed)) for seed in range(700)]
+@pytest.mark.parametrize(("first", "count"), campaign.first(1, [(0, 200), (200, 500)]))
+def test_mutated_texts_are_judged(first: int, count: int) -> None:
+    answers = [judge(mutated(seed)) for seed in range(first, first + count)]
     # All three answers must be common, or the mutations say nothing about one of the two checks.
-    assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > 25
+    assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > count // 30
 
 
 @settings(max_examples=150, deadline=None)

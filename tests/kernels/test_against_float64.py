@@ -20,6 +20,8 @@ MORE: dict[str, list[dict[str, float | str]]] = {
     "matvec": [{"N": 41, "B": batch, "K": 2560} for batch in (1, 2, 4, 8)],
     "matmul": [{"M": 1, "N": 8, "K": 8}, {"M": 129, "N": 264, "K": 72}],
     "matmul_silu_mul": [{"M": 1, "I": 8, "K": 8}, {"M": 129, "I": 264, "K": 72}],
+    "matmul_few": [{"M": 1, "N": 8, "K": 8}, {"M": 65, "N": 264, "K": 72, "BM": 64}],
+    "matmul_silu_mul_few": [{"M": 1, "I": 8, "K": 8}, {"M": 65, "I": 264, "K": 72, "BM": 64}],
     "matmul_split": [{"M": 1, "N": 8, "K": 8}, {"M": 65, "N": 160, "K": 576}],
     "merge_splits": [{"M": 1, "N": 8}],
     "argmax_blocks": [{"B": 1, "V": 1, "P": 1}],
@@ -34,6 +36,7 @@ MORE: dict[str, list[dict[str, float | str]]] = {
 
 ROUNDINGS = {
     "add_rms_norm": 2,
+    "add_rms_norm_splits": 2,
     "flash_attention": 2,
     "decode_attention": 2,
     "qk_norm_rope_kv": 2,

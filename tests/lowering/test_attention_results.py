@@ -12,7 +12,7 @@ import pytest
 from block_machine import Array, launch
 from numpy.typing import NDArray
 
-from tests import shipped
+from tests import campaign, shipped
 from tilec.lowering import Lowered, lower
 from tilec.target import SM_90A
 
@@ -44,7 +44,19 @@ LENGTHS = ((1, 0, 64, 1), (17, 0, 64, 2), (65, 3, 128, 1), (127, 0, 128, 1), (12
 """Tokens, how many are in the cache before them, its slots, and heads that share keys."""
 
 
-@pytest.mark.parametrize(("dtype", "lengths"), [("bf16", LENGTHS), ("f16", LENGTHS[1::4])])
+@pytest.mark.parametrize(
+    ("dtype", "lengths"),
+    campaign.first(
+        2,
+        [
+            ("bf16", LENGTHS[0::3]),
+            ("f16", LENGTHS[1:2]),
+            ("bf16", LENGTHS[1::3]),
+            ("bf16", LENGTHS[2::3]),
+            ("f16", LENGTHS[5:6]),
+        ],
+    ),
+)
 def test_flash_attention_at_odd_lengths(dtype: str, lengths: tuple[tuple[int, int, int, int], ...]) -> None:
     """The element type changes the instruction of a product and the last conversion, and no place."""
     rows = 64
@@ -62,7 +74,7 @@ def test_flash_attention_at_odd_lengths(dtype: str, lengths: tuple[tuple[int, in
         assert relative(out, expected) < TOLERANCE[dtype], sizes
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("dtype", campaign.first(1, ["bf16", "f16"]))
 def test_decode_attention_of_full_empty_and_partial_parts(dtype: str) -> None:
     code, constants = lowered("decode_attention", {"E": dtype})
     function = shipped.load("decode_attention", {"E": dtype})

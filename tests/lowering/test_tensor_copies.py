@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests import campaign
 from tests.programs.machines import manifest
 from tests.tensor_products import emulated, made
 from tilec.artifact import TensorMapSpec
@@ -41,7 +42,12 @@ CASES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("sizes", "wanted", "extents", "seeds"), CASES, ids=str)
+def kind(case: Any) -> tuple[str, ...]:
+    """What a schedule says beside its stages."""
+    return tuple(name for name in case[1] if name != "stages")
+
+
+@pytest.mark.parametrize(("sizes", "wanted", "extents", "seeds"), campaign.one_of_each(CASES, kind), ids=str)
 def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, extents: Any, seeds: tuple[int, ...]) -> None:
     kernel = made(*sizes, **wanted)
     for seed in seeds:

@@ -7,12 +7,13 @@ import re
 import pytest
 
 from tests import shipped
+from tests.campaign import chosen
 from tilec.ir.core import Access, VerifyError
 from tilec.ir.parser import parse_function
 from tilec.lowering import lower, total
 from tilec.passes.prover.aliasing import no_alias_pairs
 from tilec.passes.schedule import prepare
-from tilec.target import SM_90A, TARGETS
+from tilec.target import SM_90A, Target
 
 KERNEL = """kernel @k(%x: in tensor<i32, [N], align 16>, %out: out tensor<i32, [N], align 16>) {
   constants {}
@@ -45,10 +46,9 @@ def test_guarded_code_passes(kind: str) -> None:
     total.check(lowered(kind))
 
 
-@pytest.mark.parametrize("name", shipped.NAMES)
-def test_shipped_kernels_pass(name: str) -> None:
-    for target in TARGETS:
-        lower(shipped.prepared(name, target), target)  # checks what it made
+@pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, lambda case: case in shipped.AROUND), ids=shipped.IDS)
+def test_shipped_kernels_pass(name: str, target: Target) -> None:
+    lower(shipped.prepared(name, target), target)  # checks what it made
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ class Editor(LanguageClient):
         super().__init__("editor", "1")
         self.published: dict[str, types.PublishDiagnosticsParams] = {}
         self.count = 0
+        self.files: set[str] = set()
         self.messages: list[str] = []
         self.news = asyncio.Event()
         self.ended = asyncio.Event()
@@ -60,6 +61,7 @@ class Editor(LanguageClient):
     def open(self, path: Path, text: str, version: int = 1) -> str:
         """Open a file with a text, which need not be that on the disk; its URI."""
         uri = path.as_uri()
+        self.files.add(uri)
         self.text_document_did_open(
             types.DidOpenTextDocumentParams(types.TextDocumentItem(uri, types.LanguageKind.Python, version, text))
         )
@@ -74,7 +76,23 @@ class Editor(LanguageClient):
         )
 
     def close(self, uri: str) -> None:
+        self.files.discard(uri)
         self.text_document_did_close(types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri)))
+
+    async def close_all(self) -> None:
+        """Close what is open, and wait until the server has said that it has nothing against these files any more."""
+        open_files = sorted(self.files)
+        for uri in open_files:
+            self.close(uri)
+        while any(self.published[uri].diagnostics for uri in open_files if uri in self.published):
+            assert not self.ended.is_set(), f"the server ended with {self.process.returncode}"
+            await self.news.wait()
+
+    def forget(self) -> None:
+        """Be as an editor that was just started."""
+        self.published.clear()
+        self.messages.clear()
+        self.count = 0
 
     async def told(
         self, uri: str, version: int | None, enough: Callable[[list[types.Diagnostic]], bool] = lambda found: True

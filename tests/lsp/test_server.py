@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Generator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lsprotocol import types
 
-from tests.lsp.client import at, editor
+from tests.lsp.client import Editor, at, editor
 
 HEAD = '''"""Swap the first two axes: rows of heads become heads of rows."""
 from typing import Literal
@@ -52,9 +53,42 @@ constants = { HEADS = [8, 32], D = 128 }
 """
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on a loop of its own."""
-    asyncio.run(test())  # pyright: ignore[reportArgumentType]
+@pytest.fixture(scope="module")
+def loop() -> Generator[asyncio.Runner]:
+    """The loop of this file's tests, on which a server that they share can be spoken to."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def server(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Generator[Editor]:
+    """One server for all tests that ask nothing of its start."""
+    stack = AsyncExitStack()
+    yield loop.run(stack.enter_async_context(editor(tmp_path_factory.mktemp("server"))))
+    loop.run(stack.aclose())
+
+
+@pytest.fixture(scope="module")
+def particular(loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Generator[Editor]:
+    """Another one, of an editor that counts columns in bytes and has constants for files without a project."""
+    general = types.GeneralClientCapabilities(position_encodings=[types.PositionEncodingKind.Utf8])
+    constants: dict[str, Any] = {"HEADS": [8], "D": 128, "OTHER": 1, "WRONG": {}}
+    stack = AsyncExitStack()
+    started = editor(
+        tmp_path_factory.mktemp("particular"),
+        options={"constants": constants},
+        capabilities=types.ClientCapabilities(general=general),
+    )
+    yield loop.run(stack.enter_async_context(started))
+    loop.run(stack.aclose())
+
+
+@pytest.fixture
+def vi(server: Editor, loop: asyncio.Runner) -> Generator[Editor]:
+    """The editor of that server, which knows of no file."""
+    server.forget()
+    yield server
+    loop.run(server.close_all())
 
 
 @pytest.fixture
@@ -68,91 +102,91 @@ def codes(found: list[types.Diagnostic]) -> list[Any]:
     return [item.code for item in found]
 
 
-def test_unsaved_text_is_judged_and_the_counterexample_told(project: Path) -> None:
+def test_unsaved_text_is_judged_and_the_counterexample_told(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", WRONG)
-            found = await vi.told(uri, 1, lambda found: len(found) >= 3)
-            assert codes(found) == ["E0302", "E0401", "E0403"]
-            first = found[0]
-            assert first.severity is types.DiagnosticSeverity.Error and first.source == "tilec"
-            assert "may write past the end of axis 0" in first.message
-            assert "counterexample: M = " in first.message and "element `out[" in first.message
-            assert "hint: pass `mask=True`" in first.message
-            line, start = at(WRONG, "store(out")
-            assert first.range == types.Range(types.Position(line, start), types.Position(line, start + 45))
-            (related,) = first.related_information or ()
-            assert related.location.uri == uri and "axis 0 of `out` has" in related.message
-            assert related.location.range.start == types.Position(*at(WRONG, "out: Out"))
-            assert first.code_description is not None and first.code_description.href.endswith("/explain/E0302.md")
-            assert isinstance(first.data, dict)
-            assert first.data["counterexample"]["tensor"] == "out"
-            vi.change(uri, RIGHT, 2)
-            assert await vi.told(uri, 2) == []
-            vi.change(uri, WRONG, 3)
-            assert codes(await vi.told(uri, 3, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
-            vi.close(uri)
-            assert await vi.told(uri, 3, lambda found: not found) == []
+        uri = vi.open(project / "head_permute.py", WRONG)
+        found = await vi.told(uri, 1, lambda found: len(found) >= 3)
+        assert codes(found) == ["E0302", "E0401", "E0403"]
+        first = found[0]
+        assert first.severity is types.DiagnosticSeverity.Error and first.source == "tilec"
+        assert "may write past the end of axis 0" in first.message
+        assert "counterexample: M = " in first.message and "element `out[" in first.message
+        assert "hint: pass `mask=True`" in first.message
+        line, start = at(WRONG, "store(out")
+        assert first.range == types.Range(types.Position(line, start), types.Position(line, start + 45))
+        (related,) = first.related_information or ()
+        assert related.location.uri == uri and "axis 0 of `out` has" in related.message
+        assert related.location.range.start == types.Position(*at(WRONG, "out: Out"))
+        assert first.code_description is not None and first.code_description.href.endswith("/explain/E0302.md")
+        assert isinstance(first.data, dict)
+        assert first.data["counterexample"]["tensor"] == "out"
+        vi.change(uri, RIGHT, 2)
+        assert await vi.told(uri, 2) == []
+        vi.change(uri, WRONG, 3)
+        assert codes(await vi.told(uri, 3, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        vi.close(uri)
+        assert await vi.told(uri, 3, lambda found: not found) == []
         assert (project / "head_permute.py").read_text() == RIGHT
 
-    run(test)
+    loop.run(test())
 
 
-def test_hover_tells_ranges_proofs_words_and_codes(project: Path) -> None:
+def test_hover_tells_ranges_proofs_words_and_codes(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     text = RIGHT.replace("    v = load", "    # E0302 is what this must not be\n    v = load")
 
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", text)
-            early = await vi.hover(uri, *at(text, "m, h = bid"))
-            assert "`i32`" in early and "`0 <= m <= 4095`" in early
-            assert await vi.told(uri, 1) == []
-            assert "`0 <= m <= 4095`" in await vi.hover(uri, *at(text, "m, h = bid"))
-            both = await vi.hover(uri, *at(text, "h * M"))
-            assert "With `HEADS=8`" in both and "`0 <= h <= 7`" in both
-            assert "With `HEADS=32`" in both and "`0 <= h <= 31`" in both
-            assert "`0 <= v <= 28672`" in await vi.hover(uri, *at(text, "* M + m"))
-            value = await vi.hover(uri, *at(text, "v.reshape"))
-            assert "`bf16[1, 1, 128]`" in value
-            store = await vi.hover(uri, *at(text, "store(out"))
-            assert "bounds of store to `out`" in store and "**set** (by integer sets)" in store
-            assert "race of `out`" in store and "store(tensor: Tensor" in store and "elements outside the tensor" in store
-            load = await vi.hover(uri, *at(text, "load(x"))
-            assert "bounds of load from `x`" in load and "`bf16[1, 1, 128]`" in load
-            dim = await vi.hover(uri, *at(text, "M + m"))
-            assert "number of rows" in dim and "`1 <= M <= 4096`" in dim
-            assert "# E0302: a store may write outside its tensor" in await vi.hover(uri, *at(text, "E0302"))
-            assert "tensor bf16[M, 8, 128]" in await vi.hover(uri, *at(text, "x, (m"))
-            assert await vi.hover(uri, *at(text, "is what this", 0)) == ""
-            vi.change(uri, WRONG, 2)
-            await vi.told(uri, 2, lambda found: len(found) >= 3)
-            wrong = await vi.hover(uri, *at(WRONG, "store(out"))
-            assert "**E0401" in wrong and "Proven" not in wrong
+        uri = vi.open(project / "head_permute.py", text)
+        early = await vi.hover(uri, *at(text, "m, h = bid"))
+        assert "`i32`" in early and "`0 <= m <= 4095`" in early
+        assert await vi.told(uri, 1) == []
+        assert "`0 <= m <= 4095`" in await vi.hover(uri, *at(text, "m, h = bid"))
+        both = await vi.hover(uri, *at(text, "h * M"))
+        assert "With `HEADS=8`" in both and "`0 <= h <= 7`" in both
+        assert "With `HEADS=32`" in both and "`0 <= h <= 31`" in both
+        assert "`0 <= v <= 28672`" in await vi.hover(uri, *at(text, "* M + m"))
+        value = await vi.hover(uri, *at(text, "v.reshape"))
+        assert "`bf16[1, 1, 128]`" in value
+        store = await vi.hover(uri, *at(text, "store(out"))
+        assert "bounds of store to `out`" in store and "**set** (by integer sets)" in store
+        assert "race of `out`" in store and "store(tensor: Tensor" in store and "elements outside the tensor" in store
+        load = await vi.hover(uri, *at(text, "load(x"))
+        assert "bounds of load from `x`" in load and "`bf16[1, 1, 128]`" in load
+        dim = await vi.hover(uri, *at(text, "M + m"))
+        assert "number of rows" in dim and "`1 <= M <= 4096`" in dim
+        assert "# E0302: a store may write outside its tensor" in await vi.hover(uri, *at(text, "E0302"))
+        assert "tensor bf16[M, 8, 128]" in await vi.hover(uri, *at(text, "x, (m"))
+        assert await vi.hover(uri, *at(text, "is what this", 0)) == ""
+        vi.change(uri, WRONG, 2)
+        await vi.told(uri, 2, lambda found: len(found) >= 3)
+        wrong = await vi.hover(uri, *at(WRONG, "store(out"))
+        assert "**E0401" in wrong and "Proven" not in wrong
 
-    run(test)
+    loop.run(test())
 
 
-def test_columns_count_utf16_or_what_the_client_prefers(project: Path) -> None:
+def test_columns_count_utf16_or_what_the_client_prefers(
+    project: Path, vi: Editor, particular: Editor, loop: asyncio.Runner
+) -> None:
     prefix = '    "𝔽é"; '
     text = WRONG.replace("    store(out", prefix + "store(out")
-    general = types.GeneralClientCapabilities(position_encodings=[types.PositionEncodingKind.Utf8])
 
     async def test() -> None:
-        for capabilities, column in ((None, 11), (types.ClientCapabilities(general=general), 14)):
-            async with editor(project, capabilities=capabilities) as vi:
-                uri = vi.open(project / "head_permute.py", text)
-                found = await vi.told(uri, 1, lambda found: len(found) >= 3)
-                line = at(text, "store(out")[0]
-                assert found[0].range.start == types.Position(line, column)
-                assert found[0].range.end == types.Position(line, column + 45)
-                assert "store(tensor" in await vi.hover(uri, line, column)
-                assert "store(tensor" not in await vi.hover(uri, line, column - 2)
+        for each, column in ((vi, 11), (particular, 14)):
+            uri = each.open(project / "head_permute.py", text)
+            found = await each.told(uri, 1, lambda found: len(found) >= 3)
+            line = at(text, "store(out")[0]
+            assert found[0].range.start == types.Position(line, column)
+            assert found[0].range.end == types.Position(line, column + 45)
+            assert "store(tensor" in await each.hover(uri, line, column)
+            assert "store(tensor" not in await each.hover(uri, line, column - 2)
 
     assert len(prefix) == 10
-    run(test)
+    loop.run(test())
 
 
-def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(tmp_path: Path) -> None:
+def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(
+    tmp_path: Path, vi: Editor, loop: asyncio.Runner
+) -> None:
     helpers = "import tilec\nfrom tilec import exp\n\nTWO = 2\n\n\n@tilec.function\ndef twice(v):\n    return exp(v) * TWO\n"
     kernel = (
         "import tilec\nfrom helpers import twice as double\n"
@@ -164,142 +198,138 @@ def test_definitions_lead_to_functions_of_other_files_dims_and_parameters(tmp_pa
     (tmp_path / "scaled.py").write_text(kernel)
 
     async def test() -> None:
-        async with editor(tmp_path) as vi:
-            uri = vi.open(tmp_path / "scaled.py", kernel)
-            assert codes(await vi.told(uri, 1)) == []
-            found = await vi.defined(uri, *at(kernel, "double(v)"))
-            assert found is not None and found.uri == (tmp_path / "helpers.py").as_uri()
-            assert found.range == types.Range(types.Position(7, 4), types.Position(7, 9))
-            dim = await vi.defined(uri, *at(kernel, "N, 256"))
-            assert dim is not None and (dim.uri, dim.range.start) == (uri, types.Position(*at(kernel, "N(Dim)")))
-            parameter = await vi.defined(uri, *at(kernel, "x, bid"))
-            assert parameter is not None and parameter.range.start == types.Position(*at(kernel, "x: In"))
-            assert await vi.defined(uri, *at(kernel, "store(out")) is None
-            other = vi.open(tmp_path / "helpers.py", helpers)
-            assert "`f32[256]`" in await vi.hover(other, *at(helpers, "v) * TWO"))
-            # what is typed in the file of the function is told there, because of the kernel that calls it
-            vi.change(other, helpers.replace("exp(v)", "epx(v)"), 2)
-            assert codes(await vi.told(other, 2, lambda found: bool(found))) == ["E0108"]
-            vi.change(other, helpers, 3)
-            assert await vi.told(other, 3, lambda found: not found) == []
+        uri = vi.open(tmp_path / "scaled.py", kernel)
+        assert codes(await vi.told(uri, 1)) == []
+        found = await vi.defined(uri, *at(kernel, "double(v)"))
+        assert found is not None and found.uri == (tmp_path / "helpers.py").as_uri()
+        assert found.range == types.Range(types.Position(7, 4), types.Position(7, 9))
+        dim = await vi.defined(uri, *at(kernel, "N, 256"))
+        assert dim is not None and (dim.uri, dim.range.start) == (uri, types.Position(*at(kernel, "N(Dim)")))
+        parameter = await vi.defined(uri, *at(kernel, "x, bid"))
+        assert parameter is not None and parameter.range.start == types.Position(*at(kernel, "x: In"))
+        assert await vi.defined(uri, *at(kernel, "store(out")) is None
+        other = vi.open(tmp_path / "helpers.py", helpers)
+        assert "`f32[256]`" in await vi.hover(other, *at(helpers, "v) * TWO"))
+        # what is typed in the file of the function is told there, because of the kernel that calls it
+        vi.change(other, helpers.replace("exp(v)", "epx(v)"), 2)
+        assert codes(await vi.told(other, 2, lambda found: bool(found))) == ["E0108"]
+        vi.change(other, helpers, 3)
+        assert await vi.told(other, 3, lambda found: not found) == []
 
-    run(test)
+    loop.run(test())
 
 
-def test_symbols(project: Path) -> None:
+def test_symbols(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", RIGHT)
-            found = await vi.text_document_document_symbol_async(types.DocumentSymbolParams(types.TextDocumentIdentifier(uri)))
-            assert found is not None
-            symbols = [one for one in found if isinstance(one, types.DocumentSymbol)]
-            assert [(one.name, one.detail) for one in symbols] == [
-                ("D", "dim"), ("HEADS", "dim"), ("M", "dim"), ("head_permute", "kernel"),
-            ]  # fmt: skip
-            kernel = symbols[-1]
-            assert [one.name for one in kernel.children or ()] == ["x", "out", "HEADS", "D"]
-            assert kernel.selection_range.start == types.Position(*at(RIGHT, "head_permute("))
-            assert kernel.range.end.line == RIGHT.count("\n") - 1
+        uri = vi.open(project / "head_permute.py", RIGHT)
+        found = await vi.text_document_document_symbol_async(types.DocumentSymbolParams(types.TextDocumentIdentifier(uri)))
+        assert found is not None
+        symbols = [one for one in found if isinstance(one, types.DocumentSymbol)]
+        assert [(one.name, one.detail) for one in symbols] == [
+            ("D", "dim"), ("HEADS", "dim"), ("M", "dim"), ("head_permute", "kernel"),
+        ]  # fmt: skip
+        kernel = symbols[-1]
+        assert [one.name for one in kernel.children or ()] == ["x", "out", "HEADS", "D"]
+        assert kernel.selection_range.start == types.Position(*at(RIGHT, "head_permute("))
+        assert kernel.range.end.line == RIGHT.count("\n") - 1
 
-    run(test)
+    loop.run(test())
 
 
-def test_half_typed_text_and_files_that_are_no_kernels(project: Path) -> None:
+def test_half_typed_text_and_files_that_are_no_kernels(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     half = HEAD + "    store(out, (h * M + m, 0"
 
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", RIGHT)
-            assert await vi.told(uri, 1) == []
-            vi.change(uri, half, 2)
-            assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0101"]
-            line, column = at(half, "store(out")
-            assert await vi.defined(uri, line, column + 16) is not None  # M, by the last text that could be parsed
-            assert await vi.hover(uri, 10_000, 10_000) == ""
-            vi.change(uri, "", 3)
-            assert await vi.told(uri, 3, lambda found: not found) == []
-            for name, text in (
-                ("plain.py", "def f(:\n"),
-                ("program.py", "import tilec\nfrom tilec import op, nothing\nprint(tilec.op)\n"),
-                ("text.py", 'import tilec\nKERNEL = """\n@tilec.kernel\ndef f(): pass\n"""\n'),
-                ("half.py", "import tilec\ndef f(:\n"),
-            ):
-                other = vi.open(project / name, text)
-                assert await vi.hover(other, 0, 0) == ""
-                assert not any(params.diagnostics for params in vi.published.values())
-            assert await vi.hover(uri.replace(".py", "%00.py"), 0, 0) == ""
-            vi.change(uri, WRONG, 4)
-            await vi.told(uri, 4, lambda found: len(found) >= 3)
-            assert [at for at, params in vi.published.items() if params.diagnostics] == [uri]
-            assert vi.messages == []
+        uri = vi.open(project / "head_permute.py", RIGHT)
+        assert await vi.told(uri, 1) == []
+        vi.change(uri, half, 2)
+        assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0101"]
+        line, column = at(half, "store(out")
+        assert await vi.defined(uri, line, column + 16) is not None  # M, by the last text that could be parsed
+        assert await vi.hover(uri, 10_000, 10_000) == ""
+        vi.change(uri, "", 3)
+        assert await vi.told(uri, 3, lambda found: not found) == []
+        for name, text in (
+            ("plain.py", "def f(:\n"),
+            ("program.py", "import tilec\nfrom tilec import op, nothing\nprint(tilec.op)\n"),
+            ("text.py", 'import tilec\nKERNEL = """\n@tilec.kernel\ndef f(): pass\n"""\n'),
+            ("half.py", "import tilec\ndef f(:\n"),
+        ):
+            other = vi.open(project / name, text)
+            assert await vi.hover(other, 0, 0) == ""
+            assert not any(params.diagnostics for params in vi.published.values())
+        assert await vi.hover(uri.replace(".py", "%00.py"), 0, 0) == ""
+        vi.change(uri, WRONG, 4)
+        await vi.told(uri, 4, lambda found: len(found) >= 3)
+        assert [at for at, params in vi.published.items() if params.diagnostics] == [uri]
+        assert vi.messages == []
 
-    run(test)
+    loop.run(test())
 
 
-def test_a_file_without_a_project_takes_its_constants_from_the_editor(tmp_path: Path) -> None:
+def test_a_file_without_a_project_takes_its_constants_from_the_editor(
+    tmp_path: Path, vi: Editor, particular: Editor, loop: asyncio.Runner
+) -> None:
     path = tmp_path / "head_permute.py"
 
     async def test() -> None:
-        async with editor(tmp_path) as vi:
-            uri = vi.open(path, WRONG)  # there is no such file on the disk
-            (found,) = await vi.told(uri, 1, lambda found: bool(found))
-            assert found.code == "E0804" and found.severity is types.DiagnosticSeverity.Warning
-            assert "no value for `HEADS`, `D` of kernel `head_permute`" in found.message
-            assert found.range.start == types.Position(*at(WRONG, "head_permute("))
-        async with editor(tmp_path, options={"constants": {"HEADS": [8], "D": 128, "OTHER": 1, "WRONG": {}}}) as vi:
-            uri = vi.open(path, WRONG)
-            assert codes(await vi.told(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        uri = vi.open(path, WRONG)  # there is no such file on the disk
+        (found,) = await vi.told(uri, 1, lambda found: bool(found))
+        assert found.code == "E0804" and found.severity is types.DiagnosticSeverity.Warning
+        assert "no value for `HEADS`, `D` of kernel `head_permute`" in found.message
+        assert found.range.start == types.Position(*at(WRONG, "head_permute("))
+        particular.open(path, WRONG)
+        assert codes(await particular.told(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
 
-    run(test)
+    loop.run(test())
 
 
-def test_a_broken_build_file_is_told_where_it_is_and_heard_of_when_mended(project: Path) -> None:
+def test_a_broken_build_file_is_told_where_it_is_and_heard_of_when_mended(
+    project: Path, vi: Editor, loop: asyncio.Runner
+) -> None:
     (project / "build.toml").write_text(BUILD.replace("arch", "arhc"))
 
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", WRONG)
-            (found,) = await vi.told(uri, 1, lambda found: bool(found))
-            assert "nothing is proven: `build.toml` is refused" in found.message
-            build = (project / "build.toml").as_uri()
-            assert "E0802" in codes(await vi.told(build, None, lambda found: bool(found)))
-            (project / "build.toml").write_text(BUILD)
-            vi.workspace_did_change_watched_files(types.DidChangeWatchedFilesParams([]))
-            assert codes(await vi.told(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
-            assert await vi.told(build, None, lambda found: not found) == []
+        uri = vi.open(project / "head_permute.py", WRONG)
+        (found,) = await vi.told(uri, 1, lambda found: bool(found))
+        assert "nothing is proven: `build.toml` is refused" in found.message
+        build = (project / "build.toml").as_uri()
+        assert "E0802" in codes(await vi.told(build, None, lambda found: bool(found)))
+        (project / "build.toml").write_text(BUILD)
+        vi.workspace_did_change_watched_files(types.DidChangeWatchedFilesParams([]))
+        assert codes(await vi.told(uri, 1, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        assert await vi.told(build, None, lambda found: not found) == []
 
-    run(test)
+    loop.run(test())
 
 
-def test_only_the_last_of_many_edits_counts(project: Path) -> None:
+def test_only_the_last_of_many_edits_counts(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", RIGHT)
-            for version in range(2, 200):
-                vi.change(uri, (WRONG if version % 2 else RIGHT) + f"# {version}\n", version)
-            vi.change(uri, WRONG, 200)
-            assert codes(await vi.told(uri, 200, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
-            assert vi.count < 100  # most were never judged
+        uri = vi.open(project / "head_permute.py", RIGHT)
+        for version in range(2, 200):
+            vi.change(uri, (WRONG if version % 2 else RIGHT) + f"# {version}\n", version)
+        vi.change(uri, WRONG, 200)
+        assert codes(await vi.told(uri, 200, lambda found: len(found) >= 3)) == ["E0302", "E0401", "E0403"]
+        assert vi.count < 100  # most were never judged
 
-    run(test)
+    loop.run(test())
 
 
-def test_a_very_large_file_is_refused_in_a_line(project: Path) -> None:
+def test_a_very_large_file_is_refused_in_a_line(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     large = RIGHT + "#" * (1 << 20)
 
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", RIGHT)
-            assert await vi.told(uri, 1) == []
-            vi.change(uri, large, 2)
-            assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0513"]
-            vi.change(uri, RIGHT, 3)
-            assert await vi.told(uri, 3, lambda found: not found) == []
+        uri = vi.open(project / "head_permute.py", RIGHT)
+        assert await vi.told(uri, 1) == []
+        vi.change(uri, large, 2)
+        assert codes(await vi.told(uri, 2, lambda found: bool(found))) == ["E0513"]
+        vi.change(uri, RIGHT, 3)
+        assert await vi.told(uri, 3, lambda found: not found) == []
 
-    run(test)
+    loop.run(test())
 
 
-def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path) -> None:
+def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path, vi: Editor, loop: asyncio.Runner) -> None:
     misspelt = RIGHT.replace("    v = load", "    # not on the disk\n    v = laod")
 
     def applied(text: str, edits: list[Any]) -> str:
@@ -312,30 +342,29 @@ def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path) -> N
         return "\n".join(lines)
 
     async def test() -> None:
-        async with editor(project) as vi:
-            uri = vi.open(project / "head_permute.py", misspelt)
-            (found,) = await vi.told(uri, 1, lambda found: bool(found))
-            assert found.code == "E0108"
+        uri = vi.open(project / "head_permute.py", misspelt)
+        (found,) = await vi.told(uri, 1, lambda found: bool(found))
+        assert found.code == "E0108"
 
-            async def actions(line: int) -> list[types.CodeAction]:
-                here = types.Range(types.Position(line, 0), types.Position(line, 80))
-                params = types.CodeActionParams(types.TextDocumentIdentifier(uri), here, types.CodeActionContext([]))
-                given = await vi.text_document_code_action_async(params)
-                return [one for one in given or () if isinstance(one, types.CodeAction)]
+        async def actions(line: int) -> list[types.CodeAction]:
+            here = types.Range(types.Position(line, 0), types.Position(line, 80))
+            params = types.CodeActionParams(types.TextDocumentIdentifier(uri), here, types.CodeActionContext([]))
+            given = await vi.text_document_code_action_async(params)
+            return [one for one in given or () if isinstance(one, types.CodeAction)]
 
-            (action,) = await actions(found.range.start.line)
-            assert action.title == "write `load`" and action.kind == types.CodeActionKind.QuickFix
-            assert [(one.code, one.range) for one in action.diagnostics or ()] == [(found.code, found.range)]
-            assert action.edit is not None and action.edit.changes is not None
-            assert applied(misspelt, list(action.edit.changes[uri])) == misspelt.replace("laod", "load")
-            assert await actions(0) == []
-            vi.change(uri, WRONG, 2)
-            wrong = (await vi.told(uri, 2, lambda found: len(found) >= 3))[0]
-            mask = next(one for one in await actions(wrong.range.start.line) if "mask=True" in one.title)
-            assert mask.edit is not None and mask.edit.changes is not None
-            assert "v.reshape((1, D)), mask=True)" in applied(WRONG, list(mask.edit.changes[uri]))
+        (action,) = await actions(found.range.start.line)
+        assert action.title == "write `load`" and action.kind == types.CodeActionKind.QuickFix
+        assert [(one.code, one.range) for one in action.diagnostics or ()] == [(found.code, found.range)]
+        assert action.edit is not None and action.edit.changes is not None
+        assert applied(misspelt, list(action.edit.changes[uri])) == misspelt.replace("laod", "load")
+        assert await actions(0) == []
+        vi.change(uri, WRONG, 2)
+        wrong = (await vi.told(uri, 2, lambda found: len(found) >= 3))[0]
+        mask = next(one for one in await actions(wrong.range.start.line) if "mask=True" in one.title)
+        assert mask.edit is not None and mask.edit.changes is not None
+        assert "v.reshape((1, D)), mask=True)" in applied(WRONG, list(mask.edit.changes[uri]))
 
-    run(test)
+    loop.run(test())
 
 
 def test_stdin_that_is_no_pipe_is_one_line() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import campaign
 from tests.lsp.client import Editor, at, editor
 from tests.lsp.test_server import BUILD, RIGHT, WRONG, codes
 
@@ -85,7 +86,7 @@ def test_the_editor_ends_it_in_the_midst_of_a_proof(project: Path) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("how", ["the editor goes", "it is killed", "it is told to end"])
+@pytest.mark.parametrize("how", campaign.first(1, ["it is killed", "the editor goes", "it is told to end"]))
 def test_no_process_is_left_behind(project: Path, how: str) -> None:
     async def test() -> None:
         async with proving(project) as (vi, _, below):

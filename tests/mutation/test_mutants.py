@@ -1,13 +1,13 @@
 """A sample of the mutants of every shipped kernel: none is accepted that the interpreter refutes.
 
-`ci/bench/mutations.py` judges all of them.
+The default run takes one of each kind and of each kernel; `ci/bench/mutations.py` judges all of them.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests import shipped
+from tests import campaign, shipped
 from tests.mutation.generate import Mutant, mutants
 from tests.mutation.judge import judge
 
@@ -25,7 +25,7 @@ def test_every_kernel_has_mutants_of_several_kinds() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("mutant", ALL[::EVERY], ids=str)
+@pytest.mark.parametrize("mutant", campaign.one_of_each(ALL[::EVERY], lambda one: one.kind, lambda one: one.kernel), ids=str)
 def test_no_mutant_is_accepted_that_the_interpreter_refutes(mutant: Mutant) -> None:
     verdict = judge(mutant)
     assert verdict.outcome != "false accept", (verdict.problems, mutant.text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import shipped
+from tests.campaign import chosen
 from tests.tensor_products import source
 from tilec.diagnostics import CompileError, Diagnostic, Span
 from tilec.frontend import load_kernel
@@ -33,7 +34,7 @@ def refused(name: str, target: Target, wanted: Overrides) -> Diagnostic:
     return found
 
 
-@pytest.mark.parametrize(("name", "target"), shipped.CASES, ids=shipped.IDS)
+@pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, lambda case: case in shipped.AROUND), ids=shipped.IDS)
 def test_a_schedule_says_what_the_passes_make(name: str, target: Target) -> None:
     function = shipped.load(name)
     text = print_function(function)

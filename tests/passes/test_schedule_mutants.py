@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import campaign
 from tests.passes.schedule_mutants import mutants
 from tests.tensor_attention import made
 from tests.tensor_products import source
@@ -27,35 +28,38 @@ IN_TURNS = (
     "take_turn dropped", "take_turn doubled", "pass_turn dropped", "pass_turn doubled", "another's turn",
 )  # fmt: skip
 """What counts stages has some parts that change nothing: a consumer begins its tiles at every other place at most."""
-EVERY = 3
+SOME, MORE = 9, 3
+"""Of how many mutants of a kind one is judged: in the default run, and beyond it."""
+SCHEDULES = {
+    "one tile": (Overrides(copy="tma", stages=2), REFUSED),
+    "persistent": (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
+    "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), IN_TURNS),
+}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "kinds"),
-    [
-        (Overrides(copy="tma", stages=2), REFUSED),
-        (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
-        (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), IN_TURNS),
-    ],
-    ids=["one tile", "persistent", "pingpong"],
+    ("name", "every"),
+    campaign.chosen([(name, every) for name in SCHEDULES for every in (SOME, MORE)], lambda case: case[1] == SOME),
 )
-def test_what_changes_an_order_is_refused(wanted: Overrides, kinds: tuple[str, ...]) -> None:
+def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
+    wanted, kinds = SCHEDULES[name]
     text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
     verify(parse_function(text), SM_90A)
-    found = list(mutants(text, EVERY, kinds))
-    assert len({mutant.kind for mutant in found}) == len(kinds) and len(found) > 25
+    found = list(mutants(text, every, kinds))
+    assert len({mutant.kind for mutant in found}) == len(kinds) and (every == SOME or len(found) > 25)
     for mutant in found:
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
 
 
-def test_what_changes_the_order_of_chained_products_is_refused() -> None:
+@pytest.mark.parametrize("every", campaign.first(1, (SOME, 4)))
+def test_what_changes_the_order_of_chained_products_is_refused(every: int) -> None:
     """Other kinds have some that change nothing: of rings of one stage, and of what is known to be the first turn."""
     kinds = {kind for kind in REFUSED if kind not in ("release dropped", "wrong stage", "wrong parity", "counts other stages")}
     text = print_function(made("bf16", 64, 64, 64, stages=2).prepared)
-    found = list(mutants(text, 4, kinds))
-    assert len({mutant.kind for mutant in found}) > 6 and len(found) > 20
+    found = list(mutants(text, every, kinds))
+    assert len({mutant.kind for mutant in found}) > 6 and (every == SOME or len(found) > 20)
     for mutant in found:
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
@@ -65,7 +69,7 @@ def test_what_changes_the_order_of_chained_products_is_refused() -> None:
 OTHER = {"add": "sub", "sub": "add", "mul": "add", "floordiv": "mod"}
 
 
-@pytest.mark.parametrize("order", ["grid", "pingpong"])
+@pytest.mark.parametrize("order", campaign.first(1, ("grid", "pingpong")))
 def test_every_tile_is_one_blocks(order: str) -> None:
     """All that says which tiles a block takes, with one operation or operand changed."""
     wanted = Overrides(copy="tma", stages=2, persistent=True, order=order)

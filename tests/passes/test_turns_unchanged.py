@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.campaign import chosen
 from tests.passes.schedule_mutants import Mutant, mutants
 from tests.tensor_products import differs, emulated, made
 from tilec.codegen import to_ptx
@@ -22,12 +23,13 @@ from tilec.target import SM_90A
 KINDS = ("another tile", "loop begins elsewhere", "counts other stages")
 
 
-def accepted(text: str) -> list[Mutant]:
-    """The mutants of places in the ring that the verifier lets through; what says which tile a block takes is none of them."""
+def accepted(text: str, every: int) -> list[Mutant]:
+    """The mutants of places in the ring that the verifier lets through, of so many times fewer of each kind; what says which
+    tile a block takes is none of them."""
     ops = list(parse_function(text).body.walk())
     starts = [place for place, op in enumerate(ops) if isinstance(op, For)]
     found: list[Mutant] = []
-    for mutant in mutants(text, kinds=KINDS):
+    for mutant in mutants(text, every, KINDS):
         place = int(mutant.what.replace(",", "").split()[1])
         before = max((start for start in starts if start < place), default=-1)
         says_tile = mutant.kind == "another tile" and ops[before].attributes().get("variable") == "turn"
@@ -40,13 +42,19 @@ def accepted(text: str) -> list[Mutant]:
     return found
 
 
-@pytest.mark.parametrize(("stages", "depth"), [(2, 136), (3, 40)], ids=["three steps a tile", "one step a tile"])
-def test_what_is_accepted_changes_nothing(stages: int, depth: int) -> None:
+WHOLE = ((2, 136, 1), (3, 40, 1))
+"""Stages, depth of the product, which three steps a tile go through or one, and how many times fewer mutants are looked at."""
+
+
+@pytest.mark.parametrize(("stages", "depth", "every"), chosen([(3, 40, 12), *WHOLE], lambda case: case not in WHOLE))
+def test_what_is_accepted_changes_nothing(stages: int, depth: int, every: int) -> None:
     kernel = made("bf16", 64, 64, stages=stages, persistent=True, order="pingpong")
-    found = accepted(print_function(kernel.prepared))
-    assert 5 <= len(found) <= 12
-    assert any(mutant.what.endswith("sub for add") for mutant in found)
-    assert (stages == 2) == any(mutant.kind == "loop begins elsewhere" for mutant in found)
+    found = accepted(print_function(kernel.prepared), every)
+    if every == 1:
+        assert 5 <= len(found) <= 12
+        assert any(mutant.what.endswith("sub for add") for mutant in found)
+        assert (stages == 2) == any(mutant.kind == "loop begins elsewhere" for mutant in found)
+    assert found
     for mutant in found:
         ptx = to_ptx(lower(parse_function(mutant.text), SM_90A).mlir, SM_90A)
         report, left, right = emulated(kernel, (136, 200, depth), 0, ptx)

@@ -1,12 +1,14 @@
 """Random tile programs: the interpreter, the MLIR block machine and the PTX emulator give the same; nothing races.
 
-Each program runs on one architecture. `ci/bench/programs.py` runs thousands on all three.
+Each program runs on one architecture, and the default run takes those of every fourth. `ci/bench/programs.py` runs thousands on
+all three.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests import campaign
 from tests.programs.chosen import CHOSEN, COUNT, parts
 from tests.programs.generate import odd_program, program
 from tests.programs.machines import load
@@ -16,6 +18,9 @@ from tilec.ir.ops import Reduce
 from tilec.passes.schedule import prepare
 from tilec.schedule import Overrides
 from tilec.target import TARGETS
+
+PARTS = 4
+"""Into so many the programs of a kind are dealt out."""
 
 
 def all_equal(jobs: list[Job]) -> None:
@@ -27,12 +32,14 @@ def all_equal(jobs: list[Job]) -> None:
     assert done == len(jobs)
 
 
-@pytest.mark.parametrize("kind", CHOSEN)
-def test_all_machines_agree(kind: str) -> None:
-    """The architecture goes around; each fifth is proven too, each fourth runs on the block machine."""
+@pytest.mark.parametrize(
+    ("kind", "part"), campaign.chosen([(kind, part) for kind in CHOSEN for part in range(PARTS)], lambda case: case[1] == 0)
+)
+def test_all_machines_agree(kind: str, part: int) -> None:
+    """The architecture goes around; of each part every fifth is proven too, every fourth runs on the block machine."""
     jobs = [
         Job(kind, n, (TARGETS[turn % len(TARGETS)].name,), (n,) if "traffic" in kind else (0,), turn % 5 == 0, turn % 4 == 0)
-        for turn, n in enumerate(CHOSEN[kind])
+        for turn, n in enumerate(CHOSEN[kind][part::PARTS])
     ]
     all_equal(jobs)
 
@@ -45,7 +52,7 @@ def test_the_chosen_programs_have_all_that_the_first_hundreds_have() -> None:
 def test_odd_programs_have_layouts_that_wrap() -> None:
     """On all that must be told apart there: loads, stores, sums, scatters, atomics, and exchanges through shared memory."""
     met: set[str] = set()
-    for number in range(60):
+    for number in range(20):
         for made in (odd_program(number), odd_traffic(number)):
             for op in prepare(load(made), TARGETS[0], Overrides(warps=made.warps)).body.walk():
                 for value in (*op.operands, *op.results):
@@ -71,6 +78,7 @@ def test_past_disagreements_stay_settled() -> None:
     all_equal([Job("program", n, (TARGETS[0].name,), block_machine=True) for n in (390, 1183, 3276, 4621)])
 
 
+@pytest.mark.campaign
 def test_halves_that_nobody_defined_are_dropped() -> None:
     """LLVM packs a value beside an undefined one and takes it out again, which the emulator took for a use of the latter."""
     all_equal([Job("traffic", n, (TARGETS[n % 3].name,), (0, n + 1)) for n in (203, 1936, 2411, 2847)])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaign import first
 from tests.project import project
 from tests.project.test_build import append, wait_until_dead, worker_pids
 from tilec import progress
@@ -84,7 +85,7 @@ def family(session: int) -> list[int]:
         (signal.SIGKILL, -9, ""),
     ],
 )
-@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("group", first(1, [False, True]))
 def test_processes_die_together(root: Path, sent: signal.Signals, status: int, said: str, group: bool) -> None:
     with slow_command(root) as process:
         assert len(family(process.pid)) >= 3  # the command, the server, a worker
@@ -225,7 +226,7 @@ def _say_and_die(task: int, emit: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
+@pytest.mark.parametrize("closed", first(1, ["<&- 2>&-", "<&-", "2>&-"]))
 def test_a_closed_stdin_or_stderr_is_no_concern(root: Path, closed: str) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TILEC_CACHE_DIR": str(root / "store")}
     words = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-P", "-c", COMMAND]

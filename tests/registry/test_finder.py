@@ -145,6 +145,7 @@ def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
     assert "does not begin with `oci://`" in refusal("sm_100a").message
 
 
+@pytest.mark.campaign
 def test_a_wheel_is_as_wheels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Members, digests and names; the same bytes at every time; pip installs it."""
     path = tmp_path / NAME

@@ -66,11 +66,30 @@ WIDE: tuple[Step, ...] = (
 """What does not run the compiler on kernels (the engine, stores, artifacts under attack) is left out."""
 
 
+MARKS = ("-m", "not gpu")
+"""Campaigns too: what a mistake survives is no sample."""
+
+
 def command(step: Step) -> list[str]:
     """The command line of a step, for the root of a tree."""
     if step == RATCHET:
         return [sys.executable, "-P", "-m", "tilec", "ratchet", "--jobs", "1"]
-    return [sys.executable, "-P", "-m", "pytest", "-x", "-q", "--tb=line", "-rfE", "-p", "no:cacheprovider", "-n", "0", *step]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "--tb=line",
+        "-rfE",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        *MARKS,
+        *step,
+    ]
 
 
 def _files(root: Path, target: str) -> list[str]:

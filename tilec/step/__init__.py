@@ -19,6 +19,7 @@ have; what names a buffer or weight is a tensor, seen in another shape as `q[1, 
 loop a `*` in a name stands for the layer, what is before it (`layers.*.`, `model.layers.*.`) and a last `.*` or `.weight` are
 left out, and `previous.` is the layer before. All layers are alike but for `first_layer` and `last_layer`, on which only
 conditions may depend, as on `short`: whether no cache has more than `short_slots` slots filled, so that a step may have a form
-for short caches. Values of a step are `tokens`, `past`, `max_seq_len`, `dtype` and `head`; a name that is none of these is a
-measured one of `[[tuning]]` in build.toml. Constants that a launch leaves out are tuning too: see `tuning`.
+for short caches; and on `few`: whether a prefill takes in `few_tokens` tokens at most. Values of a step are `tokens`, `past`,
+`max_seq_len`, `dtype` and `head`; a name that is none of these is a measured one of `[[tuning]]` in build.toml. Constants that
+a launch leaves out are tuning too: see `tuning`.
 """

@@ -1,7 +1,7 @@
 """The launches of a step before it is said how many tokens there are: statements and flags in, graphs of any length out.
 
-No condition may depend on a length (`tilec.step.reader`), so a `Form` has the operations and buffers of every length: graphs of
-one differ in extents, scalars and constants, and in nothing else.
+No condition may depend on a length but as `few`, which is said beforehand (`tilec.step.reader`), so a `Form` has the operations
+and buffers of every length that it is for: graphs of one differ in extents, scalars and constants, and in nothing else.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ DTYPE: Final = "dtype"
 KINDS: Final = {kind.value: kind for kind in Kind if kind is not Kind.WEIGHT}
 FACTS: Final = ("low", "high", "distinct")
 OF_LAYERS: Final = frozenset({"first_layer", "last_layer"})
-FLAGS: Final = OF_LAYERS | {"short"}
+FLAGS: Final = OF_LAYERS | {"short", "few"}
 LENGTHS: Final = frozenset({"tokens", "past"})
 REQUIRED: Final = ("decode", "prefill")
 MODES: Final = (*REQUIRED, "batch")
@@ -276,7 +276,7 @@ def _of_a_step(node: ast.expr) -> Expression:
     """An expression that is the same in every layer."""
     found = expression(node)
     if found.names & FLAGS:
-        raise StepError("only a condition may ask for the first or last layer, or for short caches", node)
+        raise StepError("only a condition may ask for the first or last layer, for short caches, or for few tokens", node)
     return found
 
 

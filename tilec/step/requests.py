@@ -22,6 +22,8 @@ LAYERS: Final = ((True, True), (True, False), (False, False), (False, True))
 """Whether a layer is the first, and the last."""
 SHORT: Final = (False, True)
 """Whether no cache has more slots filled than the short form of a step is for."""
+Flags = Mapping[str, Any]
+"""What conditions may ask for, beside a step's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,7 @@ class Request:
 def requests(step: Step, tuning: Tuning) -> Iterator[Request]:
     """Every request of a step once, in the order of the text."""
     for mode, statements in step.declaration.modes.items():
-        lengths = _lengths(mode)
-        for launch in _reached(step, statements):
+        for launch, lengths in _reached(step, mode, statements):
             seen: set[str] = set()
             for constants in _constants(step, launch, tuning, lengths):
                 key = repr(sorted(constants.items()))
@@ -61,25 +62,31 @@ class Chosen:
 def choices(step: Step, tuning: Tuning) -> Iterator[Chosen]:
     """Which constants serve which lengths, for every launch that is left to the tuning, in the order of the text."""
     for mode, statements in step.declaration.modes.items():
-        for launch in _reached(step, statements):
+        for launch, lengths in _reached(step, mode, statements):
             if launch.kernel in tuning.choices:
-                for first, last, constants in _ranges(step, launch, tuning.choices[launch.kernel], _lengths(mode)):
+                for first, last, constants in _ranges(step, launch, tuning.choices[launch.kernel], lengths):
                     yield Chosen(f"{mode}_{launch.name}", launch.kernel, first, last, constants)
 
 
-def _lengths(mode: str) -> Sequence[int]:
-    """Tokens of a step."""
-    return {"decode": (1,), "prefill": range(1, CHUNK_TOKENS + 1), "batch": BATCHES}[mode]
+def _lengths(step: Step, mode: str) -> dict[bool, Sequence[int]]:
+    """Tokens of a step, by whether they are `few`."""
+    if mode != "prefill":
+        return {False: {"decode": (1,), "batch": BATCHES}[mode]}
+    few = min(step.few_tokens, CHUNK_TOKENS)
+    ranges = {True: range(1, few + 1), False: range(few + 1, CHUNK_TOKENS + 1)}
+    return {flag: lengths for flag, lengths in ranges.items() if lengths}
 
 
-def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
-    """Launches that some head reaches, in a form for short caches or long ones, in the order of the text."""
-    found: list[Launch] = []
+def _reached(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
+    """Launches that some head reaches, in a form for short caches or long ones, in the order of the text, and the numbers of
+    tokens that reach each."""
+    found: list[tuple[Launch, Sequence[int]]] = []
+    lengths = _lengths(step, mode)
 
-    def walk(inner: tuple[Statement, ...], flags: tuple[Mapping[str, Any], ...]) -> None:
+    def walk(inner: tuple[Statement, ...], flags: tuple[Flags, ...]) -> None:
         for one in inner:
             if isinstance(one, Launch):
-                found.append(one)
+                found.append((one, _joined(lengths, flags)))
             elif isinstance(one, Condition):
                 held = tuple(values for values in flags if one.test.value(values))
                 walk(one.then, held) if held else None
@@ -89,8 +96,17 @@ def _reached(step: Step, statements: tuple[Statement, ...]) -> list[Launch]:
                 shapes = [shape for shape in LAYERS if step.has_layer(*shape)]
                 walk(one.body, tuple({**values, "first_layer": a, "last_layer": b} for values in flags for a, b in shapes))
 
-    walk(statements, tuple(step.values(head=head, short=short) for head in HEADS for short in SHORT))
+    walk(
+        statements,
+        tuple(step.values(head=head, short=short, few=few) for head in HEADS for short in SHORT for few in lengths),
+    )
     return found
+
+
+def _joined(lengths: Mapping[bool, Sequence[int]], flags: Iterable[Flags]) -> Sequence[int]:
+    """The numbers of tokens of those forms that some flags name; one range where both are ranges, which follow each other."""
+    first, *others = [found for few, found in lengths.items() if any(values["few"] is few for values in flags)]
+    return range(first[0], others[-1][-1] + 1) if others else first
 
 
 def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int]) -> Iterator[dict[str, Constant]]:
@@ -112,9 +128,10 @@ def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) 
     shapes = {name: step.axes(launch.tensors[name]) for name in choice.tensors if name in launch.tensors}
     if len(shapes) < len(choice.tensors):
         raise StepError(f"the tuning of `{launch.kernel}` asks for a tensor that `{launch.name}` has not", launch.node)
-    key = tuple(
-        (id(axis), *((name, values.get(name)) for name in sorted(axis.names))) for axes in shapes.values() for axis in axes
-    )
+    key = (
+        lengths[0], lengths[-1],
+        *((id(axis), *((name, values.get(name)) for name in sorted(axis.names))) for axes in shapes.values() for axis in axes),
+    )  # fmt: skip
     if key not in choice.over_lengths:
         found: list[tuple[int, int, dict[str, Constant]]] = []
         for first, last in _spans(choice, shapes, lengths):

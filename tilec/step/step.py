@@ -58,7 +58,7 @@ class Step:
         self._values: dict[str, Any] = {**numbers, "dtype": dtype, "max_seq_len": max_seq_len}
         for name, number in declaration.numbers:
             self._values[name] = number.value(self._values)
-        self._forms: dict[tuple[Mode, Head, int | None, bool], Form] = {}
+        self._forms: dict[tuple[Mode, Head, int | None, bool, bool], Form] = {}
 
     @property
     def layers(self) -> int:
@@ -72,14 +72,21 @@ class Step:
     def short_slots(self) -> int:
         """Filled slots of a cache up to which the short form of a step is the faster one; 0 where nothing was measured. Either
         form is right for any number of slots."""
-        found = self._values.get("short_slots", 0)
-        if type(found) is not int or found < 0:
-            raise StepError("`short_slots` is not a number of slots")
-        return found
+        return self._measured("short_slots", "slots")
+
+    @property
+    def few_tokens(self) -> int:
+        """Tokens of a prefill up to which its form for few tokens is taken; 0 where nothing was measured."""
+        return self._measured("few_tokens", "tokens")
 
     def is_short(self, filled: int) -> bool:
         """Whether the short form is the one for caches of which `filled` slots at most are filled."""
         return filled <= self.short_slots
+
+    def prefills(self, most: int) -> tuple[int, ...]:
+        """The most tokens of each form of a prefill that takes in at most so many, in ascending order: a form serves what is
+        longer than those of the one before."""
+        return (self.few_tokens, most) if 0 < self.few_tokens < most else (most,)
 
     def graph(
         self,
@@ -94,15 +101,18 @@ class Step:
         """The step that takes in `tokens` tokens, of a batch one of each sequence; `past` is how many the cache holds before a
         prefill. `layers` makes one of fewer layers: those that remain are the first, some of the middle, and the last. `short`
         makes the form for caches of which `short_slots` at most are filled. StepError where the text has no such step."""
-        return self.form(mode, head, layers=layers, short=short).at(tokens, past)
+        return self.form(mode, head, tokens=tokens, layers=layers, short=short).at(tokens, past)
 
-    def form(self, mode: Mode, head: Head = "argmax", *, layers: int | None = None, short: bool = False) -> Form:
-        """What the graphs of all lengths have in common; see `graph`."""
-        key = mode, head, layers, short
+    def form(
+        self, mode: Mode, head: Head = "argmax", *, tokens: int = 1, layers: int | None = None, short: bool = False
+    ) -> Form:  # fmt: skip
+        """What the graphs have in common of all lengths that have the form of `tokens` (`prefills`); see `graph`."""
+        few = mode == "prefill" and tokens <= self.few_tokens
+        key = mode, head, layers, short, few
         if key not in self._forms:
             if mode not in self.declaration.modes:
                 raise StepError(f"there is no `def {mode}()`")
-            values = self.values(head=head, short=short)
+            values = self.values(head=head, short=short, few=few)
             count = (lambda: self.layers) if layers is None else (lambda: layers)
             found = placed(self.declaration.modes[mode], dict(values), count, self.name_of)
             self._forms[key] = Form(mode, found, values, self.name_of)
@@ -132,6 +142,12 @@ class Step:
     def name_of(self, declared: Declared) -> str:
         """The name of the weight that holds it: another's where the two are tied."""
         return self.declaration.tied.get(declared.name, declared.name) if self.tied else declared.name
+
+    def _measured(self, name: str, of: str) -> int:
+        found = self._values.get(name, 0)
+        if type(found) is not int or found < 0:
+            raise StepError(f"`{name}` is not a number of {of}")
+        return found
 
     def _weight(self, declared: Declared, layer: int) -> Weight:
         rows = tuple((in_layer(name, layer), shape_at(shape, self._values)) for name, shape in declared.rows.items())
