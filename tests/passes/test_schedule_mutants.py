@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests import campaign
@@ -12,8 +10,6 @@ from tests.tensor_attention import made
 from tests.tensor_products import source
 from tilec.ir.core import Function, Op, VerifyError
 from tilec.ir.ops import Binary, Constant, For
-from tilec.ir.ops_stores import WaitStores
-from tilec.ir.ops_sync import SharedFree
 from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 from tilec.passes.schedule import prepare
@@ -39,11 +35,6 @@ SCHEDULES = {
     "persistent": (Overrides(copy="tma", stages=2, persistent=True), REFUSED),
     "pingpong": (Overrides(copy="tma", stages=3, persistent=True, order="pingpong"), IN_TURNS),
 }
-STORED = (
-    "put_rows dropped", "tensor_store dropped", "tensor_store doubled", "wait_stores dropped", "proxy_fence dropped",
-    "waits for fewer stores", "stores other columns", "barrier of other threads",
-)  # fmt: skip
-"""What is refused of tiles that go to memory by copies."""
 
 
 @pytest.mark.parametrize(
@@ -60,47 +51,6 @@ def test_what_changes_an_order_is_refused(name: str, every: int) -> None:
         with pytest.raises(VerifyError):
             verify(parse_function(mutant.text), SM_90A)
             pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
-
-
-@pytest.mark.parametrize(
-    ("tile", "wanted"),
-    [
-        ((64, 80), {"stages": 2}),
-        ((64, 80), {"stages": 2, "persistent": True}),
-        ((64, 256), {"stages": 5, "persistent": True}),
-        ((64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}),
-    ],
-    ids=["one tile", "persistent", "less scratch than parts", "pingpong"],
-)
-def test_what_changes_the_order_of_stores_is_refused(tile: tuple[int, int], wanted: dict[str, Any]) -> None:
-    """Wherever it stands; of consumers that do the same, some."""
-    text = print_function(prepare(source("bf16", *tile), SM_90A, Overrides(copy="tma", store="tma", **wanted)))
-    verify(parse_function(text), SM_90A)
-    found = list(mutants(text, MORE if "order" in wanted else 1, STORED))
-    assert {mutant.kind for mutant in found} == set(STORED)
-    for mutant in found:
-        with pytest.raises(VerifyError):
-            verify(parse_function(mutant.text), SM_90A)
-            pytest.fail(f"accepted: {mutant.kind}, {mutant.what}")
-
-
-def test_scratch_is_not_freed_while_it_may_be_read() -> None:
-    wanted = Overrides(copy="tma", store="tma", stages=2)
-    text = print_function(prepare(source("bf16", 64, 64), SM_90A, wanted))
-    for count in (0, 1):  # in front of the wait, and behind it
-        function = parse_function(text)
-        (home,) = [region for op in function.body.walk() for region in op.regions if any(map(_waits, region.ops))]
-        (wait,) = filter(_waits, home.ops)
-        home.ops.insert(home.ops.index(wait) + count, SharedFree(operands=list(wait.operands)))
-        if count:
-            verify(function, SM_90A)
-        else:
-            with pytest.raises(VerifyError, match="shared_free"):
-                verify(function, SM_90A)
-
-
-def _waits(op: Op) -> bool:
-    return isinstance(op, WaitStores)
 
 
 @pytest.mark.parametrize("every", campaign.first(1, (SOME, 4)))
