@@ -17,6 +17,7 @@ from tests import shipped
 from tests.bundle import mutants
 from tilec.bundle_format import encode
 from tilec.cli import commands
+from tilec.project import models
 from tilec.runtime import load_artifact, open_bundle
 from tilec.runtime.bundle_manifest import BundledKernel
 from tilec.schedule import merged
@@ -63,7 +64,10 @@ def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp
     assert str(ROOT).encode() not in bundle.read_bytes()
 
 
-def test_bundle_holds_what_the_plan_says(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_holds_what_the_plan_says(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(models, "DTYPES", ("bf16",))
     assert commands.run(["build", "--project", str(ROOT), "--plan", "--json", "--arch", "sm_90"]) == 0
     uses = [use for use in json.loads(capsys.readouterr().out)["uses"] if use["model"] == MODEL]
     with open_bundle(bundle, arch="sm_90a") as opened:
@@ -71,7 +75,7 @@ def test_bundle_holds_what_the_plan_says(bundle: Path, capsys: pytest.CaptureFix
             name: {use["op"] for use in uses if use["artifact"] == name} for name in {use["artifact"] for use in uses}
         }
         assert opened.config["hidden_size"] == 1024
-        assert opened.find("rms_norm", E="f16", H=1024).manifest.obligations
+        assert opened.find("rms_norm", E="bf16", H=1024).manifest.obligations
         assert all(not kernel.manifest.unsafe for kernel in opened.kernels)
 
 
