@@ -197,7 +197,7 @@ def test_a_manifest_with_maps_comes_back() -> None:
         (("tensor_maps", 0, "box"), [64], "box"), (("tensor_maps", 0, "box"), [257, 64], "box"),
         (("tensor_maps", 0, "box"), [128, 32], "swizzle"), (("tensor_maps", 0, "swizzle"), 96, "swizzle"),
         (("tensor_maps", 0, "swizzle"), True, "swizzle"), (("tensor_maps",), [], "calling convention"),
-        (("abi", 5, "kind"), "pointer", "calling convention"), (("tensors", 0, "access"), "out", "tensor_maps[0]"),
+        (("abi", 5, "kind"), "pointer", "calling convention"), (("tensors", 0, "access"), "inout", "tensor_maps[0]"),
         (("tensors", 0, "dtype"), "bool", "tensor_maps[0]"), (("tensor_maps", 0, "more"), 1, "unknown field"),
     ],
 )  # fmt: skip
