@@ -54,6 +54,7 @@ print(*WATCH.seen, sep="\\n")
         assert words in ended.stdout, ended.stdout
 
 
+@pytest.mark.campaign
 def test_a_judge_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = tmp_path / "judge.py"
     judge.write_text(

@@ -20,11 +20,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[stores.Result]:
     return stores.campaign(tmp_path_factory.mktemp("stores"), COUNT, seed=10_000)
 
 
+@pytest.mark.campaign
 def test_no_store_runs_code_touches_a_file_outside_or_changes_a_product(results: list[stores.Result]) -> None:
     assert [(item.seed, item.forged, item.wrong) for item in results if item.wrong] == []
     assert max(item.seconds for item in results) < store_scene.SECONDS
 
 
+@pytest.mark.campaign
 def test_the_stores_were_used_and_forged(results: list[stores.Result]) -> None:
     """Otherwise nothing was shown: most are used to the end, most serve something, and every kind of forgery came up."""
     assert len(results) == COUNT

@@ -77,6 +77,7 @@ def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
     asyncio.run(test())
 
 
+@pytest.mark.campaign
 def test_the_editor_ends_it_in_the_midst_of_a_proof(project: Path) -> None:
     async def test() -> None:
         async with proving(project) as (_, _, below):
@@ -108,6 +109,7 @@ def test_no_process_is_left_behind(project: Path, how: str) -> None:
     run(test)
 
 
+@pytest.mark.campaign
 def test_a_change_ends_the_proof_of_the_text_before(project: Path) -> None:
     async def test() -> None:
         async with proving(project) as (vi, uri, below):
@@ -119,6 +121,7 @@ def test_a_change_ends_the_proof_of_the_text_before(project: Path) -> None:
     run(test)
 
 
+@pytest.mark.campaign
 def test_another_file_does_not_wait_for_a_proof_that_is_taken_up_again(project: Path) -> None:
     (project / "build.toml").write_text(
         (project / "build.toml").read_text() + '\n[[kernel]]\nname = "second"\nconstants = { HEADS = 8, D = 128 }\n'
@@ -150,6 +153,7 @@ def test_a_worker_that_dies_is_told_and_does_not_end_the_server(project: Path) -
     run(test)
 
 
+@pytest.mark.campaign
 def test_the_server_of_workers_that_dies_is_started_again(project: Path) -> None:
     async def test() -> None:
         async with editor(project) as vi:

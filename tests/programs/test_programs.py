@@ -44,11 +44,13 @@ def test_all_machines_agree(kind: str, part: int) -> None:
     all_equal(jobs)
 
 
+@pytest.mark.campaign
 def test_the_chosen_programs_have_all_that_the_first_hundreds_have() -> None:
     had = set[str]().union(*(parts(kind, number) for kind, numbers in CHOSEN.items() for number in numbers))
     assert len(had) >= COUNT, "the generator makes others than it did: choose anew with `python -m tests.programs.chosen`"
 
 
+@pytest.mark.campaign
 def test_odd_programs_have_layouts_that_wrap() -> None:
     """On all that must be told apart there: loads, stores, sums, scatters, atomics, and exchanges through shared memory."""
     met: set[str] = set()

@@ -64,6 +64,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.campaign
 def test_same_bytes_at_another_path_with_another_seed_and_more_workers(first: Path, tmp_path: Path) -> None:
     other = tmp_path / "quite" / "elsewhere"
     done = build(other, "--jobs", "2", seed="77")

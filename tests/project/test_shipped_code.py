@@ -45,7 +45,10 @@ def here(case: tuple[str, Target]) -> bool:
     return case[1] == SM_90A
 
 
-WARPGROUPS = (("matmul", "sm_90a"), ("matmul_split", "sm_90a"))
+WARPGROUPS = tuple(
+    (name, SM_90A) for name in ("matmul", "matmul_split", "matmul_few", "matmul_silu_mul", "matmul_silu_mul_few")
+)
+PRODUCTS = list(dict.fromkeys((*(case for case in CASES if case[0] in shipped.TENSOR_CORES), *WARPGROUPS)))
 
 
 def build_file(target: Target, wanted: Iterable[tuple[KernelEntry, dict[str, Constant]]]) -> str:
@@ -146,10 +149,10 @@ def test_memory_is_moved_16_bytes_at_once(kernel: str, target: Target, products:
         assert any(opcode.startswith("STG.E.128") for opcode in opcodes)
 
 
-@pytest.mark.parametrize(("kernel", "target"), chosen([case for case in CASES if case[0] in shipped.TENSOR_CORES], here))
+@pytest.mark.parametrize(("kernel", "target"), chosen(PRODUCTS, here))
 def test_products_of_matrices_run_on_tensor_cores(kernel: str, target: Target, products: Callable[[Target], Products]) -> None:
     _, opcodes = of(products, kernel, target)
-    if (kernel, target.name) in WARPGROUPS:  # matrices go from shared memory straight to the tensor cores
+    if (kernel, target) in WARPGROUPS:  # matrices go from shared memory straight to the tensor cores
         assert any(re.fullmatch(r"HGMMA\.64x\d+x16\.F32\.BF16", opcode) for opcode in opcodes)
         assert not any(opcode.startswith("HMMA") for opcode in opcodes)
         assert any(opcode.startswith("UTMALDG.2D") for opcode in opcodes)

@@ -7,6 +7,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.source_mutation.operators import changes
 from tests.source_mutation.sites import chosen, files, mutants
 from tests.source_mutation.suite import RATCHET, command, steps
@@ -14,6 +16,7 @@ from tests.source_mutation.suite import RATCHET, command, steps
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.campaign
 def test_the_choice_is_fixed_and_spread() -> None:
     found = chosen(ROOT, 60)
     assert found == chosen(ROOT, 60)
