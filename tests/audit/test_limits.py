@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import campaign
 from tests.audit import samples
 from tilec.audit import run as audit_run
 from tilec.audit.run import Options, audit
@@ -44,7 +45,10 @@ def eat(unit: Unit, emit: Any) -> None:
 
 @pytest.mark.parametrize(
     ("runner", "limit", "reason"),
-    [(hang, 0.0, "the time limit was reached"), (die, 600.0, "killed by SIGABRT"), (eat, 600.0, "its budget of memory")],
+    campaign.chosen(
+        [(hang, 0.0, "the time limit was reached"), (die, 600.0, "killed by SIGABRT"), (eat, 600.0, "its budget of memory")],
+        lambda case: case[0] is not hang,  # which waits for a limit
+    ),
 )
 def test_a_task_that_fails_is_unknown_and_costs_itself_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runner: Any, limit: float, reason: str

@@ -48,6 +48,7 @@ def test_shipped_kernels_are_confirmed(name: str) -> None:
     assert [one for one in judged if one.verdict != CONFIRMED] == []
 
 
+@pytest.mark.campaign
 def test_a_swizzled_matmul_is_confirmed() -> None:
     findings = audited(samples.text("matmul", BM=64, BN=64, E="f16"), 6_000_000)
     assert {one.verdict for one in findings} == {CONFIRMED}

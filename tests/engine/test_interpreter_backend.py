@@ -319,6 +319,7 @@ def call(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> t
     return status, out, err
 
 
+@pytest.mark.campaign
 def test_the_command_answers(folders: dict[bool, Path], capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--backend", "interpreter", "--json", "--max-new-tokens", "4"]
     status, out, err = call(folders[False], capsys, *options)

@@ -153,8 +153,12 @@ def test_no_operation_can_be_left_out() -> None:
 
 
 REAL = [
-    (1, "sample", True, 0), (1, "argmax", True, 0), (17, "sample", False, 64), (17, "argmax", False, 0), (7, "argmax", False, 0),
-]  # fmt: skip
+    (1, "sample", True, 0),
+    (1, "argmax", True, 0),
+    (17, "sample", False, 64),
+    (17, "argmax", False, 0),
+    (7, "argmax", False, 0),
+]
 """Decode, prefill, and prefill of few tokens (`UNMEASURED`)."""
 
 

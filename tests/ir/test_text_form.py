@@ -245,6 +245,7 @@ def test_mutated_texts_are_judged(first: int, count: int) -> None:
     assert min(answers.count(answer) for answer in ("no tile IR", "broken", "fine")) > count // 30
 
 
+@pytest.mark.campaign
 @settings(max_examples=150, deadline=None)
 @given(st.text() | st.lists(st.sampled_from(vocabulary())).map(" ".join))
 def test_random_texts_are_refused(text: str) -> None:

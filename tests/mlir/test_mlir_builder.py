@@ -171,6 +171,7 @@ def test_every_operation_is_taken_by_the_rule_and_by_mlir() -> None:
     assert not methods - called
 
 
+@pytest.mark.campaign
 def test_one_place_writes_mlir() -> None:
     """No module but the builder's names an operation, an attribute or a type of MLIR in text that is not prose."""
     writers: set[str] = set()
