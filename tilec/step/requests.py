@@ -72,9 +72,9 @@ def _lengths(step: Step, mode: str) -> dict[bool, Sequence[int]]:
     """Tokens of a step, by whether they are `few`."""
     if mode != "prefill":
         return {False: {"decode": (1,), "batch": BATCHES}[mode]}
-    few = min(step.few_tokens, CHUNK_TOKENS)
-    ranges = {True: range(1, few + 1), False: range(few + 1, CHUNK_TOKENS + 1)}
-    return {flag: lengths for flag, lengths in ranges.items() if lengths}
+    most = step.prefills(CHUNK_TOKENS)
+    ranges = (range(before + 1, last + 1) for before, last in zip((0, *most), most, strict=False))
+    return {lengths[-1] <= step.few_tokens: lengths for lengths in ranges}
 
 
 def _reached(step: Step, mode: str, statements: tuple[Statement, ...]) -> list[tuple[Launch, Sequence[int]]]:
