@@ -11,7 +11,6 @@ behind the prompt are from the first bundle's, in the Euclidean norm, over its o
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import sys
@@ -26,8 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci" / "bench")]
 
 from engine_check import BlockWeights, config_of, prefill_speed  # noqa: E402
 
-from engine.backends.cuda import CudaBackend  # noqa: E402
-from tilec.runtime import open_bundle  # noqa: E402
+from engine.backends.load import load_on_gpu  # noqa: E402
 
 LENGTHS: Final = (18, 1, 8, 16, 24, 32, 33, 48, 64, 65, 128, 512, 2048, 18, 32, 64)
 """In this order; of a length that comes again the last time counts."""
@@ -49,8 +47,7 @@ def main() -> int:
     first: dict[int, Any] = {}
     for folder in options.bundles:
         began = time.perf_counter()
-        backend = CudaBackend(open_bundle(folder / f"{options.model}-sm_90a.bundle"))
-        backend.load(config, weights, SLOTS, "bf16")
+        backend = load_on_gpu(folder / f"{options.model}-sm_90a.bundle", config, weights, SLOTS, "bf16")
         found: dict[str, Any] = {"load_s": time.perf_counter() - began, "far": {}}
         for length in COMPARED:
             logits = backend.prompt_logits(backend.begin(), ids[:length])
@@ -58,7 +55,6 @@ def main() -> int:
             found["far"][str(length)] = float(np.linalg.norm(logits - exact) / np.linalg.norm(exact))
         record[folder.name] = found | prefill_speed(backend, config, list(LENGTHS))
         backend.close()
-        gc.collect()  # no search for the garbage of one backend in a prompt of the next
         print(folder.name, json.dumps(record[folder.name]), flush=True)
     report(record, options.model, options.out / "short_prompts")
     return 0

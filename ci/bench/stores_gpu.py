@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from products_gpu import ALLOWED, ROTATED_BYTES, Bench, checked, checks
+from stores import GATED
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
-GATED: Final = "silu_"
 STORED: Final = "_storetma"
 CUBLAS: Final = "cuBLAS"
 PLAIN: Final = (
