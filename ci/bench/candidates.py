@@ -17,6 +17,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 ARCH: Final = "sm_90"
 ELEMENT: Final = "bf16"
+PERSISTENT: Final = ", persistent = true"
+IN_TURNS: Final = f'{PERSISTENT}, order = "pingpong"'
+STORED: Final = ', store = "tma"'
+"""Parts of schedules, as the build file writes them behind others."""
 FUNCTIONS: Final = ("eight_rows",)
 """Modules that kernels import."""
 

@@ -21,12 +21,11 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from candidates import ARCH, ROOT, arguments, run, tma
-from products import IN_TURNS, PERSISTENT, parts
+from candidates import ARCH, IN_TURNS, PERSISTENT, ROOT, STORED, arguments, run, tma
+from products import parts
 
 sys.path.insert(0, str(ROOT))
 
-STORED: Final = ', store = "tma"'
 TILES: Final = (
     tma(64, 160, 1, 7),
     tma(64, 160, 2, 6, IN_TURNS),

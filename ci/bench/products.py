@@ -6,8 +6,8 @@
 
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
 tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes left` those for few tokens, whose left operand is
-the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes table` those that are shipped or were best
-somewhere, and Triton's product beside them. Where they are built already no compiler is needed.
+the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes table` those that are shipped or were best somewhere, and
+Triton's product beside them where they are of bf16. Where they are built already no compiler is needed.
 `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
 Timing needs torch and cuda-bindings.
 """
@@ -15,12 +15,11 @@ Timing needs torch and cuda-bindings.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Final
 
-from candidates import ELEMENT, Candidate, Part, arguments, run, tma
+from candidates import ELEMENT, IN_TURNS, PERSISTENT, STORED, Candidate, Part, arguments, run, tma
 
-PERSISTENT: Final = ", persistent = true"
-IN_TURNS: Final = f'{PERSISTENT}, order = "pingpong"'
 CANDIDATES: Final = (
     tma(128, 256, 2, 3, PERSISTENT),
     tma(128, 256, 2, 3, PERSISTENT, 16),
@@ -79,33 +78,6 @@ SPLIT: Final = (
 )
 """For few rows, and for few tiles: products of one round of 132 blocks, whole or shared."""
 
-BEST: Final = (
-    tma(64, 64, 1, 8),
-    tma(64, 128, 1, 7),
-    tma(64, 160, 2, 6, IN_TURNS),
-    tma(64, 192, 1, 5),
-    tma(128, 128, 2, 4, IN_TURNS, 16),
-    tma(128, 160, 2, 4, IN_TURNS, 16),
-    tma(128, 192, 2, 4, PERSISTENT),
-    tma(128, 256, 2, 3, PERSISTENT, 16),
-    tma(256, 160, 2, 4),
-    tma(64, 80, 1, 6, TWO, split=4),
-    tma(64, 160, 1, 7, split=4),
-    tma(64, 160, 1, 7, split=2),
-    tma(128, 128, 2, 6, PERSISTENT, 16),
-    tma(128, 128, 2, 6, PERSISTENT, 4),
-    tma(64, 128, 2, 7, IN_TURNS),
-    tma(64, 192, 2, 5, IN_TURNS),
-    tma(256, 128, 2, 4),
-    tma(256, 128, 2, 4, "", 16),
-    tma(128, 192, 2, 5),
-    tma(128, 80, 2, 6),
-    tma(64, 152, 1, 8),
-    tma(64, 80, 1, 6, TWO),
-    tma(64, 160, 1, 7),
-)
-"""What is shipped, and what was best at a shape or nearly so."""
-
 LEFT: Final = "few_"
 """What the names of candidates begin with whose left operand is the weights."""
 
@@ -115,6 +87,30 @@ def left(tokens: int, outputs: int, stages: int, blocks: int, split: int = 1) ->
     more = f", blocks = {blocks}" if blocks > 1 else ""
     return Candidate(tokens, outputs, f'copy = "tma", consumers = 1, stages = {stages}{more}', split=split, label=LEFT)
 
+
+BEST: Final = (
+    tma(64, 64, 1, 8),
+    tma(64, 128, 1, 7),
+    tma(64, 160, 2, 6, IN_TURNS),
+    tma(64, 192, 1, 5, STORED),
+    tma(128, 128, 2, 4, IN_TURNS + STORED, 16),
+    tma(128, 160, 2, 4, IN_TURNS, 16),
+    tma(128, 160, 2, 4, IN_TURNS + STORED, 16),
+    tma(128, 192, 2, 4, PERSISTENT + STORED),
+    tma(128, 256, 2, 3, PERSISTENT + STORED, 16),
+    *(left(32, 64, 8, 2, split) for split in (1, 3)),
+    left(64, 64, 12, 1),
+    left(64, 64, 6, 2, 3),
+    tma(64, 160, 1, 7, split=4),
+    tma(128, 128, 2, 6, PERSISTENT, 16),
+    tma(128, 128, 2, 6, PERSISTENT, 4),
+    tma(256, 128, 2, 4, STORED),
+    tma(256, 128, 2, 4, STORED, 16),
+    tma(128, 192, 2, 5),
+    tma(128, 80, 2, 6),
+    tma(64, 160, 1, 7),
+)
+"""What is shipped, and what was best at a shape or nearly so."""
 
 FEW: Final = (
     *(left(16, 64, stages, blocks) for stages, blocks in ((10, 2), (7, 3))),
@@ -140,22 +136,25 @@ def main() -> int:
     """Build, then time; the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
     parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left"), default="few")
+    parser.add_argument("--element", choices=("bf16", "f16"), default=ELEMENT, help="of the tensors; a FOLDER is of one")
     options = parser.parse_args()
     candidates = {"table": BEST, "split": SPLIT, "left": FEW}.get(options.shapes, CANDIDATES)
-    more = ("--shapes", options.shapes, *(("--triton", "--kept", "4") if options.shapes == "table" else ()))
-    return run(options, candidates, parts, "products_gpu.py", more)
+    more = ["--shapes", options.shapes]
+    if options.shapes == "table":
+        more += ["--kept", "4", *(["--triton"] if options.element == "bf16" else [])]
+    return run(options, candidates, partial(parts, element=options.element), "products_gpu.py", more)
 
 
-def parts(candidate: Candidate) -> tuple[Part, ...]:
+def parts(candidate: Candidate, element: str = ELEMENT) -> tuple[Part, ...]:
     """The product; of a split one what adds its parts too."""
-    tile = f'E = "{ELEMENT}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
+    tile = f'E = "{element}", BM = {candidate.rows}, BN = {candidate.columns}, BK = 64'
     if candidate.split == 1 and candidate.label == LEFT:
         return (Part("matmul_few", tile, candidate.schedule),)
     if candidate.split == 1:
         return (Part("matmul", f"{tile}, GROUP = {candidate.group}", candidate.schedule),)
     return (
         Part("matmul_split", f"{tile}, S = {candidate.split}", candidate.schedule),
-        Part("merge_splits", f'E = "{ELEMENT}", S = {candidate.split}, BLOCK = 512', 'warps = 4, next = "before"'),
+        Part("merge_splits", f'E = "{element}", S = {candidate.split}, BLOCK = 512', 'warps = 4, next = "before"'),
     )
 
 

@@ -99,7 +99,12 @@ def main() -> int:
     for name, text in bench.triton.left_out.items() if bench.triton else ():
         print(f"left out of Triton's: {name}: {text}", flush=True)
     return report(
-        {"wrong": {name: text for name, text in found.items() if text}, "rows": rows, "gpu": bench.gpu},
+        {
+            "wrong": {name: text for name, text in found.items() if text},
+            "rows": rows,
+            "gpu": bench.gpu,
+            "element": bench.element,
+        },
         options.out,
         options.name,
     )
@@ -168,15 +173,15 @@ class Bench:
             found, broken = cases.find_artifacts([folder / name / "artifacts"], self.worker.device.architecture)
             assert found and not broken, broken
             self.entries[name] = sorted(found, key=lambda entry: KERNELS.index(entry.manifest.kernel))
+        elements = {entry.manifest.constants["E"] for made in self.entries.values() for entry in made}
+        (self.element,) = elements or {"bf16"}
+        self.dtype = {"bf16": self.torch.bfloat16, "f16": self.torch.float16}[self.element]
 
     def tensors(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """Normal numbers; a poisoned result."""
         m, n, k = shape
-        made = {
-            name: self.torch.randn(size, device="cuda", dtype=self.torch.bfloat16)
-            for name, size in (("a", (m, k)), ("b", (n, k)))
-        }
-        return made | {"out": self.torch.full((m, n), math.nan, device="cuda", dtype=self.torch.bfloat16)}
+        made = {name: self.torch.randn(size, device="cuda", dtype=self.dtype) for name, size in (("a", (m, k)), ("b", (n, k)))}
+        return made | {"out": self.torch.full((m, n), math.nan, device="cuda", dtype=self.dtype)}
 
     def error(self, name: str, shape: tuple[int, int, int]) -> tuple[float, float]:
         """The relative error of one launch against float32, and what is allowed."""
@@ -272,7 +277,7 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
         max((ratio, name.removesuffix(OVERLAPPED)) for name, ratio in of.items() if name.endswith(OVERLAPPED)) for of in ours
     ]
     with_triton = TRITON in ratios[0]
-    lines = [f"# Products beside cuBLAS, bf16, {record['gpu']}", ""]
+    lines = [f"# Products beside cuBLAS, {record['element']}, {record['gpu']}", ""]
     lines += [
         "`read`: the time of reading `b` once over the time taken. Overlapped: a product may begin while the one before ends.",
         "",

@@ -14,11 +14,8 @@ import sys
 from dataclasses import replace
 from typing import Final
 
-from candidates import ELEMENT, Candidate, Part, arguments, run, tma
+from candidates import ELEMENT, IN_TURNS, PERSISTENT, STORED, Candidate, Part, arguments, run, tma
 
-PERSISTENT: Final = ", persistent = true"
-IN_TURNS: Final = f'{PERSISTENT}, order = "pingpong"'
-STORED: Final = ', store = "tma"'
 GATED: Final = "silu_"
 """What names of candidates of `matmul_silu_mul` begin with; their columns are those of its result."""
 TILES: Final = (

@@ -16,24 +16,23 @@ import sys
 from functools import partial
 from typing import Final
 
-from candidates import ELEMENT, Candidate, Part, arguments, run, tma
+from candidates import ELEMENT, IN_TURNS, PERSISTENT, STORED, Candidate, Part, arguments, run, tma
 
-IN_TURNS: Final = ', persistent = true, order = "pingpong"'
 SAFE: Final = "safe"
 UNCHECKED: Final = "unchecked"
 KERNELS: Final = {
     "matmul": (
         "requires(M % BM == 0 and N % BN == 0 and K % BK == 0)",
         (
-            tma(128, 128, 2, 4, IN_TURNS, 16),
+            tma(128, 128, 2, 4, IN_TURNS + STORED, 16),
             tma(128, 160, 2, 4, IN_TURNS, 16),
-            tma(128, 256, 2, 3, ", persistent = true", 16),
-            tma(256, 160, 2, 4),
+            tma(128, 192, 2, 4, PERSISTENT + STORED),
+            tma(128, 256, 2, 3, PERSISTENT + STORED, 16),
         ),
     ),
     "matmul_silu_mul": (
         "requires(M % BM == 0 and I % BN == 0 and K % BK == 0)",
-        (tma(128, 64, 2, 5, IN_TURNS, 16),),
+        (tma(128, 64, 2, 5, IN_TURNS + STORED, 16), tma(128, 80, 2, 4, IN_TURNS + STORED, 16)),
     ),
     "flash_attention": ("requires(T % BM == 0)", (tma(128, 128, 2, 2),)),
 }
