@@ -121,6 +121,36 @@ def test_what_changes_nothing_is_not_written() -> None:
     assert not out.lines
 
 
+def test_a_constant_is_written_once_where_it_is_in_scope() -> None:
+    kept: list[SsaValue] = []
+
+    def turn(out: Builder) -> SsaValue:
+        assert out.constant(7) == kept[0]
+        kept.append(out.float_constant(0x3F800000))
+        assert out.float_constant(0x3F800000) == kept[-1]
+        return kept[-1]
+
+    def write(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
+        kept.append(out.constant(7))
+        assert out.constant(7) == kept[0] != out.constant(7, i64)
+        assert out.zero(vector(2, i32)) != out.zero(vector(4, i32)) == out.zero(vector(4, i32))
+        inside = out.compare("slt", number, kept[0])
+        chosen = out.choose(inside, lambda: turn(out), lambda: turn(out))
+        (looped,) = out.loop(kept[0], number, 1, [chosen], lambda index, held: [turn(out)])
+        with out.where(inside):
+            out.store(turn(out), pointer)
+        out.either(inside, lambda: out.store(turn(out), pointer), lambda: out.store(turn(out), pointer))
+        with out.where(None):
+            turn(out)
+        out.store(looped, pointer)
+        assert turn(out) == kept[-2]  # nothing was left since
+
+    text = module(write)
+    assert text.count("constant(7 : i32)") == 1
+    assert len(set(kept)) == 1 + 7  # a region knows none of another's
+    assert "define ptx_kernel" in to_llvm_ir(text)
+
+
 def _every_operation(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
     wide = out.extended(number, i64, signed=True)
     at = out.offset(pointer, wide)

@@ -34,15 +34,15 @@ class Builder(Writer):
 
     def float_constant(self, bits: int) -> SsaValue:
         """The f32 of these bits, so that infinities and rounding survive the text."""
-        return self._value(f"llvm.mlir.constant(0x{bits:08X} : f32) : f32", f32)
+        return self._constant(f"llvm.mlir.constant(0x{bits:08X} : f32) : f32", f32)
 
     def truth(self, value: bool) -> SsaValue:
         """A constant i1."""
-        return self._value(f"llvm.mlir.constant({'true' if value else 'false'}) : i1", i1)
+        return self._constant(f"llvm.mlir.constant({'true' if value else 'false'}) : i1", i1)
 
     def zero(self, type: Type) -> SsaValue:
         """The value of a vector type whose bits are all zero."""
-        return self._value(f"llvm.mlir.zero : {type.text}", type)
+        return self._constant(f"llvm.mlir.zero : {type.text}", type)
 
     def special_register(self, name: str) -> SsaValue:
         """A special register of PTX (`tid.x`, `ctaid.y`, ...), i32."""
@@ -50,7 +50,7 @@ class Builder(Writer):
 
     def dynamic_shared(self) -> SsaValue:
         """Where the dynamic shared memory begins."""
-        return self._value(f"llvm.mlir.addressof @{DYNAMIC_SHARED} : {SHARED.text}", SHARED)
+        return self._constant(f"llvm.mlir.addressof @{DYNAMIC_SHARED} : {SHARED.text}", SHARED)
 
     # Integers
 

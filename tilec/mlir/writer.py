@@ -1,6 +1,8 @@
 """Where operations are written: lines in order, and fresh SSA names.
 
-In: the text of an operation, made by `tilec.mlir` alone, and the type of its result. Out: the lines, and typed values.
+In: the text of an operation, made by `tilec.mlir` alone, and the type of its result. Out: the lines, and typed values. A
+constant is written once where it is in scope: asked for again, it is the value that is there. MLIR would find the same, after
+reading a text that is longer by a third. Other operations stay as they are asked for: what a pass folds depends on them.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ class Writer:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._count = 0
+        self._constants: dict[str, SsaValue] = {}  # those in scope, by their text
+        self._entered: list[str] = []  # those texts in order, for the end of a region
         self.line = 0  # of the tile IR's text, 0 where operations have none
 
     def _name(self) -> str:
@@ -36,9 +40,26 @@ class Writer:
         self.lines.append(f"{name} = {text}")
         return _new(SsaValue, (name, type))
 
+    def _constant(self, text: str, type: Type) -> SsaValue:
+        """The result of an operation without operands, which is appended where none of its text is in scope."""
+        known = self._constants.get(text)
+        if known is None:
+            known = self._constants[text] = self._value(text, type)
+            self._entered.append(text)
+        return known
+
     def _effect(self, text: str) -> None:
         """Append an operation without results, or a part of one with regions."""
         self.lines.append(text)
+
+    @contextmanager
+    def _region(self) -> Generator[None]:
+        """What is written inside is in scope there alone."""
+        outside = len(self._entered)
+        yield
+        for text in self._entered[outside:]:
+            del self._constants[text]
+        del self._entered[outside:]
 
     def at_line(self, line: int) -> None:
         """What follows comes from this line of the tile IR's text."""
@@ -50,23 +71,27 @@ class Writer:
         """An integer that its type holds, as a signed or an unsigned number."""
         if type.kind != "integer" or not -(1 << type.bits - 1) <= value < 1 << type.bits:
             raise VerifyError(f"MLIR: no constant {value} of {type}")
-        return self._value(f"llvm.mlir.constant({value} : {type.text}) : {type.text}", type)
+        return self._constant(f"llvm.mlir.constant({value} : {type.text}) : {type.text}", type)
 
     @contextmanager
     def where(self, condition: SsaValue | None) -> Generator[None]:
         """What is written inside runs where `condition` (i1) holds; everywhere where it is None."""
-        if condition is not None:
-            self._effect(f"scf.if {_bit(condition)} {{")
-        yield
-        if condition is not None:
-            self._effect("}")
+        if condition is None:
+            yield
+            return
+        self._effect(f"scf.if {_bit(condition)} {{")
+        with self._region():
+            yield
+        self._effect("}")
 
     def either(self, condition: SsaValue, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """Writes what `then` writes to run where `condition` (i1) holds, and what `otherwise` does to run where not."""
         self._effect(f"scf.if {_bit(condition)} {{")
-        then()
+        with self._region():
+            then()
         self._effect("} else {")
-        otherwise()
+        with self._region():
+            otherwise()
         self._effect("}")
 
     def choose(self, condition: SsaValue, then: Callable[[], SsaValue], otherwise: Callable[[], SsaValue]) -> SsaValue:
@@ -102,14 +127,16 @@ class Writer:
         """Types of the results; `{}` in `head` stands for how many there are."""
         place = len(self.lines)
         self._effect("")  # the head names types, which are known once the first region is written
-        made = then()
+        with self._region():
+            made = then()
         types = [value.type for value in made]
         text = between.join(type.text for type in types)
         result = f"{head.format(len(types))}scf.if {_bit(condition)} -> ({text}) {{"
         self.lines[place] = result if types else f"scf.if {_bit(condition)} {{"
         self._yield(made)
         self._effect("} else {")
-        other = otherwise()
+        with self._region():
+            other = otherwise()
         if [value.type for value in other] != types:
             raise VerifyError(f"MLIR: a branch makes ({text}), or ({', '.join(value.type.text for value in other)})")
         self._yield(other)
@@ -141,7 +168,8 @@ class Writer:
         iteration = f" iter_args({pairs}) -> ({text})" if types else ""
         bounds = f"{lower.name} to {upper.name} step {step.name}"
         self._effect(f"{head}scf.for {'unsigned ' if unsigned else ''}{variable} = {bounds}{iteration} : i32 {{")
-        after = body(SsaValue(variable, i32), carried)
+        with self._region():
+            after = body(SsaValue(variable, i32), carried)
         if [value.type for value in after] != types:
             raise VerifyError(f"MLIR: a loop carries ({text}), and a turn ({', '.join(value.type.text for value in after)})")
         self._yield(after)
