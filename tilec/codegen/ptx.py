@@ -7,8 +7,9 @@ intrinsic that the chip lacks, so `legality.check` runs before it, and `to_ptx` 
 
 from __future__ import annotations
 
+import functools
 import re
-from typing import Final
+from typing import Any, Final
 
 from tilec.codegen import float_literals, legality, locations
 from tilec.codegen.bindings import load_llvmlite, load_mlir
@@ -21,22 +22,32 @@ _PIPELINE: Final = (
     f"builtin.module({_CLEANUP},convert-scf-to-cf,convert-vector-to-llvm,convert-math-to-llvm,convert-arith-to-llvm,"
     f"convert-index-to-llvm,convert-cf-to-llvm,convert-nvvm-to-llvm,{_CLEANUP},reconcile-unrealized-casts)"
 )
+_LINES: Final = f"builtin.module({locations.PASS})"
 _EMPTY_SECTION: Final = re.compile(r"^\s*\.section\s+\.debug_macinfo\s*\{\s*\}\n", re.MULTILINE)
 """What LLVM leaves beside line directives; it says nothing, and an assembler may take it for debug information."""
 _EXTERN_FUNCTION: Final = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$.]+)")
 
 
+@functools.cache
+def _context() -> Any:
+    """What types and attributes live in, for all modules of this process: registering the dialects takes as long as passes."""
+    context = load_mlir()[0].Context()
+    context.enable_multithreading(False)
+    return context
+
+
 def to_llvm_ir(mlir: str) -> str:
     """LLVM IR text of a module in MLIR text; CompileError E0501 where MLIR rejects the text or a pass fails."""
     ir, passmanager, llvm = load_mlir()
-    with ir.Context() as context, ir.Location.unknown():
-        context.enable_multithreading(False)
+    with _context(), ir.Location.unknown():
         try:
             lines = locations.has_lines(mlir)
             module = ir.Module.parse(locations.located(mlir) if lines else mlir)
-            passmanager.PassManager.parse(_PIPELINE).run(module.operation)
-            if lines:
-                passmanager.PassManager.parse(f"builtin.module({locations.PASS})").run(module.operation)
+            for pipeline in (_PIPELINE, _LINES) if lines else (_PIPELINE,):
+                passes = passmanager.PassManager.parse(pipeline)
+                passes.enable_verifier(False)  # it takes as long as the passes; what they made is verified once
+                passes.run(module.operation)
+            module.operation.verify()
             return float_literals.older_spelling(str(llvm.translate_module_to_llvmir(module.operation)))
         except (ir.MLIRError, RuntimeError) as error:
             raise _failure("E0501", "MLIR refused the lowered kernel", str(error)) from None
