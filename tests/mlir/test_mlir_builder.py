@@ -133,6 +133,7 @@ def test_a_constant_is_written_once_where_it_is_in_scope() -> None:
     def write(out: Builder, pointer: SsaValue, number: SsaValue) -> None:
         kept.append(out.constant(7))
         assert out.constant(7) == kept[0] != out.constant(7, i64)
+        assert (len(out.lines), out.operations) == (2, 3)
         assert out.zero(vector(2, i32)) != out.zero(vector(4, i32)) == out.zero(vector(4, i32))
         inside = out.compare("slt", number, kept[0])
         chosen = out.choose(inside, lambda: turn(out), lambda: turn(out))

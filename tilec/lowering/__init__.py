@@ -71,7 +71,7 @@ def lower(function: Function, target: Target, *, min_blocks: int | None = None) 
                 control.lower_roles(context, op, run)
             else:
                 RULES[type(op)](context, op)
-            if len(context.lines) > thread_elements.MOST_OPERATIONS:
+            if context.operations > thread_elements.MOST_OPERATIONS:
                 raise thread_elements.too_long(function)
         context.at_line(around)
 

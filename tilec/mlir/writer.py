@@ -26,6 +26,7 @@ class Writer:
         self._count = 0
         self._constants: dict[str, SsaValue] = {}  # those in scope, by their text
         self._entered: list[str] = []  # those texts in order, for the end of a region
+        self._found = 0  # how often a constant was in scope
         self.line = 0  # of the tile IR's text, 0 where operations have none
 
     def _name(self) -> str:
@@ -46,7 +47,14 @@ class Writer:
         if known is None:
             known = self._constants[text] = self._value(text, type)
             self._entered.append(text)
+        else:
+            self._found += 1
         return known
+
+    @property
+    def operations(self) -> int:
+        """What was asked for: the lines, and the constants that were in scope."""
+        return len(self.lines) + self._found
 
     def _effect(self, text: str) -> None:
         """Append an operation without results, or a part of one with regions."""
