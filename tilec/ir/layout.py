@@ -15,6 +15,7 @@ that count elements (sums), and those that tell an element's place (`tilec.lower
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 
@@ -54,6 +55,7 @@ class Layout:
                     out[digit.axis] += step * digit.stride
         return tuple(out)
 
+    @lru_cache(4096)  # noqa: B019 values, not objects: asked after each pass of each
     def problem(self, shape: tuple[int, ...], warps: int) -> str | None:
         """Why this does not hold every element of a tile of `shape` on `warps` warps; None where it does.
 
@@ -105,12 +107,13 @@ def register_map(source: Layout, target: Layout, shift: tuple[int, ...] = ()) ->
     With `shift`, the target's tile begins there in the source's.
     """
     # Coordinates are sums of a register's, a lane's and a warp's part, so one difference between the threads' parts decides for
-    # all registers; two different ones would need registers indexed at run time.
+    # all registers, and lanes and warps can be looked at one by one; two would need registers indexed at run time.
+    lanes = ((lane, 0) for lane in range(prod(digit.extent for digit in source.lanes)))
+    warps = ((0, warp) for warp in range(prod(digit.extent for digit in source.warps)))
     apart: set[tuple[int, ...]] = set()
-    for warp in range(prod(digit.extent for digit in source.warps)):
-        for lane in range(prod(digit.extent for digit in source.lanes)):
-            here, there = source.coordinates(0, lane, warp), target.coordinates(0, lane, warp)
-            apart.add(tuple(b - a for a, b in zip(here, there, strict=True)))
+    for lane, warp in (*lanes, *warps):
+        here, there = source.coordinates(0, lane, warp), target.coordinates(0, lane, warp)
+        apart.add(tuple(b - a for a, b in zip(here, there, strict=True)))
     if len(apart) != 1:
         return None
     (difference,) = apart

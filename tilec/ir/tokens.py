@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class ParseError(Exception):
@@ -15,8 +14,7 @@ class ParseError(Exception):
         super().__init__(f"{line}:{column}: {message}")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """`kind` is value (with its `%`), word, integer, float, text (unescaped), sign or end."""
 
     kind: str
@@ -52,13 +50,14 @@ def tokenize(text: str) -> list[Token]:
         match = _PATTERN.match(text, position)
         if match is None:
             raise ParseError(f"unexpected character {text[position]!r}", line, position - start + 1)
-        kind, found = str(match.lastgroup), match.group()
-        if kind == "text":
-            found = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), found[1:-1])
-        if kind not in ("blank", "line"):
-            tokens.append(Token(kind, found, line, position - start + 1))
-        position = match.end()
+        kind, end = str(match.lastgroup), match.end()
         if kind == "line":
-            line, start = line + 1, position
+            line, start = line + 1, end
+        elif kind != "blank":
+            found = text[position:end]
+            if kind == "text":
+                found = re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), found[1:-1])
+            tokens.append(Token(kind, found, line, position - start + 1))
+        position = end
     tokens.append(Token("end", "", line, position - start + 1))
     return tokens

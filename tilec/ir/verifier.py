@@ -154,9 +154,9 @@ class _Verifier:
             raise VerifyError(_at(op, f"{len(op.operands)} operands instead of {op.num_operands}"))
         if len(op.operands) < len(op.leading):
             raise VerifyError(_at(op, f"{len(op.operands)} operands, at least {len(op.leading)} are needed"))
-        kinds = (*op.leading, *[op.others] * (len(op.operands) - len(op.leading)))
-        for position, (value, kind) in enumerate(zip(op.operands, kinds, strict=True)):
-            if not isinstance(value.type, kind):
+        leading = len(op.leading)
+        for position, value in enumerate(op.operands):
+            if not isinstance(value.type, op.leading[position] if position < leading else op.others):
                 raise VerifyError(_at(op, f"operand {position} is {value.type}"))
 
     def results(self, op: Op) -> None:
@@ -178,9 +178,9 @@ class _Verifier:
 
     def broken(self, value: Value) -> str:
         """What a tile breaks, an empty string for nothing."""
-        if not isinstance(value.type, TileType) or min(value.type.shape, default=1) < 1:
+        if not isinstance(value.type, TileType) or (value.type.shape and min(value.type.shape) < 1):
             return f"{value.type} is no tile"
-        if value.type.rank:
+        if value.type.shape:
             self.tiles.add(id(value))
         if value.layout is None:
             return ""

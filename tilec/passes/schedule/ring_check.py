@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import gcd
+from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.ops import Binary, Constant, For, If
@@ -36,6 +37,7 @@ from tilec.ir.touches import touches
 from tilec.passes.schedule.ring_state import Role
 from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
+_STEERING: Final = (For, If, Roles, Acquire, Wait, TakeTurn)
 OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
 
 
@@ -102,7 +104,9 @@ class _Run(Operations):
 
     def block(self, block: Block) -> Steps:
         for op in block.ops:
-            if isinstance(op, For):
+            if not isinstance(op, _STEERING):
+                self.step(op)
+            elif isinstance(op, For):
                 yield from self.loop(op)
             elif isinstance(op, If):
                 yield from self.branch(op)
@@ -110,10 +114,8 @@ class _Run(Operations):
                 self.roles(op)
             elif isinstance(op, Acquire):
                 yield from self.acquire(op)
-            elif isinstance(op, Wait | TakeTurn):
-                yield from self.wait(op) if isinstance(op, Wait) else self.take_turn(op)
             else:
-                self.step(op)
+                yield from self.wait(op) if isinstance(op, Wait) else self.take_turn(op)
 
     def roles(self, op: Roles) -> None:
         """Run the regions side by side: each until it has to wait for another."""

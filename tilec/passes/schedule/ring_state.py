@@ -102,9 +102,11 @@ def number(op: Op, env: dict[Value, int]) -> int | None:
     """The value of arithmetic on scalars that are known; None where it is not."""
     if isinstance(op, Constant):
         return int(op.value) if op.result.tile.rank == 0 and not isinstance(op.value, float) else None
+    if not isinstance(op, Select | Cast | Compare | Binary):
+        return None
     of = [env.get(value) for value in op.operands]
-    if isinstance(op, Select) and of[0] is not None:
-        return of[1] if of[0] else of[2]
+    if isinstance(op, Select):
+        return None if of[0] is None else of[1] if of[0] else of[2]
     known = [value for value in of if value is not None]
     if len(known) != len(of) or not of:
         return None
@@ -112,6 +114,6 @@ def number(op: Op, env: dict[Value, int]) -> int | None:
         return known[0]
     if isinstance(op, Compare):
         return int(_COMPARE[op.kind](*known))
-    if isinstance(op, Binary) and op.kind in _DIVISION and known[1] > 0:
+    if op.kind in _DIVISION and known[1] > 0:
         return _DIVISION[op.kind](*known)
-    return _BINARY[op.kind](*known) if isinstance(op, Binary) and op.kind in _BINARY else None
+    return _BINARY[op.kind](*known) if op.kind in _BINARY else None

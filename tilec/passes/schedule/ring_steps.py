@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import Final
 
 from tilec.atoms import tma
 from tilec.ir.core import Op, Value, VerifyError
@@ -31,6 +32,10 @@ from tilec.ir.touches import Touches
 from tilec.ir.types import SharedType
 from tilec.passes.schedule.ring_state import Queue, Role, Stage, There, left_over, number
 
+_OF_RINGS: Final = (
+    Ring, SharedAlloc, StageCopy, Commit, Release, PassTurn, Drain, Barrier, ProxyFence, SharedFree, SharedLoad, GroupProduct,
+    WaitMma,
+)  # fmt: skip
 Steps = Generator[Op]
 """A run, which gives the operation at which it has to wait."""
 
@@ -51,6 +56,9 @@ class Operations:
     fixed: set[Value] = field(default_factory=set[Value])  # bounds that the number of turns decides
 
     def step(self, op: Op) -> None:
+        if not isinstance(op, _OF_RINGS):
+            self.other(op)
+            return
         match op:
             case Ring():
                 self.rings[op.result] = Queue(op, [self.role])
@@ -81,17 +89,17 @@ class Operations:
                 self.read.add(self.arrived(op, op.buffer, op.stage, False))
             case GroupProduct():
                 self.role.products.append({self.arrived(op, buffer, stage, True) for buffer, stage in op.reads})
-            case WaitMma():
+            case _:
+                assert isinstance(op, WaitMma)
                 while len(self.role.products) > op.pending:
                     self.read |= self.role.products.pop(0)
-            case _:
-                self.other(op)
 
     def other(self, op: Op) -> None:
         """Scratch, and arithmetic on scalars."""
-        busy = self.role.copies_under_way().union(*self.role.products)
-        for touch in self.touches.get(op, Touches()).made:
-            for buffer, _ in busy if touch.is_shared else ():
+        shared = [touch for touch in self.touches[op].made if touch.is_shared] if op in self.touches else ()
+        busy = self.role.copies_under_way().union(*self.role.products) if shared else ()
+        for touch in shared:
+            for buffer, _ in busy:
                 first = getattr(buffer.owner, "offset", 0)
                 if touch.first < first + buffer.shared.bytes and first < touch.last:
                     raise VerifyError(f"{at(op)} takes bytes of a ring that is in use")
