@@ -72,12 +72,13 @@ class Work:
     hits: dict[str, bool] = field(default_factory=dict[str, bool])
     costs: dict[str, int] = field(default_factory=dict[str, int])
 
-    def function(self) -> Function:
-        """The tile IR, read from its text, with the names and spans that stand beside it; the caller's to rewrite."""
+    def function(self, form: str = "tir") -> Function:
+        """The tile IR, read from its text, with the names and spans that stand beside it; the caller's to rewrite. `form` is
+        the product: what the kernel is, or `claims`, what is to be proven of it."""
         from tilec.ir.parser import parse_function
         from tilec.ir.spans import attach
 
-        return attach(parse_function(self.products["tir"].decode()), self.data("spans"))
+        return attach(parse_function(self.products[form].decode()), self.data("spans"))
 
     def span(self) -> Span | None:
         """Where the kernel stands in its source, once that is known."""
@@ -112,6 +113,7 @@ def json_bytes(data: Any) -> bytes:
 def _tir(work: Work) -> dict[str, bytes]:
     from tilec.artifact import parameter_specs, to_json
     from tilec.frontend import load_kernel
+    from tilec.ir.claims import claims
     from tilec.ir.printer import print_function
     from tilec.ir.spans import spans_json
     from tilec.ir.verifier import verify
@@ -129,6 +131,7 @@ def _tir(work: Work) -> dict[str, bytes]:
     }
     return {
         "tir": print_function(function).encode(),
+        "claims": claims(function).encode(),
         "interface": json_bytes(interface),
         "spans": json_bytes(spans_json(function)),
     }
@@ -139,8 +142,12 @@ def _proofs(work: Work) -> dict[str, bytes]:
     from tilec.ir.lines import line_numbers
     from tilec.passes.prover import positive_divisions, prove
 
-    function = work.function()
-    proofs = prove(function)
+    function = work.function("claims")
+    try:
+        proofs = prove(function)
+    except CompileError:
+        prove(work.function())  # which is refused in words of the kernel's own types
+        raise
     record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
     record["unsafe"] = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
     lines = line_numbers(function)
@@ -227,7 +234,7 @@ STAGES = (
         target=False,
         shared=False,
     ),  # source -> tile IR text
-    Stage("proofs", ".proofs.json", _proofs, ("tir", "spans"), PROVER, PROOF_TOOLS, target=False),  # or refused
+    Stage("proofs", ".proofs.json", _proofs, ("claims", "spans"), PROVER, PROOF_TOOLS, target=False),  # or refused
     Stage(
         "schedule", ".schedule.json", _schedule, ("tir",), SCHEDULE, ("numpy",), options=True, shared=False
     ),  # warps, stages, instructions

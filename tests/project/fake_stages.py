@@ -54,7 +54,8 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
     interface = {"tensors": [], "scalars": [], "grid": [1], "constants": work.request.constants}
     tir = f"kernel @{work.request.kernel}(\n" + "\n".join(body) + "\n" + json.dumps(work.request.constants, sort_keys=True)
     spans = {"lines": {"1": [work.request.path, text.count("\n"), 0, 1, 0]}}  # another one after every comment
-    return {"tir": tir.encode(), "interface": json.dumps(interface).encode(), "spans": json.dumps(spans).encode()}
+    texts = {"tir": tir, "claims": tir, "interface": json.dumps(interface), "spans": json.dumps(spans)}
+    return {name: text.encode() for name, text in texts.items()}
 
 
 def _proofs(work: pipeline.Work) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ STAGE_NAMES = tuple(stage.name for stage in pipeline.STAGES)
 TOOLS = {"python": "CPython 3.11", **{package.distribution: "1 sha256:aa" for package in toolchain.PACKAGES}}
 COMPILER = dict.fromkeys((*STAGE_NAMES, "link"), "c")
 MODULES = {
-    "tir": ("frontend", "artifact", "ir.lines", "ir.printer", "ir.verifier"),
+    "tir": ("frontend", "artifact", "ir.claims", "ir.lines", "ir.printer", "ir.verifier"),
     "proofs": ("artifact", "ir.lines", "ir.parser", "ir.spans", "passes.prover"),
     "schedule": ("artifact", "ir.parser", "ir.spans", "passes.schedule", "schedule"),
     "mlir": (
@@ -143,7 +143,7 @@ def test_what_is_fixed_of_a_schedule_is_in_the_keys_of_its_target_alone() -> Non
     def found(target: Target, rules: tuple[Overrides, ...]) -> dict[str, dict[str, int | str | None]]:
         request = Request("k", "k.py", "/", {}, {}, TOOLS, COMPILER, rules)
         work = Work(request, target)
-        work.digests = dict.fromkeys(("tir", "spans", "schedule", "positive_divisions", "mlir", "ptx"), "d")
+        work.digests = dict.fromkeys(("tir", "claims", "spans", "schedule", "positive_divisions", "mlir", "ptx"), "d")
         return {stage.name: stage_fields(stage, work) for stage in pipeline.STAGES} | {
             "artifact": dict(pipeline.artifact_fields(request, target))
         }

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 CHANGED = "E0713"  # the one error of its kind that concerns a kernel, and not what all of them are written to
 CHECK_PRELOAD = (
-    "tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.lines", "tilec.ir.parser", "tilec.ir.rows",
-    "tilec.ir.spans", "tilec.passes.prover", "tilec.passes.schedule", "tilec.passes.schedule.notes", "tilec.lowering",
+    "tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.lines", "tilec.ir.parser",
+    "tilec.ir.rows", "tilec.ir.spans", "tilec.passes.prover", "tilec.passes.schedule", "tilec.passes.schedule.notes",
+    "tilec.lowering",
 )  # fmt: skip
 """Imported once, in the server that workers are forked from: what the stages that judge a kernel need."""
 BUILD_PRELOAD = (

@@ -1,0 +1,92 @@
+"""What is proven of a kernel does not say which float of a size it is for, and says everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.ir.claims import claims
+from tilec.ir.core import Function
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.passes.prover import prove
+from tilec.pipeline import Request, Work, stage_named
+
+KERNEL = """import tilec
+from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, full, grid, i32, load, store
+
+
+class E(Element):
+    pass
+
+
+class N(Dim):
+    pass
+
+
+@tilec.kernel
+def k(x: In[E, N], index: In[i32, N], out: Out[E, N], *, E: Const, BLOCK: Const):
+    grid(cdiv(N, BLOCK))
+    acc = full(BLOCK, 0, f32)
+    for turn in range(2):
+        acc = acc + load(x, bid(0), shape=BLOCK, pad=0).astype(f32)
+    store(out, {place}, acc.astype(E), mask=True)
+"""
+
+
+def function(folder: Path, element: str, *, block: int = 128, place: str = "bid(0)") -> Function:
+    """The kernel at a specialisation."""
+    path = folder / "k.py"
+    path.write_text(KERNEL.format(place=place), encoding="utf-8")
+    return load_kernel(path, {"E": element, "BLOCK": block}, root=folder)
+
+
+def test_floats_of_a_size_claim_the_same(tmp_path: Path) -> None:
+    for names in (("bf16", "f16"), ("f8e4m3", "f8e5m2")):
+        texts = [claims(function(tmp_path, name)) for name in names]
+        assert texts[0] == texts[1]
+    sizes = [claims(function(tmp_path, name)) for name in ("f32", "bf16", "f8e4m3")]
+    assert len(set(sizes)) == 3
+
+
+def test_everything_else_is_claimed(tmp_path: Path) -> None:
+    base = claims(function(tmp_path, "bf16"))
+    assert claims(function(tmp_path, "bf16", block=256)) != base
+    assert claims(function(tmp_path, "bf16", place="bid(0) + 0 * BLOCK + 1")) != base
+    text = print_function(function(tmp_path, "bf16"))
+    for dtype in ("i8", "u8", "i64", "u32"):  # ranges of integers are what a proof is about
+        other = parse_function(text.replace("tensor<i32, [N]", f"tensor<{dtype}, [N]"))
+        assert claims(other) != base
+
+
+def test_lines_stay_and_the_function_does_too(tmp_path: Path) -> None:
+    made = function(tmp_path, "bf16")
+    before = print_function(made)
+    text = claims(made)
+    assert print_function(made) == before
+    assert print_function(parse_function(text)) == text
+    changed = [(old, new) for old, new in zip(before.splitlines(), text.splitlines(), strict=True) if old != new]
+    assert changed
+    assert all(old.replace("bf16", "f16") == new or "constants" in old for old, new in changed)
+
+
+@pytest.mark.parametrize("element", ["bf16", "f16", "f8e5m2"])
+def test_the_same_is_shown_of_it(tmp_path: Path, element: str) -> None:
+    made = function(tmp_path, element)
+    assert [repr(one) for one in prove(parse_function(claims(made))).obligations] == [
+        repr(one) for one in prove(parse_function(print_function(made))).obligations
+    ]
+
+
+def test_a_refusal_names_what_the_kernel_has(tmp_path: Path) -> None:
+    function(tmp_path, "bf16", place="bid(0) + 1")
+    work = Work(Request("k", "k.py", str(tmp_path), {"E": "bf16", "BLOCK": 128}, {}, {}, {}), None)
+    work.products |= stage_named("tir").run(work)
+    with pytest.raises(CompileError) as staged:
+        stage_named("proofs").run(work)
+    with pytest.raises(CompileError) as plain:
+        prove(work.function())
+    assert staged.value.diagnostics == plain.value.diagnostics
