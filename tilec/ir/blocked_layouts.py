@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from math import gcd, prod
 from typing import Final
@@ -134,6 +134,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(steps)
 
 
+@lru_cache(4096)
 def reshaped(layout: Layout, source: tuple[int, ...], target: tuple[int, ...]) -> Layout | None:
     """The layout under which every thread holds the same elements in the same registers after a reshape from `source` to
     `target`. None where an axis of `target` ends inside a digit's steps.

@@ -4,15 +4,14 @@ sound: the result of the operation on any members of the operands is a member of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
+from typing import NamedTuple
 
 from tilec.ir.bit_ranges import BITWISE, bit_ends, known_bits
 from tilec.ir.types import DType
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """`low <= v <= high`, and `v == rest` modulo `modulus` (0: exactly `rest`, 1: nothing known)."""
 
     low: int

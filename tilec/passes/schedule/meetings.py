@@ -51,7 +51,7 @@ def _joined(digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
             continue
         last = out[-1] if out else None
         if last is not None and last.axis == digit.axis and (last.axis is None or last.stride * last.extent == digit.stride):
-            out[-1] = replace(last, extent=last.extent * digit.extent)
+            out[-1] = last._replace(extent=last.extent * digit.extent)
         else:
             out.append(digit)
     return tuple(out)
