@@ -9,6 +9,7 @@ written are removed. Should the server itself be killed, the kernel kills its wo
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import mmap
@@ -35,6 +36,8 @@ GAP: Final = 1.0
 """Seconds of the clock that one look counts at most: a machine may have slept in between, or the command been stopped."""
 WAITING: Final = ("S", "D")
 """States in which a process stands still; one that could run and is not let, on a busy machine, does not."""
+COLLECTED: Final = 20_000
+"""Objects that a worker makes between collections of its youngest: a stage makes graphs of as many, and drops them whole."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -53,6 +56,8 @@ def serve(control: socket.socket, parent: int, preload: Sequence[str]) -> NoRetu
     for name in preload:
         with contextlib.suppress(Exception):  # the stage that needs it meets it again, and has a diagnostic for it
             importlib.import_module(name)
+    gc.freeze()  # what was loaded stays: no worker's collector looks at it, or writes to pages that all share
+    gc.set_threshold(COLLECTED)
     _Server(control, parent).run()
     os._exit(0)
 
