@@ -110,16 +110,21 @@ def _joined(lengths: Mapping[bool, Sequence[int]], flags: Iterable[Flags]) -> Se
 
 
 def _constants(step: Step, launch: Launch, tuning: Tuning, lengths: Sequence[int]) -> Iterator[dict[str, Constant]]:
-    """The constants of a launch, for each number of tokens that may change them."""
+    """The constants of a launch, for each number of tokens that changes them."""
     values = step.values()
     choice = tuning.choices.get(launch.kernel)
     chosen: list[dict[str, Constant]] = [{}]
     if choice is not None:
         chosen = list({repr(one): one for _, _, one in _ranges(step, launch, choice, lengths)}.values())
-    named = {name for value in launch.constants.values() for name in value.names}
-    for values["tokens"] in lengths if named & LENGTHS else lengths[:1]:
-        constants: dict[str, Constant] = {name: value.value(values) for name, value in launch.constants.items()}
-        yield from (one | constants for one in chosen)
+    values["tokens"] = lengths[0]
+    constants: dict[str, Constant] = {name: value.value(values) for name, value in launch.constants.items()}
+    changing = {name: value for name, value in launch.constants.items() if value.names & LENGTHS}
+    seen: set[str] = set()
+    for values["tokens"] in lengths if changing else lengths[:1]:
+        found: dict[str, Constant] = {name: value.value(values) for name, value in changing.items()}
+        if repr(found) not in seen:
+            seen.add(repr(found))
+            yield from (one | constants | found for one in chosen)
 
 
 def _ranges(step: Step, launch: Launch, choice: Choice, lengths: Sequence[int]) -> list[tuple[int, int, dict[str, Constant]]]:
