@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from tilec.diagnostics import Span
 
@@ -10,12 +11,18 @@ _HEADER = re.compile(r"^\s*(\[\[?)\s*([\w.\-]+)\s*\]\]?")
 _KEY = re.compile(r"^\s*(?:\"([^\"]+)\"|([\w\-]+))(?:\.[\w\-]+)*\s*=")
 
 
+@lru_cache(2)
+def _scanned(text: str) -> list[tuple[int, str, re.Match[str] | None, re.Match[str] | None]]:
+    """Lines from 1 on, each with the header or the key that it holds."""
+    lines = enumerate(text.split("\n"), 1)
+    return [(number, line, _HEADER.match(line), _KEY.match(line)) for number, line in lines]
+
+
 def locate(text: str, file: str, table: str, index: int = 0, key: str = "", inner: str = "") -> Span:
     """Span of `inner` in the value of `key` in the `index`-th table named `table`; of as much of that path as is there."""
     count, inside, best = -1, False, Span(file, 1, 0, 1, 1)
     in_key = False
-    for number, line in enumerate(text.split("\n"), 1):
-        header = _HEADER.match(line)
+    for number, line, header, found in _scanned(text):
         if header:
             in_key = False
             name = header[2]
@@ -31,7 +38,6 @@ def locate(text: str, file: str, table: str, index: int = 0, key: str = "", inne
             continue
         if not inside or not key:
             continue
-        found = _KEY.match(line)
         if found and not (in_key and inner):
             group = 1 if found[1] else 2
             in_key = found[group] == key
