@@ -121,8 +121,8 @@ def check(mlir: str) -> None:
     """VerifyError for the first line that breaks the rule."""
     made: dict[str, str] = {}
     seen: set[str] = set()  # lines that are known to be allowed, without the names of their values
-    for line in mlir.splitlines():
-        if _NAME.sub("%", line) in seen:
+    for line, words in zip(mlir.splitlines(), _NAME.sub("%", mlir).splitlines(), strict=True):
+        if words in seen:
             result, _, text = line.partition(" = ")
             if result.startswith("%"):
                 made[result] = text
@@ -143,7 +143,7 @@ def check(mlir: str) -> None:
                 _check_right(name[5:], rest, made, line)
             elif name != "llvm.inline_asm" and (result is None or line.startswith(f"{result} =")):
                 # inline PTX has names of its own in its text; several results are not what the partition above gives
-                seen.add(_NAME.sub("%", line))
+                seen.add(words)
         if result:
             made[result] = name + rest
 
