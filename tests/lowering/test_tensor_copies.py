@@ -213,3 +213,11 @@ def test_machine_code_copies_boxes_and_multiplies_from_shared_memory() -> None:
     assert sum(count for name, count in used.items() if name.startswith("UTMALDG.2D")) >= 2
     assert any(name.startswith("HGMMA") for name in used) and any(name.startswith("SYNCS") for name in used)
     assert not any(name.startswith("LDGSTS") for name in used)
+
+
+def test_copies_in_front_of_the_wait_for_earlier_kernels_are_found() -> None:
+    """Of both operands, and stores of the result."""
+    kernel = made("bf16", 64, 64, stages=2)
+    report = emulated(kernel, (8, 8, 8), 0, kernel.ptx.replace("griddepcontrol.wait;", ""))[0]
+    assert {fault.kind for fault in report.faults} == {"dependency"}
+    assert {fault.tensor for fault in report.faults} == {"a", "b", "out"}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import noncoherent
+from tilec.emulator import noncoherent, prior_launches
 from tilec.emulator.errors import STORED, Lanes, Poison
 from tilec.emulator.frame import Frame
 from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, SHARED_START, Allocation
@@ -89,14 +89,8 @@ def locate(
     if not len(index):
         return access
     found = _check(frame, access, address, space, instruction, write, width if align is None else align)
-    if machine.unwaited is not None and space in ("global", "generic"):
-        hit = found.allocations(machine) if len(found.index) else []
-        early = machine.unwaited[found.lanes] & any(one.space == "global" and (write or not one.resident) for one in hit)
-        if early.any():
-            at = int(np.flatnonzero(early)[0])
-            text = "global memory before griddepcontrol.wait, while the launch before may still run"
-            lane, place = int(found.lanes[at]), int(found.index[at])
-            machine.faults.add("dependency", text, instruction, lane, index=place, count=int(early.sum()))
+    if machine.unwaited is not None and space in ("global", "generic") and len(found.index):
+        prior_launches.check(machine, found.lanes, found.index, found.allocations(machine), instruction, write=write)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import access
+from tilec.emulator import access, prior_launches
 from tilec.emulator.errors import STORED
 from tilec.emulator.frame import Frame
 from tilec.emulator.in_flight import SHIFT
@@ -136,7 +136,7 @@ def _load(d: Decoder, rank: int) -> Step:
     d.finish((3 if rank else 4) + int(hint))
     barriers = mbarriers.mbarriers(d.machine)
     to, barrier = d.address_source(d.address(0)), d.address_source(d.address(2 if rank else 3))
-    positions = _box(d, 1, rank) if rank else _plain(d, 1, loads=True)
+    positions = _box(d, 1, rank, write=False) if rank else _plain(d, 1, loads=True)
     machine = d.machine
     log = proxies(machine)
 
@@ -193,7 +193,7 @@ def _store(d: Decoder, state: Stores, rank: int) -> Step:
     hint = d.flag("L2::cache_hint")
     d.finish((2 if rank else 3) + int(hint))
     source = d.address_source(d.address(1))
-    positions = _box(d, 0, rank) if rank else _plain(d, 0, loads=False)
+    positions = _box(d, 0, rank, write=True) if rank else _plain(d, 0, loads=False)
     machine = d.machine
     log = proxies(machine)
 
@@ -249,7 +249,7 @@ def _plain(d: Decoder, operand: int, *, loads: bool) -> Positions:
     return piece
 
 
-def _box(d: Decoder, operand: int, rank: int) -> Positions:
+def _box(d: Decoder, operand: int, rank: int, *, write: bool) -> Positions:
     """A function that gives the global (-1 outside the tensor) and shared positions of the bytes of a box."""
     place = d.address(operand)
     items = [item for extra in place.extra for item in (extra.items if isinstance(extra, Vector) else (extra,))]
@@ -298,6 +298,9 @@ def _box(d: Decoder, operand: int, rank: int) -> Positions:
         spread = np.where(outside[:, None] >= 0, outside[:, None] - GLOBAL_BASE + steps, -1).reshape(-1)
         if not _inside_one(machine, spread, d, lane):
             return None
+        first = spread[spread >= 0][:1]
+        hit = [machine.memory.allocation_at(int(one)) for one in first]
+        prior_launches.check(machine, np.full(len(first), lane), first, hit, d.instruction, write=write)
         return spread, (inside[:, None] + steps).reshape(-1)
 
     return box

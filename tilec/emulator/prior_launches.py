@@ -1,0 +1,42 @@
+"""Accesses in front of a thread's wait for the launches before, which may run beside this one (PTX ISA, `griddepcontrol`).
+
+In: an access. Out: a fault where it is of global memory that those may still write, or, of a write, that they may still read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.emulator.memory import Allocation
+from tilec.emulator.syntax import Instruction
+
+if TYPE_CHECKING:
+    from tilec.emulator.machine import Machine
+
+EARLY: Final = "global memory before griddepcontrol.wait, while the launch before may still run"
+
+
+def check(
+    machine: Machine,
+    lanes: NDArray[np.int64],
+    index: NDArray[np.int64],
+    hit: Iterable[Allocation | None],
+    instruction: Instruction,
+    *,
+    write: bool,
+) -> None:
+    """The accesses of some lanes at places in memory, and what they hit there."""
+    if machine.unwaited is None:
+        return
+    early = machine.unwaited[lanes] & any(one is not None and _may_change(one, write) for one in hit)
+    if early.any():
+        at = int(np.flatnonzero(early)[0])
+        machine.faults.add("dependency", EARLY, instruction, int(lanes[at]), index=int(index[at]), count=int(early.sum()))
+
+
+def _may_change(allocation: Allocation, write: bool) -> bool:
+    return allocation.space == "global" and (write or not allocation.resident)
