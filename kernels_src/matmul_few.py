@@ -5,7 +5,7 @@ and what a block has on its way from memory is weights.
 """
 
 import tilec
-from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, store, zeros
+from tilec import Const, Dim, Element, In, Out, astype, bid, cdiv, f32, grid, load, mma, requires, resident, store, zeros
 
 
 class E(Element):
@@ -36,6 +36,7 @@ def matmul_few(
     BK: Const,
 ):
     """Accumulated in f32, rounded once; a block has BN outputs of BM tokens."""
+    resident(b)
     requires(K % 8 == 0 and N % 8 == 0)
     rows = cdiv(M, BM)
     grid(rows * cdiv(N, BN))

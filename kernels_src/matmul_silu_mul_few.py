@@ -19,6 +19,7 @@ from tilec import (
     mma,
     requires,
     reshape,
+    resident,
     sigmoid,
     store,
     sum,
@@ -55,6 +56,7 @@ def matmul_silu_mul_few(
     BK: Const,
 ):
     """`out = silu(a @ b[0].T) * (a @ b[1].T)` in f32, rounded once; a block has BN outputs of BM tokens."""
+    resident(b)
     requires(K % 8 == 0 and I % 8 == 0)
     rows = cdiv(M, BM)
     grid(rows * cdiv(I, BN))

@@ -6,7 +6,7 @@ operand, as in `matmul_few`.
 """
 
 import tilec
-from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, mma, requires, store, zeros
+from tilec import Const, Dim, Element, In, Out, bid, cdiv, f32, grid, load, mma, requires, resident, store, zeros
 
 
 class E(Element):
@@ -42,6 +42,7 @@ def matmul_split(
     BK: Const,
 ):
     """`parts[s]` is the product over the s-th run of steps of BK; the last runs may be shorter, or have none and be zero."""
+    resident(b)
     requires(K % 8 == 0 and N % 8 == 0)
     rows, steps = cdiv(M, BM), cdiv(K, BK)
     grid(rows * cdiv(N, BN), S)

@@ -73,9 +73,10 @@ NOT_AHEAD: Final = Pipeline(1, "load", "mma_sync")
 class Schedule:
     """`pipelines` are the loops that feed products, those inside others first, in the order of the text. `blocks`: as many
     share a multiprocessor, which bounds registers and shared memory; None: no bound. `persistent`: a block takes tile after
-    tile, in an order of `ORDERS`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads of resident
-    tensors do not wait for earlier kernels; None: as many as registers are there for. `next`: whether a block lets those of the
-    next kernel come before or behind its wait for earlier ones. `store` is of `STORES`."""
+    tile, in an order of `ORDERS`; `cluster`: blocks that share their memory. `early`: turns of a loop whose loads and
+    copies of resident tensors do not wait for earlier kernels; None: as many as registers are there for, or a few stages.
+    `next`: whether a block lets those of the next kernel come before or behind its wait for earlier ones. `store` is of
+    `STORES`."""
 
     roles: tuple[Role, ...]
     pipelines: tuple[Pipeline, ...] = ()

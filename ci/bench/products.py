@@ -6,8 +6,9 @@
 
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
 tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes left` those for few tokens, whose left operand is
-the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes table` those that are shipped or were best somewhere, and
-Triton's product beside them where they are of bf16. Where they are built already no compiler is needed.
+the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes seam` those that copy weights in front of the wait for the
+kernel before, and that do not, `--shapes table` those that are shipped or were best somewhere, and Triton's product beside
+them where they are of bf16. Where they are built already no compiler is needed.
 `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
 Timing needs torch and cuda-bindings.
 """
@@ -15,6 +16,7 @@ Timing needs torch and cuda-bindings.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -132,13 +134,28 @@ FEW: Final = (
 """For few tokens; and what served them before."""
 
 
+SEAM: Final = tuple(
+    replace(base, schedule=f"{base.schedule}, early = {early}")
+    for base in (
+        *(left(16, 64, stages, blocks) for stages, blocks in ((10, 2), (7, 3))),
+        *(left(32, 64, stages, blocks) for stages, blocks in ((8, 2), (6, 3))),
+        left(64, 64, 12, 1),
+        left(16, 64, 10, 2, 3),
+        left(32, 64, 8, 2, 3),
+        left(64, 64, 6, 2, 3),
+    )
+    for early in (0, 4, 16)
+)
+"""For few tokens: weights of no stages, of four or of all copied in front of the wait for the kernel before."""
+
+
 def main() -> int:
     """Build, then time; the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
-    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left"), default="few")
+    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left", "seam"), default="few")
     parser.add_argument("--element", choices=("bf16", "f16"), default=ELEMENT, help="of the tensors; a FOLDER is of one")
     options = parser.parse_args()
-    candidates = {"table": BEST, "split": SPLIT, "left": FEW}.get(options.shapes, CANDIDATES)
+    candidates = {"table": BEST, "split": SPLIT, "left": FEW, "seam": SEAM}.get(options.shapes, CANDIDATES)
     more = ["--shapes", options.shapes]
     if options.shapes == "table":
         more += ["--kept", "4", *(["--triton"] if options.element == "bf16" else [])]

@@ -1,6 +1,6 @@
 """Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
 
-    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split|left] [--triton] [--out FOLDER]
+    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split|left|seam] [--triton]
 
 Each folder below FOLDER that holds a built `matmul` or `matmul_few`, or a `matmul_split` and the `merge_splits` that adds its
 parts, is a candidate; of two kernels the second may begin while the first ends, and both are timed; so is the first without the
@@ -48,7 +48,7 @@ SPLIT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 512) for layer
 """Few rows, or few tiles."""
 TABLE: Final = (*ALL, *((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"]))
 LEFT: Final = SHORT[:16]
-SHAPES: Final = {"table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT, "left": LEFT}
+SHAPES: Final = {"table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT, "left": LEFT, "seam": LEFT[:12]}
 TRITON: Final = "Triton"
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000
@@ -292,6 +292,7 @@ def report(record: dict[str, Any], folder: Path, name: str) -> int:
         first += f" | {rate * ratios[i][TRITON]:.0f} | {ratios[i][TRITON]:.3f}" if with_triton else ""
         second = f"{rate * ratio:.0f} | {ratio:.3f} | {floor * ratio:.2f} | {candidate}"
         lines.append(f"| {shape} | {first} | {second} | {more:.3f} | {floor * more:.2f} | {other} |")
+    lines += ["", record["note"]] if "note" in record else []
     lines += ["", *_summary(rows, {"best": best, "best, overlapped": over}), ""]
     if with_triton:
         of_triton = [(of[TRITON], "") for of in ratios]

@@ -190,6 +190,10 @@ def _of_kind(op: Op) -> Iterator[tuple[str, str, Change]]:
             yield "loop of other turns", "every other", lambda f, o: _set(f, o, 2, lambda f, v: _computed(f, o, "add", v, 1))
             for step in (1, 2):
                 yield "loop of other turns", f"by {step}", lambda f, o, n=step: _begin(f, o, 2, n)
+        case If() if any(isinstance(inner, TensorCopy) for inner in op.regions[0].ops):
+            for step in (-1, 1):
+                yield "under another condition", f"that {step} away", lambda f, o, n=step: _condition(f, o, n)
+            yield "under another condition", "always", _always
         case If() if any(isinstance(inner, Release) for inner in op.regions[0].walk()):
             yield "released too early or late", "where not", lambda f, o: _attribute(o, "regions", o.regions[::-1])
             yield "released too early or late", "always", _always
@@ -281,6 +285,15 @@ def _computed(function: Function, op: Op, kind: str, value: Value, number: int) 
     home = _home(function, op)
     home.ops.insert(home.ops.index(op), binary)
     return binary.result
+
+
+def _condition(function: Function, op: Op, step: int) -> None:
+    """That of the branch so many branches away."""
+    branches: list[Op] = [one for one in _home(function, op).ops if isinstance(one, If)]
+    place = branches.index(op) + step
+    if not 0 <= place < len(branches) or branches[place].operands == op.operands:
+        raise IndexError
+    op.operands = list(branches[place].operands)
 
 
 def _always(function: Function, op: Op) -> None:

@@ -112,7 +112,7 @@ RELEASE = "      release %3, %13 {held = 0}\n"
 DONE = "      %39 = wait_mma %14 {pending = 0}"
 BROKEN = [
     (ACQUIRE, "", "goes into a stage that was not acquired"),
-    (ACQUIRE, ACQUIRE + ACQUIRE, "the stage before was not committed"),
+    (ACQUIRE, ACQUIRE + ACQUIRE, "names stage and parity (0, 0) where (1, 0) come next"),
     (ACQUIRE, ACQUIRE.replace("%35", "%0"), "names stage and parity (0, 0) where (0, 1) come next"),
     (ACQUIRE, ACQUIRE.replace("8192", "8190"), "copies bring 8192 bytes where 8190 are expected"),
     (ACQUIRE, ACQUIRE.replace("8192", "0"), "bytes are expected at mbarriers alone"),

@@ -19,8 +19,8 @@ from tilec.ir.types import TileType, i32
 @dataclass(eq=False, kw_only=True)
 class WaitPrior(Op, opcode="wait_prior", effect=Effect.CONTROL):
     """Wait until the grids before this one are complete and what they wrote is visible; behind it, or `before` it, let the
-    blocks of the next grid come (PTX ISA, `griddepcontrol`). No operands. Stands once, before every access to memory that is
-    not of a resident tensor."""
+    blocks of the next grid come (PTX ISA, `griddepcontrol`). No operands. Stands once, or once in each role, before every
+    access to memory that is not of a resident tensor."""
 
     num_operands = num_results = 0
 

@@ -60,13 +60,19 @@ def _verify_signature(function: Function) -> None:
 
 def _verify_wait(function: Function) -> None:
     """Where a kernel waits for the ones before it, it does so on every path and before any access to memory that they may
-    write: at the top, once, with nothing in front of it but arithmetic, shared memory, and reads of what is resident."""
+    write: at the top, once, with nothing in front of it but arithmetic, shared memory, and reads of what is resident; or once
+    at the top of each role, where the kernel ends with its roles."""
     waits = [op for op in function.body.walk() if isinstance(op, WaitPrior)]
     if not waits:
         return
-    if len(waits) > 1 or waits[0] not in function.body.ops:
-        raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches"))
-    front = Block(ops=function.body.ops[: function.body.ops.index(waits[0])])
+    last = function.body.ops[-1]
+    parts = last.regions if isinstance(last, Roles) and waits[0] not in function.body.ops else [function.body]
+    places = [[place for place, op in enumerate(part.ops) if isinstance(op, WaitPrior)] for part in parts]
+    if len(waits) != len(parts) or any(len(of) != 1 for of in places):
+        raise VerifyError(_at(waits[0], "a kernel waits once, outside of loops and branches, or each of its roles does"))
+    front = Block(ops=[op for part, (place,) in zip(parts, places, strict=True) for op in part.ops[:place]])
+    if function.body not in parts:
+        front.ops += function.body.ops[:-1]
     for op in front.walk():
         tensors = [(tensor, effect) for tensor, effect in op.touched() if isinstance(tensor.type, TensorType)]
         touched = [tensor for tensor, effect in tensors if effect is not Effect.READ or not function.is_resident(tensor)]

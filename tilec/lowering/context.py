@@ -65,13 +65,13 @@ class Context(Builder):
         super().__init__()
         self.function = function
         self.leaves = leaves_of(function)
-        self.threads = function.num_warps * 32
+        self.threads: int = function.num_warps * 32
         self._held: dict[Value, list[SsaValue]] = {p.value: [argument_of(p)] for p in function.parameters}
         self._thread = self.special_register("tid.x")
         self._base = self.dynamic_shared()
         self.role_number: int = 0
         """Of the role whose region is written, from 1 on; 0 where all threads of the block run it."""
-        self.overlaps = any(isinstance(op, WaitPrior) for op in function.body.ops)
+        self.overlaps = any(isinstance(op, WaitPrior) for op in function.body.walk())
         """Whether the kernel may begin while earlier ones run."""
         self.waits = self.overlaps
         """Whether what is written stands in front of the wait for them."""
@@ -95,12 +95,15 @@ class Context(Builder):
 
     @contextmanager
     def role(self, number: int, first: int, warps: int) -> Generator[None]:
-        """What is written inside is for the role of a number, of the warps from `first` on; its threads count from 0."""
-        outside = self._thread, self.threads, self.role_number
+        """What is written inside is for the role of a number, of the warps from `first` on; its threads count from 0. Where
+        roles wait for earlier kernels, each does so by itself."""
+        outside = self._thread, self.threads, self.role_number, self.waits
+        tensors = {parameter.value: self._held[parameter.value] for parameter in self.function.parameters}
         self.threads, self.role_number = 32 * warps, number
         self._thread = self.sub(self._thread, 32 * first) if first else self._thread
         yield
-        self._thread, self.threads, self.role_number = outside
+        self._thread, self.threads, self.role_number, self.waits = outside
+        self._held |= tensors
 
     def tensor_map(self, tensor: Value, box: Box) -> SsaValue:
         """Address of the map for boxes of a tensor, i64."""

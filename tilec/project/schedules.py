@@ -21,7 +21,8 @@ from tilec.target import Target
 
 WHERE: Final = ("constants", "arch")
 _KEYS: Final = (*OVERRIDES, *WHERE)
-_WORDS: Final = {int: "a number from 1 to 1024", str: "a string", bool: "true or false"}
+_WORDS: Final = {int: "a number from {least} to 1024", str: "a string", bool: "true or false"}
+_LEAST: Final = {"early": 0}
 _EXAMPLES: Final = {
     "copy": f'"{list(COPIES)[-1]}"',
     "mma": f'"{next(iter(PRODUCTS))}"',
@@ -83,10 +84,12 @@ def _rules(
     for key, kind in OVERRIDES.items():
         if key not in table:
             continue
-        if type(table[key]) is kind and (kind is not int or 1 <= table[key] <= 1024):
+        least = _LEAST.get(key, 1)
+        if type(table[key]) is kind and (kind is not int or least <= table[key] <= 1024):
             found[key] = table[key]
         else:
-            refuse("E0802", f"`{key}` is not {_WORDS[kind]}", at("schedule", key), f"write `{key} = {_EXAMPLES.get(key, '4')}`")
+            words = _WORDS[kind].format(least=least)
+            refuse("E0802", f"`{key}` is not {words}", at("schedule", key), f"write `{key} = {_EXAMPLES.get(key, '4')}`")
     where = _condition(table.get("constants", {}), constants, refuse, at)
     wanted = _targets(table["arch"], targets, refuse, at) if "arch" in table else targets
     overrides = Overrides(**found, places=tuple((key, at("schedule", key)) for key in found))

@@ -9,6 +9,7 @@ from tilec.ir.shared_plan import shared_bytes
 from tilec.passes.schedule import (
     conversions,
     early_rings,
+    early_stages,
     exchanges,
     in_range,
     layout,
@@ -57,6 +58,7 @@ def prepare(
     staging.stage(function, schedule)
     _check(function, "staging")
     early_rings.hoist(function)
+    early_stages.hoist(function, schedule)
     _check(function, "copying early")
     if schedule.takers > 1:
         pingpong.take_turns(function, schedule.takers)

@@ -3,12 +3,13 @@ ever.
 
 In: a prepared function. Out: nothing, or a VerifyError that names the operation. The order that a pipeline needs beside the
 meetings of threads (`meeting_check`) comes from the operations of its ring, and is followed by running them: every
-pipelined loop for 0, 1, 2, as many turns as it has stages, and two rounds of the ring and one turn more. What a turn does
-depends on its place in the ring and the groups under way alone, so later turns repeat those. Scalars that follow from the
-loop's bounds are computed, all else is unknown.
+pipelined loop for 0, 1, 2, as many turns as it has stages, and two rounds of the ring and one turn more; for all numbers up to
+one more than it has stages where first turns are written out. What a turn does depends on its place in the ring and the groups
+under way alone, so later turns repeat those. Scalars that follow from the loop's bounds are computed, all else is unknown.
 
-- A stage is acquired once it was released, and of a ring of groups all threads have met since; a copy goes into the stage that
-  was acquired last, to which no copy is on its way, which no product reads, and no thread has read since all last met.
+- A stage is acquired once it was released, and of a ring of groups all threads have met since; a copy goes into a stage that
+  was acquired and not committed, of groups into the one acquired last, where none of its buffer is on its way, which no product
+  reads, and no thread has read since all last met.
 - A read, by threads or by a product of warpgroups, is of a stage that was waited for and not released, and of the copy for this
   turn. Of a ring of groups, all threads have met since the wait. A product needs a fence of its proxy between wait and meeting
   (PTX ISA, "Async proxy").
@@ -50,7 +51,10 @@ def check(function: Function) -> None:
     loops = [op for op in function.body.walk() if isinstance(op, For) and is_piped(op)]
     begins = [int(op.lower.owner.value) for op in loops if isinstance(op.lower.owner, Constant)]
     # Loops that end at the same value and begin apart do not have the same number of turns: one run is as much longer.
-    runs = [(turns, 0) for turns in sorted({0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))})]
+    numbers = {0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))}
+    if _is_peeled(function):  # under a condition each
+        numbers |= set(range(most + 2))
+    runs = [(turns, 0) for turns in sorted(numbers)]
     takers = max((op.takers for op in function.body.walk() if isinstance(op, Ring)), default=1)
     for turns, tiles in runs if takers == 1 else _in_turns(most, takers):
         run = _Run(found, turns=turns)
@@ -60,6 +64,13 @@ def check(function: Function) -> None:
         for op in run.block(function.body):
             raise VerifyError(f"{at(op)} waits for ever")
         run.end(f"{function.name}: copies or products are under way at the end")
+
+
+def _is_peeled(function: Function) -> bool:
+    """Whether first turns of a loop that fills a ring of mbarriers are written out."""
+    branches = [op for op in function.body.walk() if isinstance(op, If)]
+    inside = (one for op in branches for region in op.regions for one in region.ops)
+    return any(isinstance(one, Acquire) and len(one.operands) > 1 for one in inside)
 
 
 def _in_turns(stages: int, takers: int) -> list[tuple[int, int]]:
@@ -86,7 +97,7 @@ class _Run(Operations):
     def bound(self, loops: list[For]) -> None:
         """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
         in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it. So do
-        those of a loop that begins one step behind another."""
+        those of a loop that begins whole steps behind another."""
         ends = {op.upper for op in loops}
         uses = Counter(value for op in loops for value in (op.lower, op.step, op.upper))
         steps = {(op.lower, op.step) for op in loops}
@@ -232,10 +243,13 @@ class _Run(Operations):
 
 
 def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
-    """Where a loop begins, or where the loop begins whose second turn is its first; `steps`: beginnings and steps of loops."""
+    """Where a loop begins, or where the loop begins of whose later turns one is its first; `steps`: beginnings and steps of
+    loops."""
     made = op.lower.owner
-    if isinstance(made, Binary) and made.kind == "add" and (made.operands[0], made.operands[1]) in steps:
-        return made.operands[0] if made.operands[1] is op.step else op.lower
+    while isinstance(made, Binary) and made.kind == "add" and made.operands[1] is op.step:
+        if (made.operands[0], op.step) in steps:
+            return made.operands[0]
+        made = made.operands[0].owner
     return op.lower
 
 

@@ -49,8 +49,8 @@ class Queue:
     free: int = 0
     fenced: bool = False  # of a ring of mbarriers: copies know of them, and
     met: bool = False  # so do all threads
-    brought: int = 0  # bytes of copies into the stage that was acquired, of
-    expected: int = 0
+    brought: list[int] = field(default_factory=list[int])  # bytes of copies into each stage that was acquired, of
+    expected: list[int] = field(default_factory=list[int])
     arrivals: list[list[Copy]] = field(default_factory=list[list[Copy]])  # of a ring of mbarriers, by stage
     tiles: list[int | None] = field(default_factory=list[int | None])  # that these were copied for
     passed: int = 0

@@ -128,7 +128,7 @@ class Operations:
 
     def acquire(self, op: Acquire) -> Steps:
         ring = self.queue(op, op.ring)
-        if ring.acquired != ring.committed:
+        if ring.by_groups and ring.acquired != ring.committed:  # a group is of all copies since the one before
             raise VerifyError(f"{at(op)}: the stage before was not committed")
         depth = op.ring.ring.stages
         if ring.by_groups and ring.acquired - ring.free >= depth:  # a release counts once all have met
@@ -142,7 +142,8 @@ class Operations:
                 (buffer, place) for buffer, place in self.read if place == index and self.of_buffer(op, buffer)[0] is op.ring
             }
         ring.acquired += 1
-        ring.brought, ring.expected = 0, op.expected
+        ring.brought.append(0)
+        ring.expected.append(op.expected)
 
     def expect(self, op: RingOp, ring: Queue, turn: int) -> None:
         problem = None if ring.by_groups else ring.problem(op, turn, self.env)
@@ -154,30 +155,37 @@ class Operations:
         if stage in self.role.copies_under_way() or stage in self.read or any(stage in one for one in self.role.products):
             raise VerifyError(f"{at(op)} overwrites a stage that is in use")
         value, ring = self.of_buffer(op, op.buffer)
-        if ring.acquired == ring.committed or stage[1] != (ring.acquired - 1) % value.ring.stages:
+        filled = range(ring.committed, ring.acquired)  # no more than there are stages: those not committed are not free
+        turn = next((turn for turn in filled if turn % value.ring.stages == stage[1]), None)
+        if turn is None:
             raise VerifyError(f"{at(op)} goes into a stage that was not acquired")
         if op.buffer in self.freed:
             raise VerifyError(f"{at(op)}: the buffer was freed")
         if ring.by_groups != isinstance(op, AsyncCopy):
             raise VerifyError(f"{at(op)}: its ring counts other copies")
-        ring.brought += tma.copied_bytes(op.buffer.shared)
+        ring.brought[turn] += tma.copied_bytes(op.buffer.shared)
         self.there.pop(stage, None)
         self.role.group.append((stage, self.started[op.buffer]))
         self.started[op.buffer] += 1
 
     def commit(self, op: Commit) -> None:
         ring = self.queue(op, op.ring)
-        if ring.acquired != ring.committed + 1:
+        turn = ring.committed
+        if ring.acquired == turn:
             raise VerifyError(f"{at(op)}: no stage was acquired")
         ring.committed += 1
         if ring.by_groups:
             self.role.groups.append((op.ring, self.role.group))
-        else:
-            if ring.brought != ring.expected:
-                raise VerifyError(f"{at(op)}: copies bring {ring.brought} bytes where {ring.expected} are expected")
-            ring.arrivals.append(self.role.group)
-            ring.tiles.append(self.role.tile)
-        self.role.group = []
+            self.role.group = []
+            return
+        brought, expected = ring.brought[turn], ring.expected[turn]
+        if brought != expected:
+            raise VerifyError(f"{at(op)}: copies bring {brought} bytes where {expected} are expected")
+        depth = op.ring.ring.stages
+        mine = [copy for copy in self.role.group if copy[0][1] == turn % depth and self.of_buffer(op, copy[0][0])[0] is op.ring]
+        self.role.group = [copy for copy in self.role.group if copy not in mine]
+        ring.arrivals.append(mine)
+        ring.tiles.append(self.role.tile)
 
     def wait(self, op: Wait) -> Steps:
         ring = self.queue(op, op.ring)

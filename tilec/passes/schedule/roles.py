@@ -3,10 +3,13 @@
 In: a function in which some operations fill rings of mbarriers (`tensor_staging`, `chained_staging`) and all else is for the
 warps that hold tiles; it is prepared for these alone. Out: the same in `roles`. What all threads need and each can make by
 itself stays in front: launch values, and the ring with its barriers, of which all must know. Barriers behind it are of the
-role. Where blocks take tile after tile, each role goes through them by itself, with the place in the ring that it has reached.
+role. The wait for earlier kernels stays in front too, unless copies stand before it (`early_stages`): each role then waits by
+itself. Where blocks take tile after tile, each role goes through them alone, with the place in the ring that it has reached.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op
@@ -30,13 +33,18 @@ def split(function: Function, schedule: Schedule) -> Function:
     met = next(i for i, op in enumerate(body.ops) if i > ring and isinstance(op, Barrier))
     setup = body.ops[ring : met + 1]
     known = launch_values(function)
+    wait = next((op for op in body.ops if isinstance(op, WaitPrior)), None)
+    apart = wait is not None and any(op in filling for op in body.ops[: body.ops.index(wait)])
 
     def is_shared(op: Op) -> bool:
-        return isinstance(op, WaitPrior) or op in setup or bool(op.results and set(op.results) <= known)
+        return (op is wait and not apart) or op in setup or bool(op.results and set(op.results) <= known)
 
     kept = [op for op in body.ops if is_shared(op)]
     reading = Block(ops=[op for op in body.ops if op not in filling and not is_shared(op)])
     copying: list[Op] = filling
+    if wait is not None and apart:
+        own = replace(wait, operands=[], results=[])
+        copying = [own if op is wait else op for op in body.ops if op is wait or op in filling]
     if tiles is not None:
         copying = [_taken_out(tiles, op) for op in filling if isinstance(op, For)]
     for op in reading.walk():

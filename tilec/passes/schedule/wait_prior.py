@@ -13,7 +13,7 @@ that is (`no_alias`). The verifier refuses an access in front of the wait, and a
 
 Loads of `resident` tensors alone stand in front of the wait: nothing that a launch overlaps writes those, which is part of the
 contract. Where a loop makes them, its first turns are written out, so that theirs can go there too; as many turns as the
-schedule says, or as registers are there for.
+schedule says, or as registers are there for. Copies into shared memory: `early_rings`, `early_stages`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""Products that copy weights in front of their wait for earlier kernels: the emulator finds nothing, and agrees with the
+interpreter; in PTX that reads anything else there it does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.weight_products import differs, emulated, made
+
+STAGES = 3
+CASES: list[Any] = [
+    ("matmul_few", {}, (1, 8, 8)),  # one turn, which ends past the depth
+    ("matmul_few", {}, (17, 72, 128)),  # fewer turns than stages
+    ("matmul_few", {}, (16, 64, 192)),  # as many
+    ("matmul_few", {"early": 2}, (5, 136, 200)),  # one more
+    ("matmul_few", {}, (33, 64, 520)),  # three rounds
+    ("matmul_few", {"early": 0}, (17, 72, 264)),
+    ("matmul_split", {}, (1, 8, 8)),  # two parts of no turns
+    ("matmul_split", {"next": "before"}, (17, 72, 264)),  # parts of two turns, two, and one
+    ("matmul_split", {}, (16, 64, 1000)),
+    ("matmul_silu_mul_few", {}, (17, 72, 128)),
+    ("matmul_silu_mul_few", {}, (8, 64, 328)),
+]
+
+
+@pytest.mark.parametrize(("name", "wanted", "extents"), CASES, ids=str)
+def test_the_emulator_finds_nothing_and_agrees(name: str, wanted: Any, extents: tuple[int, int, int]) -> None:
+    kernel = made(name, "bf16", 16, 64, stages=STAGES, **wanted)
+    for seed in (0, 1):
+        report, found, right = emulated(kernel, extents, seed)
+        assert report.clean, str(report.faults[0])
+        assert not differs(found, right)
+
+
+COPY = re.compile(r"\tcp\.async\.bulk\.tensor[^;]*;\n")
+WAIT = re.compile(r"\tgriddepcontrol\.wait;\n")
+EXTENTS = (16, 64, 264)
+
+
+def test_activations_copied_in_front_of_the_wait_are_found() -> None:
+    """The wait goes behind the copy that comes next: of activations for the first stage."""
+    kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
+    wait = list(WAIT.finditer(kernel.ptx))[-1]
+    following = COPY.search(kernel.ptx, wait.end())
+    assert following is not None
+    ptx = kernel.ptx[: wait.start()] + kernel.ptx[wait.end() : following.end()] + wait[0] + kernel.ptx[following.end() :]
+    report = emulated(kernel, EXTENTS, 0, ptx)[0]
+    assert {fault.kind for fault in report.faults} == {"dependency"}
+
+
+def test_weights_that_are_not_resident_are_found() -> None:
+    kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
+    tensors = tuple(replace(tensor, resident=False) for tensor in kernel.manifest.tensors)
+    report = emulated(kernel._replace(manifest=replace(kernel.manifest, tensors=tensors)), EXTENTS, 0)[0]
+    assert {fault.kind for fault in report.faults} == {"dependency"}
+
+
+def test_a_consumer_that_does_not_wait_is_found() -> None:
+    """It stores what kernels before may still read."""
+    kernel = made("matmul_few", "bf16", 16, 64, stages=STAGES)
+    first = WAIT.search(kernel.ptx)
+    assert first is not None
+    report = emulated(kernel, EXTENTS, 0, kernel.ptx[: first.start()] + kernel.ptx[first.end() :])[0]
+    assert {fault.kind for fault in report.faults} == {"dependency"}
+
+
+@pytest.mark.parametrize(("wanted", "places"), [({}, "wl"), ({"next": "before"}, "lw")])
+def test_each_role_waits_and_lets_the_next_kernel_come(wanted: Any, places: str) -> None:
+    mlir = made("matmul_few", "bf16", 16, 64, stages=STAGES, **wanted).lowered.mlir
+    found = "".join("w" if one == "wait" else "l" for one in re.findall(r"griddepcontrol\.(wait|launch_dependents);", mlir))
+    assert found == 2 * places

@@ -1,0 +1,71 @@
+"""Products of few tokens whose operands come by `tma`, for tests and campaigns: `matmul_few.py` and those beside it, compiled
+so, and launches of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tests import shipped
+from tests.programs.machines import manifest
+from tests.tensor_products import DTYPES, Made
+from tests.tensor_products import differs as differs
+from tilec.codegen import to_ptx
+from tilec.emulator import Report, emulate
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.ir.core import Function
+from tilec.lowering import lower
+from tilec.passes.prover import positive_divisions
+from tilec.passes.schedule import choose, prepare
+from tilec.schedule import Overrides
+from tilec.target import SM_90A
+
+SPLITS = 3
+"""Parts of the depth, of `matmul_split`."""
+SHAPES = {
+    "matmul_few": {"a": "mk", "b": "nk", "out": "mn"},
+    "matmul_split": {"a": "mk", "b": "nk", "parts": "smn"},
+    "matmul_silu_mul_few": {"a": "mk", "b": "2nk", "out": "mn"},
+}
+DIMS = {"matmul_few": ("M", "N", "K"), "matmul_split": ("M", "N", "K"), "matmul_silu_mul_few": ("M", "I", "K")}
+
+
+def source(name: str, element: str, tokens: int, outputs: int) -> Function:
+    """The kernel as written, of tiles of tokens x outputs x 64."""
+    constants: dict[str, Any] = {"E": element, "BM": tokens, "BN": outputs, "BK": 64}
+    constants |= {"S": SPLITS} if name == "matmul_split" else {}
+    return load_kernel(shipped.ROOT / "kernels_src" / f"{name}.py", constants, root=shipped.ROOT)
+
+
+@cache
+def made(name: str, element: str, tokens: int, outputs: int, **wanted: Any) -> Made:
+    """The kernel with copies by `tma`, of one consumer, and whatever else is wanted of its schedule."""
+    function = source(name, element, tokens, outputs)
+    schedule = choose(function, SM_90A, Overrides(copy="tma", consumers=1, **wanted))
+    positive = frozenset(op.operands[1] for op in positive_divisions(function))
+    prepared = prepare(function, SM_90A, schedule, positive=positive)
+    lowered = lower(prepared, SM_90A, min_blocks=schedule.blocks)
+    described = replace(manifest(source(name, element, tokens, outputs), lowered, SM_90A), schedule=schedule.to_json())
+    return Made(prepared, schedule, lowered, to_ptx(lowered.mlir, SM_90A), described)
+
+
+def emulated(kernel: Made, extents: tuple[int, int, int], seed: int, ptx: str | None = None) -> tuple[Report, Any, Any]:
+    """A launch, with other PTX if given; what it left, and what the interpreter does. Small integers: every sum is exact."""
+    name, constants = kernel.prepared.name, dict(kernel.prepared.constants)
+    element, random = str(constants["E"]), np.random.default_rng(seed)
+    sizes = dict(zip("mnk", extents, strict=True)) | {"s": SPLITS, "2": 2}
+    held: dict[str, Any] = {}
+    for tensor, axes in SHAPES[name].items():
+        dtype = np.dtype(np.float32) if tensor == "parts" else np.dtype(DTYPES[element])
+        held[tensor] = random.integers(-3, 4, tuple(sizes[axis] for axis in axes)).astype(dtype)
+    (written,) = held.keys() - {"a", "b"}
+    bits = {tensor: np.float32 if tensor == "parts" else np.uint16 for tensor in held}
+    flat = {tensor: array.reshape(-1).view(bits[tensor]).copy() for tensor, array in held.items()}
+    report = emulate(ptx or kernel.ptx, kernel.manifest, flat, dict(zip(DIMS[name], extents, strict=True)), seed=seed)
+    run(source(name, element, int(constants["BM"]), int(constants["BN"])), held, {})
+    right = held[written]
+    return report, report.tensors[written].view(right.dtype).reshape(right.shape), right
