@@ -103,7 +103,7 @@ def test_specialisations_are_the_product_in_order(tmp_path: Path) -> None:
 def test_a_schedule_is_fixed_for_some_specialisations_and_targets(tmp_path: Path) -> None:
     (tmp_path / "kernels_src").mkdir()
     (tmp_path / "kernels_src/add.py").touch()
-    rules = '[{ warps = 4 }, { constants = { E = "f16" }, warps = 8, blocks = 2 }, { arch = ["sm_120"], warps = 2 }]'
+    rules = '[{ warps = 4 }, { constants = { E = "f16" }, warps = 8, blocks = 2 }, { arch = ["sm_120"], warps = 2, early = 0 }]'
     text = GOOD.replace('["sm_90"]', '["sm_90", "sm_120"]') + f"schedule = {rules}\n"
     (tmp_path / "build.toml").write_text(text)
     (entry,) = read_build_file(tmp_path / "build.toml").entries
@@ -115,8 +115,8 @@ def test_a_schedule_is_fixed_for_some_specialisations_and_targets(tmp_path: Path
     assert found == {
         ("bf16", SM_90A): {"warps": 4},
         ("f16", SM_90A): {"warps": 8, "blocks": 2},
-        ("bf16", SM_120A): {"warps": 2},
-        ("f16", SM_120A): {"warps": 2, "blocks": 2},
+        ("bf16", SM_120A): {"warps": 2, "early": 0},
+        ("f16", SM_120A): {"warps": 2, "blocks": 2, "early": 0},
     }
 
 

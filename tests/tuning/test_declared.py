@@ -31,6 +31,7 @@ CHOICES = tuned_project.TUNING.partition("choices = ")[2].partition("\nshapes")[
         (CHOICES, "[{ BLOCK = 64, time = 1.5 }]", "`measured` does not say where the numbers of the choices come from"),
         (CHOICES, '[{ BLOCK = "x" }]', "`choices` is not a table of numbers"),
         ("warps = 2", "warps = 2000", "`warps` is not a number from 1 to 1024"),
+        ("warps = 2", "early = -1", "`early` is not a number from 0 to 1024"),
         ("{ N = 17000 }", "{ N = 0 }", "`shapes` is not a list of tables of extents"),
         ("{ N = 17000 }", "{}", "`shapes` is not a list of tables of extents"),
         ("[{ N = [1000, 20000, 400000] }, { N = 17000 }]", "3", "`shapes` is not a list of tables of extents"),
