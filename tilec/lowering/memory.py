@@ -32,6 +32,7 @@ def lower_load(context: Context, op: Load) -> None:
     box = _Box(context, op.source, op.offsets, op.result.tile.shape, layout)
     path = context.path(op.source)
     width = vector_length(layout, op.vector // dtype.bytes)
+    in_pieces = box.in_pieces(width, ends=op.whole)
 
     words = _Words(context, dtype, width, once=context.is_read_once(op.source, op.offsets))
 
@@ -55,7 +56,7 @@ def lower_load(context: Context, op: Load) -> None:
         return context.choose_all(box.element_inside(register), inside, lambda: outside)
 
     def partly() -> list[SsaValue]:
-        if not box.whole_rows:
+        if not in_pieces:
             return words.pack([element(register) for register in range(layout.num_registers)])
         outside = words.pack([pad] * width)
         return [word for register in range(0, layout.num_registers, width) for word in access(register, outside)]
@@ -80,7 +81,7 @@ def lower_store(context: Context, op: Store) -> None:
                 _store_vector(context, box.pointer(first), held[first : first + width])
 
     def partly() -> None:
-        step = width if box.whole_rows else 1
+        step = width if box.in_pieces(width, ends=op.whole) else 1
         for first in range(0, layout.num_registers, step):
             with context.where(_and(context, box.places.is_own(first), box.element_inside(first))):
                 _store_vector(context, box.pointer(first), held[first : first + step])
@@ -202,10 +203,17 @@ class _Box:
         assert out is not None
         return out
 
-    @property
-    def whole_rows(self) -> bool:
-        """Whether the box is known to lie inside along the last axis, so that an access is inside or outside as a whole."""
-        return self.tensor.tensor.rank - 1 in self.known_inside
+    def in_pieces(self, width: int, *, ends: bool) -> bool:
+        """Whether each access of `width` neighbours is inside or outside as a whole: the box is known to lie inside along the
+        last axis, or rows end where an access does (`ends`).
+
+        Then the extent is a multiple of `width`, and so is where an access begins, modulo 2**64 too: `width` is a power of two
+        that divides what the offset is known to be a multiple of (`Load.vector`) and the run of neighbours that registers
+        hold, of which a layout's other strides on that axis are multiples. A place that wraps moves by the box's extent, with
+        its neighbours where `width` divides that. Between two neighbours is thus no end: neither 0 nor the extent.
+        """
+        last = self.tensor.tensor.rank - 1
+        return last in self.known_inside or (ends and self.shape[last] % width == 0)
 
     def element_inside(self, register: int) -> SsaValue:
         """Whether a register's element lies in the tensor."""

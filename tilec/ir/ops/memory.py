@@ -122,9 +122,11 @@ class WriteOp(MemoryOp):
 
 class VectorOp(MemoryOp):
     """Base of loads and stores, beside `ReadOp` or `WriteOp`: accesses of a box. `vector` is how many bytes a thread
-    may move at once, as the layout pass proved from alignment; 0 before it ran."""
+    may move at once, as the layout pass proved from alignment; 0 before it ran. `whole`: the tensor's rows end where so many
+    bytes do, so that those at a multiple of them from a row's start lie inside of it, all of them, or outside."""
 
     vector: int
+    whole: bool
 
     @property
     def offsets(self) -> list[Value]:
@@ -143,6 +145,7 @@ class Load(VectorOp, ReadOp, opcode="load", effect=Effect.READ):
     pad: float | None = None
     unsafe: int | None = None
     vector: int = 0
+    whole: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -152,6 +155,7 @@ class Store(VectorOp, WriteOp, opcode="store", effect=Effect.WRITE):
     mask: bool = False
     unsafe: int | None = None
     vector: int = 0
+    whole: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,7 +1,7 @@
 """Decide how the threads of a block hold each tile, and how wide each access is.
 
 In: a proven function with `num_warps` set, its pipelined loops already staged. Out: the same function with a `Layout` on every
-tile value and `vector` on every access. Layouts follow five rules:
+tile value, `vector` and `whole` on every access. Layouts follow five rules:
 
 1. A tile's natural layout depends on its shape alone (axes of extent 1 aside): 16 bytes per thread on the last axis, lanes
    along it, warps along the axis before it, the rest in registers. Equal shapes therefore meet without conversion.
@@ -62,6 +62,7 @@ def _set_vectors(function: Function) -> None:
                 step = gcd(divisor(facts[op.offsets[axis]]), 0 if extent == 1 else (1 if axis < tensor.rank - 1 else 0))
                 aligned = gcd(aligned, expr_divisor(strides[axis], symbols) * step * size)
         op.vector = max(size, gcd(aligned, VECTOR_BYTES))
+        op.whole = expr_divisor(tensor.dims[-1], symbols) * size % op.vector == 0
 
 
 def _load_as_broadcast(function: Function, warps: int) -> None:
