@@ -25,9 +25,9 @@ TO_COME: Final[dict[str, tuple[str, ...]]] = {"copy": (), "mma": ("tcgen05",), "
 ORDERS: Final[dict[str, str | None]] = {"grid": None, "pingpong": "wgmma"}
 """How consumers go through a persistent block's tiles: all of them through each, or one after the other, each with its own."""
 NEXT: Final = ("behind", "before")
-STORES: Final[dict[str, str | None]] = {"threads": None, "tma": "wgmma"}
-"""How a tile goes to its tensor: by stores of the threads that hold it, or through shared memory by copies of whole boxes that
-one thread starts, where operands come so too."""
+STORES: Final[dict[str, str | None]] = {"threads": None, "streamed": None, "tma": "wgmma"}
+"""How a tile goes to its tensor: by stores of the threads that hold it; by such whose data is the first to leave the caches; or
+through shared memory by copies of whole boxes that one thread starts, where operands come so too."""
 MOST_WARPS: Final = 32
 """Of a block: it has 1024 threads at most."""
 REGISTERS: Final = 65536
@@ -132,7 +132,7 @@ class Schedule:
         words += [f"order {self.order}"] if self.order != "grid" else []
         words += [f"{self.early} turns early"] if self.early is not None else []
         words += ["the next kernel at once"] if self.next == "before" else []
-        words += [f"stored by {self.store}"] if self.store != "threads" else []
+        words += {"tma": ["stored by tma"], "streamed": ["stores streamed"]}.get(self.store, [])
         return "; ".join(words)
 
 

@@ -195,6 +195,9 @@ class BlockMachine(BlockMemory):
                 return []
             case "inline_asm" if "ld.global" in step.text:
                 return self.load_words(step.text, of[0], active)
+            case "inline_asm" if "st.global" in step.text:
+                self.store_words(of[0], of[1:], active)
+                return []
             case "inline_asm" if "e4m3x2" in step.text or "e5m2x2" in step.text:
                 return [eight_bits(step.text, of)]
             case "inline_asm" if "min.u64 most" in step.text:

@@ -91,6 +91,12 @@ class BlockMemory:
         data = np.ascontiguousarray(stored).view(np.uint8).reshape(places.shape)
         self.write(buffer, places, data, active)
 
+    def store_words(self, pointer: Array, words: list[Array], active: NDArray[np.bool_]) -> None:
+        """`st.global.cs` of 1, 2 or 4 words."""
+        buffer, places = self.place(pointer, 4 * len(words), 4 * len(words), active)
+        data = np.ascontiguousarray(np.stack(words, axis=1)[active]).view(np.uint8).reshape(places.shape)
+        self.write(buffer, places, data, active)
+
     def write(self, buffer: int, places: NDArray[np.int64], data: Array, active: NDArray[np.bool_]) -> None:
         threads = np.nonzero(active)[0][:, None]
         assert buffer not in self.read_only, "a write to a tensor that is only read"

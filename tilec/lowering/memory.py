@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 from functools import partial
-from typing import Final
 
 from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Value
@@ -18,10 +17,11 @@ from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
 from tilec.ir.types import DType
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum
-from tilec.lowering.context import Context, Path, literal, storage
+from tilec.lowering.context import Context, Path, literal
 from tilec.lowering.places import Places
 from tilec.lowering.rules import lowers
-from tilec.mlir.types import SsaValue, Type, f32, i1, i8, i32, i64, integer, vector
+from tilec.lowering.words import Words, load_one, store_vector
+from tilec.mlir.types import SsaValue, i1, i8, i64
 
 
 @lowers(Load)
@@ -34,7 +34,7 @@ def lower_load(context: Context, op: Load) -> None:
     width = vector_length(layout, op.vector // dtype.bytes)
     in_pieces = box.in_pieces(width, ends=op.whole)
 
-    words = _Words(context, dtype, width, once=context.is_read_once(op.source, op.offsets))
+    words = Words(context, dtype, width, once=context.is_read_once(op.source, op.offsets))
 
     def whole() -> list[SsaValue]:
         return [word for r in range(0, layout.num_registers, width) for word in words.load(box.pointer(r), path)]
@@ -46,7 +46,7 @@ def lower_load(context: Context, op: Load) -> None:
 
     def element(register: int) -> SsaValue:
         pointer = box.pointer(register)
-        load = partial(_load_one, context, pointer, dtype, path)
+        load = partial(load_one, context, pointer, dtype, path)
         return context.choose(box.element_inside(register), load, lambda: pad)
 
     def access(register: int, outside: list[SsaValue]) -> list[SsaValue]:
@@ -78,13 +78,13 @@ def lower_store(context: Context, op: Store) -> None:
     def whole() -> None:
         for first in range(0, layout.num_registers, width):
             with context.where(box.places.is_own(first)):
-                _store_vector(context, box.pointer(first), held[first : first + width])
+                store_vector(context, box.pointer(first), held[first : first + width], streamed=op.streamed)
 
     def partly() -> None:
         step = width if box.in_pieces(width, ends=op.whole) else 1
         for first in range(0, layout.num_registers, step):
             with context.where(_and(context, box.places.is_own(first), box.element_inside(first))):
-                _store_vector(context, box.pointer(first), held[first : first + step])
+                store_vector(context, box.pointer(first), held[first : first + step], streamed=op.streamed)
 
     with context.where(_owns(context, layout)):
         if op.mask:
@@ -105,7 +105,7 @@ def lower_gather(context: Context, op: Gather) -> None:
     for register in range(layout.num_registers):
         place = [held[register] for held in indices]
         if op.pad is None:
-            out.append(_load_one(context, _element(context, op.source, place), dtype, path))
+            out.append(load_one(context, _element(context, op.source, place), dtype, path))
         else:
             pad = literal(context, op.pad, dtype)
             out.append(_load_or_pad(context, op.source, place, pad, dtype, path))
@@ -125,7 +125,7 @@ def lower_scatter(context: Context, op: Scatter) -> None:
             place = [values[register] for values in indices]
             inside = _inside(context, op.target, place) if op.mask else None
             with context.where(_and(context, places.is_own(register), inside)):
-                _store_vector(context, _element(context, op.target, place), [held[register]])
+                store_vector(context, _element(context, op.target, place), [held[register]])
 
 
 @lowers(AtomicUpdate)
@@ -281,101 +281,13 @@ def _element(context: Context, tensor: Value, place: list[SsaValue]) -> SsaValue
     return pointer
 
 
-class _Words:
-    """Elements as they come from memory in one access: up to 32 bits of neighbours in a register, so that a branch passes
-    registers on and not their parts. `width` elements make an access; `once`: what is loaded is not loaded again."""
-
-    def __init__(self, context: Context, dtype: DType, width: int, *, once: bool = False) -> None:
-        self.context, self.dtype, self.width, self.once = context, dtype, width, once
-        self.each = max(1, min(width, 4 // dtype.bytes))  # elements in a word
-        self.vector = vector(self.each, _memory_type(dtype))
-        self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
-        self.raw = _memory_type(dtype) if self.each == 1 else self.type
-
-    def load(self, pointer: SsaValue, path: Path) -> list[SsaValue]:
-        """The words of one access."""
-        context, count = self.context, self.width // self.each
-        if path is not Path.WRITTEN and self.raw in (i32, f32):
-            return _load_text(context, pointer, self.raw, count, path, STREAMED if self.once and count == 4 else "")
-        type_ = self.raw if count == 1 else vector(count, self.raw)
-        alignment = self.width * self.dtype.bytes
-        loaded = context.load(pointer, type_, alignment=alignment, invariant=path is Path.CONSTANT)
-        words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
-        return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
-
-    def pack(self, elements: list[SsaValue]) -> list[SsaValue]:
-        """Elements, one by one, into words."""
-        if self.each == 1:
-            return elements
-        context, out = self.context, list[SsaValue]()
-        for first in range(0, len(elements), self.each):
-            packed = context.zero(self.vector)
-            for position, value in enumerate(elements[first : first + self.each]):
-                packed = context.insert(context.zext(value, i8) if value.type is i1 else value, packed, position)
-            out.append(context.bitcast(packed, self.type))
-        return out
-
-    def elements(self, words: list[SsaValue]) -> list[SsaValue]:
-        """Words into elements."""
-        if self.each == 1:
-            return words
-        context, out = self.context, list[SsaValue]()
-        for word in words:
-            lanes = context.bitcast(word, self.vector)
-            out += [_from_memory(context, context.extract(lanes, i), self.dtype) for i in range(self.each)]
-        return out
-
-
-STREAMED: Final = ".L1::no_allocate.L2::128B"
-"""Of whole vectors that are read once: they leave the first cache to what is read again, and come as lines."""
-
-
-def _load_text(
-    context: Context, pointer: SsaValue, type_: Type, count: int, path: Path, hint: str
-) -> list[SsaValue]:  # fmt: skip
-    """1, 2 or 4 words in one access of data that this kernel does not write. As text, because LLVM takes a vector load apart
-    when all that is used of it are its parts. `hint` is for the caches."""
-    names = ", ".join(f"${i}" for i in range(count))
-    target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
-    outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
-    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{hint}{several}.b32 {target}, [${count}];"
-    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.EARLY)
-
-
-def _memory_type(dtype: DType) -> Type:
-    return i8 if dtype.kind == "b" else storage(dtype)
-
-
-def _from_memory(context: Context, value: SsaValue, dtype: DType) -> SsaValue:
-    return context.compare("ne", value, context.constant(0, i8)) if dtype.kind == "b" else value
-
-
-def _load_one(context: Context, pointer: SsaValue, dtype: DType, path: Path) -> SsaValue:
-    loaded = context.load(pointer, _memory_type(dtype), alignment=dtype.bytes, invariant=path is Path.CONSTANT)
-    return _from_memory(context, loaded, dtype)
-
-
 def _load_or_pad(context: Context, tensor: Value, place: list[SsaValue], pad: SsaValue, dtype: DType, path: Path) -> SsaValue:
     def load() -> SsaValue:
-        return _load_one(context, _element(context, tensor, place), dtype, path)
+        return load_one(context, _element(context, tensor, place), dtype, path)
 
     inside = _inside(context, tensor, place)
     assert inside is not None
     return context.choose(inside, load, lambda: pad)
-
-
-def _store_vector(context: Context, pointer: SsaValue, values: list[SsaValue]) -> None:
-    """Values of one type beside each other, in one access."""
-    type_ = values[0].type
-    bytes_ = len(values) * max(1, type_.bits // 8)
-    if len(values) == 1:
-        context.store(values[0], pointer, alignment=bytes_)
-        return
-    packed, words = context.packed(values, vector(len(values), type_)), bytes_ // 4
-    if words:
-        raw = i32 if words == 1 else vector(words, i32)
-        packed = packed if raw is packed.type else context.bitcast(packed, raw)
-    context.store(packed, pointer, alignment=bytes_)
 
 
 def _owns(context: Context, layout: Layout) -> SsaValue | None:

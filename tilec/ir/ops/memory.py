@@ -150,12 +150,14 @@ class Load(VectorOp, ReadOp, opcode="load", effect=Effect.READ):
 
 @dataclass(eq=False, kw_only=True)
 class Store(VectorOp, WriteOp, opcode="store", effect=Effect.WRITE):
-    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets."""
+    """Write a tile over the box at the offsets. Operands: tensor, tile, offsets. `streamed`: what it writes is the first to
+    leave the caches, as far as it goes in whole words."""
 
     mask: bool = False
     unsafe: int | None = None
     vector: int = 0
     whole: bool = False
+    streamed: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilec.diagnostics import CompileError, Diagnostic, Label
 from tilec.ir import thread_elements, verifier
 from tilec.ir.core import Function, Value, VerifyError
+from tilec.ir.ops import Store
 from tilec.ir.shared_plan import shared_bytes
 from tilec.passes.schedule import (
     conversions,
@@ -73,6 +74,8 @@ def prepare(
     if schedule.store == "tma":
         tensor_stores.insert(function, target, schedule.takers)
         _check(function, "storing by copies")
+    if schedule.store == "streamed":
+        _stream(function)
     conversions.convert(function)
     _check(function, "conversions")
     exchanges.exchange(function)
@@ -84,6 +87,13 @@ def prepare(
     _refuse_too_large(function, target)
     verify(function, target)
     return function
+
+
+def _stream(function: Function) -> None:
+    """Let what is stored leave the caches first."""
+    for op in function.body.walk():
+        if isinstance(op, Store):
+            op.streamed = True
 
 
 def _refuse_too_large(function: Function, target: Target) -> None:

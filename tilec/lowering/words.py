@@ -1,0 +1,107 @@
+"""One access of a thread to global memory: an element, or neighbours as the words that they are.
+
+In: an address that is a multiple of the access, elements in registers. Out: loads and stores, as text where LLVM would take
+them apart or knows no way to say which caches are to keep what they move.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tilec.ir.types import DType
+from tilec.lowering.context import Context, Path, storage
+from tilec.mlir.types import SsaValue, Type, f32, i1, i8, i32, integer, vector
+
+
+class Words:
+    """Elements as they come from memory in one access: up to 32 bits of neighbours in a register, so that a branch passes
+    registers on and not their parts. `width` elements make an access; `once`: what is loaded is not loaded again."""
+
+    def __init__(self, context: Context, dtype: DType, width: int, *, once: bool = False) -> None:
+        self.context, self.dtype, self.width, self.once = context, dtype, width, once
+        self.each = max(1, min(width, 4 // dtype.bytes))  # elements in a word
+        self.vector = vector(self.each, _memory_type(dtype))
+        self.type = storage(dtype) if self.each == 1 else integer(self.each * dtype.bytes * 8)
+        self.raw = _memory_type(dtype) if self.each == 1 else self.type
+
+    def load(self, pointer: SsaValue, path: Path) -> list[SsaValue]:
+        """The words of one access."""
+        context, count = self.context, self.width // self.each
+        if path is not Path.WRITTEN and self.raw in (i32, f32):
+            return _load_text(context, pointer, self.raw, count, path, STREAMED if self.once and count == 4 else "")
+        type_ = self.raw if count == 1 else vector(count, self.raw)
+        alignment = self.width * self.dtype.bytes
+        loaded = context.load(pointer, type_, alignment=alignment, invariant=path is Path.CONSTANT)
+        words = [loaded] if count == 1 else [context.extract(loaded, i) for i in range(count)]
+        return words if self.each > 1 else [_from_memory(context, word, self.dtype) for word in words]
+
+    def pack(self, elements: list[SsaValue]) -> list[SsaValue]:
+        """Elements, one by one, into words."""
+        if self.each == 1:
+            return elements
+        context, out = self.context, list[SsaValue]()
+        for first in range(0, len(elements), self.each):
+            packed = context.zero(self.vector)
+            for position, value in enumerate(elements[first : first + self.each]):
+                packed = context.insert(context.zext(value, i8) if value.type is i1 else value, packed, position)
+            out.append(context.bitcast(packed, self.type))
+        return out
+
+    def elements(self, words: list[SsaValue]) -> list[SsaValue]:
+        """Words into elements."""
+        if self.each == 1:
+            return words
+        context, out = self.context, list[SsaValue]()
+        for word in words:
+            lanes = context.bitcast(word, self.vector)
+            out += [_from_memory(context, context.extract(lanes, i), self.dtype) for i in range(self.each)]
+        return out
+
+
+STREAMED: Final = ".L1::no_allocate.L2::128B"
+"""Of whole vectors that are read once: they leave the first cache to what is read again, and come as lines."""
+
+
+def _load_text(
+    context: Context, pointer: SsaValue, type_: Type, count: int, path: Path, hint: str
+) -> list[SsaValue]:  # fmt: skip
+    """1, 2 or 4 words in one access of data that this kernel does not write. As text, because LLVM takes a vector load apart
+    when all that is used of it are its parts. `hint` is for the caches."""
+    names = ", ".join(f"${i}" for i in range(count))
+    target, several = (f"{{{names}}}", f".v{count}") if count > 1 else (names, "")
+    outputs = ",".join(["=r" if type_ is i32 else "=f"] * count)
+    text = f"ld.global{'.nc' if path is Path.CONSTANT else ''}{hint}{several}.b32 {target}, [${count}];"
+    return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.EARLY)
+
+
+def _memory_type(dtype: DType) -> Type:
+    return i8 if dtype.kind == "b" else storage(dtype)
+
+
+def _from_memory(context: Context, value: SsaValue, dtype: DType) -> SsaValue:
+    return context.compare("ne", value, context.constant(0, i8)) if dtype.kind == "b" else value
+
+
+def load_one(context: Context, pointer: SsaValue, dtype: DType, path: Path) -> SsaValue:
+    loaded = context.load(pointer, _memory_type(dtype), alignment=dtype.bytes, invariant=path is Path.CONSTANT)
+    return _from_memory(context, loaded, dtype)
+
+
+def store_vector(context: Context, pointer: SsaValue, values: list[SsaValue], *, streamed: bool = False) -> None:
+    """Values of one type beside each other, in one access; `streamed`: where they are whole words, as the first data to leave
+    the caches (PTX ISA, `st`, `.cs`)."""
+    type_ = values[0].type
+    bytes_ = len(values) * max(1, type_.bits // 8)
+    words, streamed = bytes_ // 4, streamed and bytes_ >= 4
+    packed = values[0] if len(values) == 1 else context.packed(values, vector(len(values), type_))
+    if words and (streamed or len(values) > 1):
+        raw = i32 if words == 1 else vector(words, i32)
+        packed = packed if raw is packed.type else context.bitcast(packed, raw)
+    if not streamed:
+        context.store(packed, pointer, alignment=bytes_)
+        return
+    parts = [packed] if words == 1 else [context.extract(packed, word) for word in range(words)]
+    names = ", ".join(f"${1 + word}" for word in range(words))
+    several, source = (f".v{words}", f"{{{names}}}") if words > 1 else ("", names)
+    text, constraints = f"st.global.cs{several}.b32 [$0], {source};", ",".join(["l", *["r"] * words, "~{memory}"])
+    context.inline_ptx(text, constraints, [pointer, *parts], side_effects=True)
