@@ -193,6 +193,11 @@ class BlockMachine(BlockMemory):
                 vector = int(step.text.split("[$1], ")[1].split(",")[0])
                 self.copy(vector, [*of[:2], np.where(of[2], vector, 0)], active)
                 return []
+            case "inline_asm" if "@$2 ld.global" in step.text:
+                made = of[2].copy()
+                if (inside := active & of[1].astype(bool)).any():
+                    made[inside] = self.load_words(step.text, of[0], inside)[0][inside]
+                return [made]
             case "inline_asm" if "ld.global" in step.text:
                 return self.load_words(step.text, of[0], active)
             case "inline_asm" if "st.global" in step.text:

@@ -12,15 +12,15 @@ from functools import partial
 
 from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Value
+from tilec.ir.expr import sym
 from tilec.ir.layout import Layout
-from tilec.ir.ops import AtomicUpdate, Constant, Gather, Load, Scatter, Store
-from tilec.ir.types import DType
+from tilec.ir.ops import AtomicUpdate, Broadcast, Constant, DimValue, Gather, Load, Scatter, Select, Store
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum
-from tilec.lowering.context import Context, Path, literal
+from tilec.lowering.context import Context, literal
 from tilec.lowering.places import Places
 from tilec.lowering.rules import lowers
-from tilec.lowering.words import Words, load_one, store_vector
+from tilec.lowering.words import Words, load_one, load_where, store_vector
 from tilec.mlir.types import SsaValue, i1, i8, i64
 
 
@@ -100,16 +100,34 @@ def lower_gather(context: Context, op: Gather) -> None:
     assert layout is not None
     dtype = op.result.tile.dtype
     path = context.path(op.source)
-    indices = [_wide(context, index, context.registers(index)) for index in op.indices]
+    asked, chosen = _asked(op) if op.pad is not None else (None, op.indices)
+    indices = [_wide(context, index, context.registers(index)) for index in chosen]
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
         place = [held[register] for held in indices]
         if op.pad is None:
             out.append(load_one(context, _element(context, op.source, place), dtype, path))
-        else:
-            pad = literal(context, op.pad, dtype)
-            out.append(_load_or_pad(context, op.source, place, pad, dtype, path))
+            continue
+        inside = _inside(context, op.source, place)
+        inside = _and(context, context.registers(asked)[register] if asked else None, inside)
+        assert inside is not None
+        pad = literal(context, op.pad, dtype)
+        out.append(load_where(context, inside, _element(context, op.source, place), pad, dtype, path))
     context.assign(op.result, out)
+
+
+def _asked(op: Gather) -> tuple[Value | None, list[Value]]:
+    """Which elements a gather asks for, as truths, and where those are; None: all. `where(asked, i, N)` is a place outside of a
+    tensor of N elements wherever nothing is asked for: that is said without making the place."""
+    made = op.indices[0].owner
+    if len(op.indices) > 1 or not isinstance(made, Select):
+        return None, op.indices
+    asked, place, other = made.operands
+    while isinstance(other.owner, Broadcast):
+        other = other.owner.operands[0]
+    is_end = isinstance(other.owner, DimValue) and op.source.tensor.dims[0] == sym(other.owner.symbol)
+    same = asked.layout == place.layout == op.indices[0].layout
+    return (asked, [place]) if is_end and same else (None, op.indices)
 
 
 @lowers(Scatter)
@@ -279,15 +297,6 @@ def _element(context: Context, tensor: Value, place: list[SsaValue]) -> SsaValue
             moved = context.mul(context.mul(index, context.stride(tensor, axis)), context.constant(size, i64))
         pointer = context.offset(pointer, moved)
     return pointer
-
-
-def _load_or_pad(context: Context, tensor: Value, place: list[SsaValue], pad: SsaValue, dtype: DType, path: Path) -> SsaValue:
-    def load() -> SsaValue:
-        return load_one(context, _element(context, tensor, place), dtype, path)
-
-    inside = _inside(context, tensor, place)
-    assert inside is not None
-    return context.choose(inside, load, lambda: pad)
 
 
 def _owns(context: Context, layout: Layout) -> SsaValue | None:

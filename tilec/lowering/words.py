@@ -74,6 +74,20 @@ def _load_text(
     return context.inline_ptx(text, f"{outputs},l", [pointer], [type_] * count, side_effects=path is Path.EARLY)
 
 
+def load_where(
+    context: Context, inside: SsaValue, pointer: SsaValue, pad: SsaValue, dtype: DType, path: Path
+) -> SsaValue:  # fmt: skip
+    """An element, or `pad` where it is not `inside`. A word that this kernel does not write comes by one instruction under a
+    predicate: a branch for each keeps addresses from being made in one multiplication, and loads from being issued together."""
+    raw = _memory_type(dtype)
+    if path is Path.WRITTEN or raw not in (i32, f32):
+        return context.choose(inside, lambda: load_one(context, pointer, dtype, path), lambda: pad)
+    letter = "r" if raw is i32 else "f"
+    text = f"@$2 ld.global{'.nc' if path is Path.CONSTANT else ''}.b32 $0, [$1];"
+    operands = [pointer, inside, pad]
+    return context.inline_ptx(text, f"={letter},l,b,0", operands, [raw], side_effects=path is Path.EARLY)[0]
+
+
 def _memory_type(dtype: DType) -> Type:
     return i8 if dtype.kind == "b" else storage(dtype)
 
