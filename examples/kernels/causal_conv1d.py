@@ -84,24 +84,28 @@ def causal_conv1d(
 ):
     """`out[b, t, d] = silu(bias[d] + sum(weight[k, d] * x[b, t + k - (W - 1), d] for k in range(W)))`
 
-    A block walks along BT tokens: each is read and converted once, three turns before it is needed, and stays for the three
+    A block walks along BT tokens: each is read and converted once, four turns before it is needed, and stays for the three
     that come behind it."""
-    assert W == 4 and BT % 3 == 0
+    assert W == 4 and BT % 4 == 0
     requires(D % 8 == 0)
     grid(cdiv(D, BD), cdiv(T, BT), B)
     d, t, b = bid(0) * BD, bid(1) * BT, bid(2)
     w0, w1, w2, w3 = tap(weight, 0, d, BD), tap(weight, 1, d, BD), tap(weight, 2, d, BD), tap(weight, 3, d, BD)
     start = load(bias, offset=d, shape=BD, pad=0).astype(f32)[None, None, :]
     x0, x1, x2 = before(x, b, t - 3, d, BD), before(x, b, t - 2, d, BD), before(x, b, t - 1, d, BD)
-    next0, next1, next2 = token(x, b, t, d, BD), token(x, b, t + 1, d, BD), token(x, b, t + 2, d, BD)
-    for i in range(t, t + BT, 3):
-        x3, next0 = next0.astype(f32), token(x, b, i + 3, d, BD)
+    next0, next1 = token(x, b, t, d, BD), token(x, b, t + 1, d, BD)
+    next2, next3 = token(x, b, t + 2, d, BD), token(x, b, t + 3, d, BD)
+    for i in range(t, t + BT, 4):
+        x3, next0 = next0.astype(f32), token(x, b, i + 4, d, BD)
         y = silu(start + x0 * w0 + x1 * w1 + x2 * w2 + x3 * w3)
         store(out, y.astype(E), offset=(b, i, d), mask=True)
-        x4, next1 = next1.astype(f32), token(x, b, i + 4, d, BD)
+        x4, next1 = next1.astype(f32), token(x, b, i + 5, d, BD)
         y = silu(start + x1 * w0 + x2 * w1 + x3 * w2 + x4 * w3)
         store(out, y.astype(E), offset=(b, i + 1, d), mask=True)
-        x5, next2 = next2.astype(f32), token(x, b, i + 5, d, BD)
+        x5, next2 = next2.astype(f32), token(x, b, i + 6, d, BD)
         y = silu(start + x2 * w0 + x3 * w1 + x4 * w2 + x5 * w3)
         store(out, y.astype(E), offset=(b, i + 2, d), mask=True)
-        x0, x1, x2 = x3, x4, x5
+        x6, next3 = next3.astype(f32), token(x, b, i + 7, d, BD)
+        y = silu(start + x3 * w0 + x4 * w1 + x5 * w2 + x6 * w3)
+        store(out, y.astype(E), offset=(b, i + 3, d), mask=True)
+        x0, x1, x2 = x4, x5, x6
