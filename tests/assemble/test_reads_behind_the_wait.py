@@ -7,14 +7,14 @@ The assembler takes `ld.global.nc` for a promise that nothing writes the data wh
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, cast
 
 import pytest
 import shipped
 
 from tests import campaign
+from tests.machine_code import listings
 from tilec.assemble import assemble
-from tilec.assemble.sass import disassemble
 from tilec.codegen import to_ptx
 from tilec.lowering import lower
 from tilec.passes.schedule.prepare import prepare
@@ -42,10 +42,30 @@ TURNS: Final = {name: targets[turn % len(targets)] for turn, (name, targets) in 
 CASES: Final = [(name, target) for name, targets in BY_TARGET.items() for target in targets]
 
 
+@pytest.fixture(scope="module")
+def code(request: pytest.FixtureRequest) -> dict[tuple[str, Target], str]:
+    """The machine code of every case of this run, what is loaded behind the wait marked."""
+    cubins: dict[Target, dict[str, bytes]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.originalname == COMPARED:
+            name, target = cast("tuple[str, Target]", tuple(item.callspec.params.values()))
+            ptx = to_ptx(lower(shipped.as_chosen(name, target), target).mlir, target)
+            cubins.setdefault(target, {})[name] = marked(ptx, target)
+    return {
+        (name, target): listed
+        for target, made in cubins.items()
+        for name, listed in zip(made, listings(list(made.values()), target), strict=True)
+    }
+
+
 @pytest.mark.parametrize(("name", "target"), campaign.chosen(CASES, lambda case: TURNS[case[0]] == case[1]), ids=str)
-def test_machine_code_reads_no_more_before_the_wait_than_its_text(name: str, target: Target) -> None:
-    ptx = to_ptx(lower(shipped.as_chosen(name, target), target).mlir, target)
-    assert not early_of_what_is_late(ptx, target)
+def test_machine_code_reads_no_more_before_the_wait_than_its_text(
+    name: str, target: Target, code: dict[tuple[str, Target], str]
+) -> None:
+    assert not early_of_what_is_late(code[name, target])
+
+
+COMPARED: Final = test_machine_code_reads_no_more_before_the_wait_than_its_text.__name__
 
 
 def test_the_assembler_moves_reads_of_the_read_only_path() -> None:
@@ -53,14 +73,20 @@ def test_the_assembler_moves_reads_of_the_read_only_path() -> None:
     schedule = Overrides(warps=4, early=6, blocks=6, next="before")
     function = prepare(shipped.load("matvec_add_scaled", {"K": 4096}), SM_90A, schedule)
     ptx = to_ptx(lower(function, SM_90A).mlir, SM_90A)
-    assert not early_of_what_is_late(ptx, SM_90A)
-    assert early_of_what_is_late(ptx, SM_90A, path=".nc")
+    plain, promised = listings([marked(ptx, SM_90A), marked(ptx, SM_90A, path=".nc")], SM_90A)
+    assert not early_of_what_is_late(plain)
+    assert early_of_what_is_late(promised)
 
 
-def early_of_what_is_late(ptx: str, target: Target, path: str = "") -> list[str]:
-    """Accesses that PTX has behind the wait and machine code in front of it; loads of what is not resident take a `path`."""
+def marked(ptx: str, target: Target, path: str = "") -> bytes:
+    """The CUBIN of PTX whose loads behind the wait are marked; those of what is not resident take a `path`."""
     early, late = ptx.split("griddepcontrol.wait;")
-    marked = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", late)
-    before, _, after = disassemble(assemble(f"{early}griddepcontrol.wait;{marked}", target).cubin).partition("ACQBULK")
+    late = re.sub(r"ld\.global((?:\.v\d)?\.b32)", rf"ld.global{path}{MARK}\1", late)
+    return assemble(f"{early}griddepcontrol.wait;{late}", target).cubin
+
+
+def early_of_what_is_late(code: str) -> list[str]:
+    """Accesses that PTX has behind the wait and machine code in front of it."""
+    before, _, after = code.partition("ACQBULK")
     assert EARLY.search(after)
     return [word for word in EARLY.findall(before) if ".EL" in word or not word.startswith("LDG")]

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ import pytest
 
 from tests import shipped
 from tests.campaign import chosen
+from tests.machine_code import listings
 from tilec.artifact import Manifest
-from tilec.assemble.sass import disassemble, instructions
+from tilec.assemble.sass import instructions
 from tilec.project.buildfile import Constant, KernelEntry
 from tilec.project.plan import artifact_name
 from tilec.runtime import load_artifact, open_bundle
@@ -93,31 +93,28 @@ def products(
             with open_bundle(request.getfixturevalue("shipped_bundle")) as bundle:
                 held = {kernel.name for kernel in bundle.kernels}
         wanted = [first_of(name, held) for name, arch in CASES if arch == target]
-        return built(tmp_path_factory.mktemp("shipped"), shipped_store, build_file(target, wanted))
+        return built(tmp_path_factory.mktemp("shipped"), shipped_store, build_file(target, wanted), target)
 
     return made
 
 
 def first_of(name: str, held: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
-    """The first specialisation of a kernel; without tensor cores, of those whose artifacts are held if there are any."""
+    """The first specialisation of a kernel, of those whose artifacts are held if there are any."""
     found = [
         (entry, constants) for entry in shipped.all_entries() if entry.name == name for constants in entry.specialisations()
     ]
-    if name in shipped.TENSOR_CORES:
-        return found[0]
     return next((one for one in found if artifact_name(name, one[1]) in held), found[0])
 
 
-def built(root: Path, shipped_store: Path, text: str) -> Products:
-    """The products of a build file, by two workers."""
+def built(root: Path, shipped_store: Path, text: str, target: Target) -> Products:
+    """The products of a build file for one target, by two workers."""
     (root / "kernels_src").symlink_to(shipped.ROOT / "kernels_src")
     (root / "build.toml").write_text(text)
     environment = os.environ | {"TILEC_CACHE_DIR": str(shipped_store)}
     command = [sys.executable, "-m", "tilec", "build", "--jobs", "2"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=1800)
     loaded = [load_artifact(path) for path in sorted((root / "artifacts/build").rglob("*.cubin"))]
-    with ThreadPoolExecutor(2) as pool:
-        found = [instructions(sass) for sass in pool.map(disassemble, [cubin for _, cubin in loaded])]
+    found = [instructions(listed) for listed in listings([cubin for _, cubin in loaded], target)]
     keys = [(manifest.kernel, manifest.arch) for manifest, _ in loaded]
     return Products(
         done.stdout + done.stderr,
