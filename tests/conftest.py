@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kept_workers import Kept
 from tilec import toolchain
-from tilec.workers import client
+from tilec.workers import client, scheduler
 
 # Texts are compared without colour; who runs the tests may have asked for it.
 for _name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE"):
@@ -172,6 +173,21 @@ def made_once(run_folder: Path) -> Callable[[str, Make], Path]:
 def shipped_store(made_once: Callable[[str, Make], Path]) -> Path:
     """A store for tests that build shipped kernels and are not about the store: what one of them built, the next one has."""
     return made_once("store", lambda _: None)
+
+
+@pytest.fixture(scope="session")
+def _server_of_workers() -> Generator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.stop()
+
+
+@pytest.fixture
+def kept_workers(_server_of_workers: Kept, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that are not about processes: commands that this process runs have their workers from one server. What workers
+    print themselves goes to where the server printed when it started, so a test that looks there has its own."""
+    if not {"capfd", "capfdbinary"} & set(request.fixturenames):
+        monkeypatch.setattr(scheduler, "Server", _server_of_workers.lease)
 
 
 _PACKER = """

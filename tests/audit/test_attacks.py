@@ -20,6 +20,8 @@ from tilec.ir.parser import parse_function
 from tilec.manifest_reader import manifest_from_json
 from tilec.runtime import BundleError, open_bundle
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 WHERE_ZERO = """  %1 = compare %n, %0 {kind = "eq"} : bool
   %2 = constant {value = 5} : i32
   %90 = select %1, %2, %0 : i32"""

@@ -19,6 +19,8 @@ from tilec.bundle_format import canonical
 from tilec.cli import commands
 from tilec.runtime import open_bundle
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 PROOFS = Options(launches=0)
 NAMES = ("add", "rms_norm", "kv_update")
 

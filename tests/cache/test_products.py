@@ -18,6 +18,8 @@ from tilec.cache.agreement import disagreement, typed
 from tilec.cache.products import ProductError, decode, encode
 from tilec.cli import commands
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 FIELDS = {"option path": "kernels_src/scale.py", "option target": "sm_90a", "constant N": "int 3", "source scale.py": "aa",
           "compiler link": "bb", "toolchain islpy": "2026.2"}  # fmt: skip
 KEY = key_of("artifact", FIELDS)

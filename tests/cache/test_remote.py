@@ -33,6 +33,8 @@ from tilec.project import job
 from tilec.project.buildfile import read_build_file
 from tilec.project.driver import BuildResult
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 KEY, OTHER = "a" * 64, "b" * 64
 OUTPUTS = {"ptx": b"text " * 100, "empty": b""}
 

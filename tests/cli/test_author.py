@@ -19,6 +19,8 @@ from tilec.project.launches import Contract, random_tensors, small_launches
 from tilec.project.scaffold import FILES
 from tilec.project.trial import Question, Trial, trials
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 
 def question(project: Path, **changes: Any) -> Question:
     path = project / "kernels_src/softmax.py"

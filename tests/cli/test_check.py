@@ -15,6 +15,8 @@ from tilec.diagnostics import Diagnostic
 from tilec.project.worker import Outcome
 from tilec.target import TARGETS
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -14,6 +14,8 @@ from tests.project import fake_stages, project
 from tilec.cli import build_command, commands
 from tilec.project import driver
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -20,6 +20,8 @@ from tilec.diagnostics import Diagnostic, Fix, Label, Span
 from tilec.project.fixes import applied, resolved
 from tilec.project.report import diagnostic_json
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 PAGE = (ROOT / "docs/programs.md").read_text(encoding="utf-8")
 SCHEMA = json.loads((ROOT / "docs/check.schema.json").read_text(encoding="utf-8"))
 

@@ -12,6 +12,8 @@ import pytest
 from tests import shipped
 from tilec.cli import commands, emulate_command
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 built: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
 held: dict[tuple[str, str, str, str], Any] = {}
 
