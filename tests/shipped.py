@@ -70,6 +70,24 @@ def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) ->
 NAMES = tuple(entries())
 CASES = [(name, target) for name in NAMES for target in TARGETS]
 IDS = [f"{name}-{target}" for name, target in CASES]
+LIKE = {
+    "matmul_silu_mul": "matmul", "matmul_silu_mul_few": "matmul_few", "matmul_split": "matmul_few",
+    "rotary_decode_attention": "decode_attention", "rotary_decode_attention_kv": "decode_attention",
+    "decode_merge_kv": "decode_merge", "matvec_silu_mul": "matvec", "matvec_add_scaled": "matvec_add",
+    "matvec_add_scaled_rows": "matvec_add", "scaled_matvec_rows": "scaled_matvec", "scaled_matvec_silu_mul": "scaled_matvec",
+    "scaled_matvec_silu_mul_rows": "scaled_matvec", "scaled_matvec_argmax_rows": "matvec_argmax",
+    "embedding_scaled_rows": "embedding_scaled", "advance_rows": "advance", "add_rms_norm_splits": "add_rms_norm",
+    "silu_mul_rows": "silu_mul",
+}  # fmt: skip
+"""Kernels made of another one's steps, and that one. Where one of each form is enough, the default run leaves these out; it
+builds, interprets and emulates them all."""
+
+
+def form(name: str) -> str:
+    """The kernel that stands for it where one of each form is enough."""
+    return LIKE.get(name, name)
+
+
 TENSOR_CORES = ("matmul", "matmul_split", "flash_attention", "decode_attention")
 """Kernels whose code differs between architectures in more than its header."""
 AROUND = [

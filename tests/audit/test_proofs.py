@@ -9,7 +9,7 @@ import pytest
 
 from tests import campaign
 from tests.audit import samples
-from tests.shipped import NAMES
+from tests.shipped import LIKE, NAMES
 from tests.soundness.verdict import generate, judge, parse
 from tilec.audit.contract import contract_of, contract_of_function
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
@@ -22,8 +22,6 @@ from tilec.ir.parser import parse_function
 from tilec.ir.printer import print_function
 
 SLOW = ("matmul",)
-HEAVY = ("matmul_silu_mul", "matmul_split", "rotary_decode_attention_kv")
-"""Kernels whose like is confirmed in less time: a swizzled product, and attention without the caches."""
 
 
 def audited(text: str, steps: int = 3_000_000) -> list[Finding]:
@@ -37,7 +35,7 @@ def bad(findings: list[Finding], verdict: str) -> list[tuple[str, str]]:
     return [(one.property, one.subject) for one in findings if one.verdict == verdict]
 
 
-@pytest.mark.parametrize("name", campaign.chosen([name for name in NAMES if name not in SLOW], lambda name: name not in HEAVY))
+@pytest.mark.parametrize("name", campaign.chosen([name for name in NAMES if name not in SLOW], lambda name: name not in LIKE))
 def test_shipped_kernels_are_confirmed(name: str) -> None:
     """Each obligation of the manifest, and none that the manifest lacks."""
     manifest = samples.manifest(name)

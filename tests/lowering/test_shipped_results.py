@@ -42,7 +42,7 @@ def assert_close(found: Array, expected: Array, relative: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "target", "size"),
-    campaign.one_of_each(CASES, lambda case: case[0]),  # the first size of each kernel
+    campaign.one_of_each(CASES, lambda case: shipped.form(case[0])),  # the first size of each form
     ids=[f"{name}-{target}-{size}" for name, target, size in CASES],
 )
 def test_lowered_code_computes_the_reference(name: str, target: Target, size: dict[str, float | str]) -> None:

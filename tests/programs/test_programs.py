@@ -1,6 +1,6 @@
 """Random tile programs: the interpreter, the MLIR block machine and the PTX emulator give the same; nothing races.
 
-Each program runs on one architecture, and the default run takes those of every fourth. `ci/bench/programs.py` runs thousands on
+Each program runs on one architecture, and the default run takes those of every eighth. `ci/bench/programs.py` runs thousands on
 all three.
 """
 
@@ -19,7 +19,7 @@ from tilec.passes.schedule import prepare
 from tilec.schedule import Overrides
 from tilec.target import TARGETS
 
-PARTS = 4
+PARTS = 8
 """Into so many the programs of a kind are dealt out."""
 
 
