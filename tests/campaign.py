@@ -38,3 +38,9 @@ def one_of_each(cases: Iterable[Any], *kinds: Callable[[Any], Hashable]) -> list
 def first(count: int, cases: Sequence[Any]) -> list[ParameterSet]:
     """All cases, in order; of the default run are the first ones, `count` of them."""
     return [parameters(case, place < count) for place, case in enumerate(cases)]
+
+
+def in_turn(rows: Iterable[Any], columns: Iterable[Any], every: int = 3) -> list[ParameterSet]:
+    """Each of the one with each of the other; of the default run is one pair of `every`, which together have all of both."""
+    columns = list(columns)
+    return [parameters((row, column), (i + j) % every == 0) for i, row in enumerate(rows) for j, column in enumerate(columns)]

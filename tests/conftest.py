@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.campaign import first
 from tests.kept_workers import Kept
 from tilec import toolchain
 from tilec.workers import client, scheduler
@@ -74,9 +75,30 @@ LONGEST = (
 )  # fmt: skip
 """Files that take longest, which begin first: a worker that gets one at the end leaves the others without work."""
 _TESTS = itertools.count()
+_SETTINGS = "_hypothesis_internal_use_settings"
+"""Where Hypothesis keeps what `@settings` says of a test."""
+LEAST_EXAMPLES = 20
 
 Make = Callable[[Path], object]
 """Fills an empty folder."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Of the random examples of a test the default run tries some, and a campaign as many as the test asks for."""
+    held: settings | None = getattr(metafunc.function, _SETTINGS, None)
+    if held is not None and metafunc.definition.get_closest_marker("campaign") is None:
+        metafunc.fixturenames.append("examples")
+        metafunc.parametrize("examples", first(1, [max(held.max_examples // 6, LEAST_EXAMPLES), held.max_examples]))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """With as many random examples as its case says."""
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(item, pytest.Function) and _SETTINGS in vars(item.function) and "examples" in item.fixturenames:
+            count = item.callspec.params["examples"]
+            patch.setattr(item.function, _SETTINGS, settings(getattr(item.function, _SETTINGS), max_examples=count))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -49,8 +50,10 @@ def short_up_to(monkeypatch: pytest.MonkeyPatch, slots: int) -> None:
     monkeypatch.setattr(Step, "short_slots", property(lambda _: slots))
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("mode", ["decode", "batch"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    campaign.one_of_each(itertools.product(MODELS, ("decode", "batch")), lambda case: case[0], lambda case: case[1]),
+)
 def test_both_forms_hold_together_and_the_short_one_has_no_merge(name: str, mode: Any) -> None:
     step, tokens = model(name), 4 if mode == "batch" else 1
     for head in ("argmax", "sample", "logits"):
@@ -101,8 +104,8 @@ def test_the_form_changes_within_an_answer(
     sequence = backend.begin()
     backend.prefill(sequence, PROMPT, sampling)
     token = backend.token()
-    answer = [token, *backend.stream_tokens(sequence, token, 8)]
-    assert forms == [len(PROMPT) + 1 + number <= slots for number in range(8)] and len(set(forms)) == 2
+    answer = [token, *backend.stream_tokens(sequence, token, 5)]
+    assert forms == [len(PROMPT) + 1 + number <= slots for number in range(5)] and len(set(forms)) == 2
     assert len(set(answer)) > 2
     sequence = backend.begin()  # each token is the one that the logits of its step, in the same form, give
     logits = backend.prompt_logits(sequence, PROMPT)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests import shipped
+from tests.campaign import chosen
 from tests.shipped_launches import SIZES, Array, expected, launch_values, make_arrays
 from tilec.interpreter import Accesses, run
 from tilec.interpreter.launch import bind
@@ -68,7 +69,14 @@ def assert_rounded(found: Array, wanted: Array, relative: float) -> None:
     assert np.linalg.norm(difference) <= relative * np.linalg.norm(finite) + vanished
 
 
-@pytest.mark.parametrize(("name", "size"), CASES, ids=[f"{name}-{size}" for name, size in CASES])
+def here(case: tuple[str, dict[str, float | str]]) -> bool:
+    """The sizes of a kernel take turns at its two dtypes; a kernel with one size has both."""
+    name, _ = case
+    own = [one for one in CASES if one[0] == name]
+    return len(own) == 2 or own.index(case) % 4 in (0, 3)
+
+
+@pytest.mark.parametrize(("name", "size"), chosen(CASES, here), ids=[f"{name}-{size}" for name, size in CASES])
 def test_kernel_against_float64(name: str, size: dict[str, float | str]) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # shown where the test fails

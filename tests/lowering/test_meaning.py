@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.campaign import in_turn
 from tilec import interpreter
 from tilec.ir import ops
 from tilec.ir.core import Op
@@ -115,8 +116,7 @@ def folded(op: Op, dtype: str, result: TileType, *values: int) -> int | None:
     return None if found is None else int(found.value)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("kind", INTEGER_KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), in_turn(INTEGER_KINDS, INTEGERS))
 def test_integer_operations(kind: str, dtype: str) -> None:
     left, right = pairs(dtype)
     wanted = [plain.integer_binary(kind, a, b, dtype) for a, b in zip(left, right, strict=True)]
@@ -144,8 +144,7 @@ def test_float_operations(kind: str, dtype: str) -> None:
     check(both(text, dtype, (dtype, left), (dtype, right)), wanted, left, right)
 
 
-@pytest.mark.parametrize("dtype", [*INTEGERS, *plain.FLOATS])
-@pytest.mark.parametrize("kind", ops.COMPARE_KINDS)
+@pytest.mark.parametrize(("kind", "dtype"), in_turn(ops.COMPARE_KINDS, [*INTEGERS, *plain.FLOATS]))
 def test_comparisons(kind: str, dtype: str) -> None:
     left, right = pairs(dtype)
     wanted = [plain.compare(kind, a, b) for a, b in zip(left, right, strict=True)]
@@ -156,8 +155,7 @@ def test_comparisons(kind: str, dtype: str) -> None:
         assert [bool(x) for x in made] == wanted
 
 
-@pytest.mark.parametrize("source", [*INTEGERS, *plain.FLOATS, "bool"])
-@pytest.mark.parametrize("target", [*INTEGERS, *plain.FLOATS, "bool"])
+@pytest.mark.parametrize(("target", "source"), in_turn([*INTEGERS, *plain.FLOATS, "bool"], [*INTEGERS, *plain.FLOATS, "bool"]))
 def test_casts(source: str, target: str) -> None:
     values = edges(source)
     wanted = [plain.cast(value, target) for value in values]
@@ -219,8 +217,7 @@ def test_divisions_and_shifts_of_any_integers(data: st.DataObject, dtype: str, k
     )
 
 
-@pytest.mark.parametrize("dtype", ["i8", "i32", "i64", "u32"])
-@pytest.mark.parametrize("kind", ["floordiv", "mod", "shl", "shr"])
+@pytest.mark.parametrize(("kind", "dtype"), in_turn(("floordiv", "mod", "shl", "shr"), ("i8", "i32", "i64", "u32"), 2))
 def test_constants_on_the_right(kind: str, dtype: str) -> None:
     """Where ranges know the right operand, the plain instruction is enough, and only then."""
     values = edges(dtype)

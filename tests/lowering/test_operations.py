@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from block_machine import launch
 from mlir_steps import TYPES, Array
 
+from tests.campaign import in_turn
 from tilec.assemble import assemble
 from tilec.codegen import to_ptx
 from tilec.frontend import load_kernel
@@ -97,8 +99,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], float, float]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("expression", UNARY)
+@pytest.mark.parametrize(("expression", "dtype"), in_turn(UNARY, FLOATS))
 def test_functions_of_floats(expression: str, dtype: str, tmp_path: Path) -> None:
     function, low, high = UNARY[expression]
     a = floats(dtype, low, high)
@@ -143,8 +144,7 @@ INTEGER_BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", INTEGERS)
-@pytest.mark.parametrize("expression", INTEGER_BINARY)
+@pytest.mark.parametrize(("expression", "dtype"), in_turn(INTEGER_BINARY, INTEGERS))
 def test_arithmetic_of_integers_wraps(expression: str, dtype: str, tmp_path: Path) -> None:
     a, b = integers(dtype), integers(dtype)
     found = elementwise(tmp_path, dtype, dtype, expression, a, b)
@@ -160,8 +160,7 @@ def test_division_rounds_down(kind: str, dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, a // divisor if kind == "//" else a % divisor)
 
 
-@pytest.mark.parametrize("source", [*FLOATS, *INTEGERS])
-@pytest.mark.parametrize("target", [*FLOATS, *INTEGERS])
+@pytest.mark.parametrize(("target", "source"), in_turn([*FLOATS, *INTEGERS], [*FLOATS, *INTEGERS]))
 def test_casts(source: str, target: str, tmp_path: Path) -> None:
     a = floats(source, 0, 90) if source in FLOATS else integers(source)
     if target in FLOATS and source in INTEGERS:
@@ -218,13 +217,13 @@ REDUCE: dict[str, Callable[[Any, int], Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("shape", "axis"), [((3, 40), 0), ((3, 40), 1), ((2, 8, 16), 1), ((512, 2), 0), ((7,), 0), ((4, 96), 1)]
-)
-@pytest.mark.parametrize("dtype", ["f32", "i32", "bf16"])
-@pytest.mark.parametrize("kind", REDUCE)
-@pytest.mark.parametrize("warps", [1, 4])
-def test_reductions(kind: str, dtype: str, shape: tuple[int, ...], axis: int, warps: int, tmp_path: Path) -> None:
+SHAPES = [((3, 40), 0), ((3, 40), 1), ((2, 8, 16), 1), ((512, 2), 0), ((7,), 0), ((4, 96), 1)]
+REDUCTIONS = itertools.product((1, 4), REDUCE, ("f32", "i32", "bf16"))
+
+
+@pytest.mark.parametrize(("reduced", "place"), in_turn(REDUCTIONS, SHAPES))
+def test_reductions(reduced: tuple[int, str, str], place: tuple[tuple[int, ...], int], tmp_path: Path) -> None:
+    (warps, kind, dtype), (shape, axis) = reduced, place
     a = RANDOM.integers(-6, 6, shape).astype(TYPES[dtype])  # many ties; sums exact
     kept = shape[:axis] + shape[axis + 1 :] or (1,)
     target = "i32" if kind.startswith("arg") else dtype
