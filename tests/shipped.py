@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -44,13 +45,24 @@ def specialisation(name: str, wanted: Mapping[str, Constant]) -> tuple[KernelEnt
 
 def load(name: str, wanted: Mapping[str, Constant] = {}) -> Function:
     """A fresh function of a specialisation."""
-    _, constants = specialisation(name, wanted)
-    return load_kernel(ROOT / "kernels_src" / f"{name}.py", constants, root=ROOT)
+    return pickle.loads(_loaded(name, tuple(wanted.items())))
 
 
 def prepared(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """The same, as lowering gets it."""
-    return prepare_as(name, load(name, wanted), target, wanted)
+    return pickle.loads(_prepared(name, target, tuple(wanted.items())))
+
+
+# A process makes each function once and hands out copies: dozens of files ask for the same, and a copy takes a hundredth of it.
+@cache
+def _loaded(name: str, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
+    _, constants = specialisation(name, dict(wanted))
+    return pickle.dumps(load_kernel(ROOT / "kernels_src" / f"{name}.py", constants, root=ROOT))
+
+
+@cache
+def _prepared(name: str, target: Target, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
+    return pickle.dumps(prepare_as(name, load(name, dict(wanted)), target, dict(wanted)))
 
 
 def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
@@ -62,9 +74,14 @@ def prepare_as(name: str, function: Function, target: Target, wanted: Mapping[st
 
 def as_chosen(name: str, target: Target, wanted: Mapping[str, Constant] = {}) -> Function:
     """A specialisation whose schedule is chosen, whatever the build file fixes of it: with copies of each thread's own."""
-    function = load(name, wanted)
+    return pickle.loads(_as_chosen(name, target, tuple(wanted.items())))
+
+
+@cache
+def _as_chosen(name: str, target: Target, wanted: tuple[tuple[str, Constant], ...]) -> bytes:
+    function = load(name, dict(wanted))
     positive = frozenset(op.operands[1] for op in positive_divisions(function))
-    return prepare(function, target, positive=positive)
+    return pickle.dumps(prepare(function, target, positive=positive))
 
 
 NAMES = tuple(entries())
@@ -86,6 +103,11 @@ builds, interprets and emulates them all."""
 def form(name: str) -> str:
     """The kernel that stands for it where one of each form is enough."""
     return LIKE.get(name, name)
+
+
+def of_its_form(case: tuple[str, Target]) -> bool:
+    """Whether a case is of `AROUND` and no other kernel stands for its one."""
+    return case in AROUND and case[0] not in LIKE
 
 
 TENSOR_CORES = ("matmul", "matmul_split", "flash_attention", "decode_attention")

@@ -10,9 +10,8 @@ import re
 from typing import Final, cast
 
 import pytest
-import shipped
 
-from tests import campaign
+from tests import campaign, shipped
 from tests.machine_code import listings
 from tilec.assemble import assemble
 from tilec.codegen import to_ptx

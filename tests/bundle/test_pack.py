@@ -51,7 +51,7 @@ def test_kernels_of_a_clone_at_another_path_are_the_same_bytes(bundle: Path, tmp
     """Built from an empty store, by another process, whose strings hash otherwise: what has most sets and layouts to order."""
     with open_bundle(bundle) as opened:
         kernels = {kernel.manifest.kernel: kernel for kernel in reversed(opened.kernels)}
-        chosen = [kernels[name] for name in ("matmul", "flash_attention", "qk_norm_rope_kv", "sample_token")]
+        chosen = [kernels[name] for name in ("flash_attention", "sample_token")]
         root = clone(tmp_path / "a much longer path" / "q", chosen)
         environment = os.environ | {"TILEC_CACHE_DIR": f"{root}-store"}
         done = subprocess.run(

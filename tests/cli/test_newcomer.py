@@ -16,6 +16,8 @@ from tilec.cli import commands
 from tilec.cli.project import find_project
 from tilec.diagnostics import CompileError, Counterexample, Diagnostic, Label, Span, render
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 

@@ -14,6 +14,8 @@ from tilec.diagnostics import Diagnostic, Label, Span
 from tilec.link import NOTE_CODES
 from tilec.project.report import diagnostic_json, notes
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 PAGES = Path(tilec.__file__).parent / "explain"
 CONSTANTS = {"N0101": ["-c", "BLOCK=4096"], "N0102": ["-c", "M=16,N=16,K=32"]}
 

@@ -11,6 +11,8 @@ from tilec.diagnostics import CompileError
 from tilec.target import SM_90A, SM_100A, SM_120A, TARGETS, Target
 from tilec.workers.call import call
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 BODY = """
   llvm.func @add(%a: !llvm.ptr<1>, %o: !llvm.ptr<1>, %n: i32) attributes {nvvm.kernel, nvvm.maxntid = array<i32: 128>} {
     %t = nvvm.read.ptx.sreg.tid.x : i32

@@ -53,7 +53,9 @@ def one_server(standing: Standing, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"tilec.{place}", run)
 
 
-LONG = ("examples.md", "tutorial/product.md", "schedules.md", "language/patterns.md")
+LONG = (
+    "examples.md", "tutorial/product.md", "tutorial/reduction.md", "schedules.md", "language/patterns.md", "language/memory.md",
+)  # fmt: skip
 """Pages that compile much; beyond the default run."""
 
 

@@ -130,22 +130,22 @@ def test_prompts_that_follow_each_other(models: Callable[..., Model]) -> None:
     assert model.far(model.backend.prompt_logits(IDS[63:70]), 69) < 1
 
 
-@pytest.mark.parametrize("tied", first(1, [False, True]))
-def test_greedy_tokens_are_those_of_float64_where_it_is_sure(models: Callable[..., Model], tied: bool) -> None:
+@pytest.mark.parametrize(("tied", "prompts"), first(1, [(False, 6), (False, 12), (True, 12)]))
+def test_greedy_tokens_are_those_of_float64_where_it_is_sure(models: Callable[..., Model], tied: bool, prompts: int) -> None:
     model = models(tied, "bf16")
     found: list[int] = []
-    for tokens in range(1, 13):  # each prompt's next token, then the one after the true next
+    for tokens in range(1, prompts + 1):  # each prompt's next token, then the one after the true next
         model.backend.reset()
         model.backend.prefill(IDS[:tokens])
         found.append(model.backend.token())
         found += model.backend.stream_tokens(IDS[tokens], 1)
     sure = 0
-    for position, tokens in zip(np.repeat(np.arange(12), 2) + np.tile([0, 1], 12), found, strict=True):
+    for position, tokens in zip(np.repeat(np.arange(prompts), 2) + np.tile([0, 1], prompts), found, strict=True):
         best, second = np.sort(model.wanted[position])[:-3:-1]
         if best - second > 0.2 * model.wanted[position].std():
             assert tokens == model.wanted[position].argmax()
             sure += 1
-    assert sure > 8
+    assert sure > prompts * 2 // 3
 
 
 def test_streamed_tokens_are_those_of_single_steps(models: Callable[..., Model]) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from engine.graph.plan import MemoryPlan, plan_memory
 from engine.graph.verify import Contract, GraphError, verify
+from tests.campaign import first
 from tilec.artifact import TensorSpec
 from tilec.ir.expr import sym
 from tilec.step.graph import Kind, Op, StepGraph, View
@@ -108,11 +109,12 @@ def small_contract(op: Op) -> Contract:
     return Contract(tuple(TensorSpec(f"p{i}", kind, "f32", (sym(f"N{i}"),), None, 4) for i, kind in kinds), (), ())
 
 
-def test_small_steps_are_accepted_only_where_every_element_is_right() -> None:
+@pytest.mark.parametrize(("begin", "end"), first(1, [(0, 400), (400, 1500)]))
+def test_small_steps_are_accepted_only_where_every_element_is_right(begin: int, end: int) -> None:
     """Random steps, most with mistakes, on memory whose elements are told apart. Both outcomes must be common, or this would
     show nothing; of what is refused, most is wrong and not just not understood."""
     accepted = refused = wrong = 0
-    for seed in range(1500):
+    for seed in range(begin, end):
         chance = random.Random(seed)
         small = Small.random(chance)
         verify(small.graph, small.memory(), small_contract)
@@ -132,7 +134,7 @@ def test_small_steps_are_accepted_only_where_every_element_is_right() -> None:
         else:
             assert holds, seed
             accepted += 1
-    assert accepted > 150
+    assert accepted > (end - begin) // 10
     assert wrong > refused // 2
 
 

@@ -30,12 +30,14 @@ from tilec.schedule import Overrides, Schedule
 from tilec.target import SM_90A
 
 CASES: list[Any] = [
-    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0, 1)),
+    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0,)),
+    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (1,)),
     (("bf16", 64, 64), {"stages": 2}, (1, 8, 8), (0,)),
     (("f16", 128, 64), {"consumers": 2, "stages": 3}, (72, 40, 264), (1,)),
     (("bf16", 128, 256), {}, (8, 264, 72), (0,)),
     (("bf16", 256, 160), {"consumers": 2, "stages": 3}, (264, 168, 136), (0,)),
-    (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200), (0, 1)),
+    (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200), (0,)),
+    (("bf16", 64, 64), {"stages": 2, "persistent": True}, (136, 72, 200), (1,)),
     (("f16", 128, 64), {"consumers": 2, "stages": 3, "persistent": True}, (264, 136, 72), (1,)),
     (("bf16", 64, 64), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 136, 136), (0,)),
     (("f16", 128, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (136, 200, 72), (1,)),

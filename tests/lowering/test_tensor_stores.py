@@ -26,13 +26,16 @@ from tilec.schedule import Overrides, Schedule
 from tilec.target import SM_90A, SM_100A
 
 CASES: list[Any] = [
-    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0, 1)),
+    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (0,)),
+    (("bf16", 64, 64), {"stages": 2}, (72, 40, 200), (1,)),
     (("bf16", 64, 64), {"stages": 2}, (1, 8, 8), (0,)),
     (("f16", 128, 80), {"consumers": 2, "stages": 3}, (72, 88, 72), (1,)),
     (("bf16", 256, 160), {"consumers": 2, "stages": 3}, (264, 168, 72), (0,)),
-    (("bf16", 64, 80), {"stages": 2, "persistent": True}, (136, 168, 72), (0, 1)),
+    (("bf16", 64, 80), {"stages": 2, "persistent": True}, (136, 168, 72), (0,)),
+    (("bf16", 64, 80), {"stages": 2, "persistent": True}, (136, 168, 72), (1,)),
     (("bf16", 128, 256), {"consumers": 2, "stages": 4, "persistent": True}, (136, 520, 72), (0,)),
-    (("bf16", 64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 168, 136), (0, 1)),
+    (("bf16", 64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 168, 136), (0,)),
+    (("bf16", 64, 80), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 168, 136), (1,)),
     (("f16", 128, 160), {"stages": 4, "persistent": True, "order": "pingpong"}, (136, 328, 72), (1,)),
 ]  # fmt: skip
 
@@ -57,8 +60,9 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("tile", [(64, 80), (64, 256)], ids=["a place for each part", "fewer"])
-@pytest.mark.parametrize("pattern", list(MISTAKES.values()), ids=list(MISTAKES))
+@pytest.mark.parametrize(
+    ("pattern", "tile"), campaign.in_turn(MISTAKES.values(), [(64, 80), (64, 256)], 2), ids=lambda value: str(value)
+)
 def test_what_orders_copies_and_threads_is_missed_where_it_is_not_there(tile: tuple[int, int], pattern: str) -> None:
     """Each of them left out in its turn."""
     kernel, extents = _persistent(tile), (136, 2 * tile[1] + 8, 72)

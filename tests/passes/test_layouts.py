@@ -40,9 +40,7 @@ def replicas(layout: Layout) -> int:
     return prod(digit.extent for digit in digits if digit.axis is None)
 
 
-@pytest.mark.parametrize(
-    ("name", "target"), campaign.chosen(shipped.CASES, lambda case: case in shipped.AROUND), ids=shipped.IDS
-)
+@pytest.mark.parametrize(("name", "target"), campaign.chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
 def test_each_place_is_held_as_often_as_the_layout_says(name: str, target: Target) -> None:
     function = shipped.prepared(name, target)
     warps = next(
@@ -84,8 +82,7 @@ ODD = [(96,), (100,), (1000,), (1023,), (2880,), (17408,), (3, 1000), (16, 40), 
 POWERS = [(8,), (64,), (1024,), (4, 64), (128, 128), (2, 1, 256), (16, 16, 16)]
 
 
-@pytest.mark.parametrize("warps", [1, 2, 3, 4, 5, 8, 12, 16])
-@pytest.mark.parametrize("shape", ODD + POWERS, ids=str)
+@pytest.mark.parametrize(("shape", "warps"), campaign.in_turn(ODD + POWERS, [1, 2, 3, 4, 5, 8, 12, 16]), ids=str)
 def test_each_element_is_held_by_right_and_others_are_copies(shape: tuple[int, ...], warps: int) -> None:
     layout = natural(shape, warps)
     assert layout.problem(shape, warps) is None

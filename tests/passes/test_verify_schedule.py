@@ -205,7 +205,7 @@ def test_the_bytes_of_a_stage_are_taken_again_once_all_copies_have_come() -> Non
         verify(parse_function(early), SM_90A)
 
 
-@pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, lambda case: case in shipped.AROUND), ids=shipped.IDS)
+@pytest.mark.parametrize(("name", "target"), chosen(shipped.CASES, shipped.of_its_form), ids=shipped.IDS)
 def test_every_kernel_is_verified_again_from_its_text(name: str, target: Target) -> None:
     verify(parse_function(print_function(shipped.prepared(name, target))), target)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import shipped
 
+from tests import shipped
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block, Effect, Function, Op, Resident, VerifyError
 from tilec.ir.ops import For, Load, Store

@@ -13,6 +13,8 @@ import pytest
 from tests.project import project
 from tilec.diagnostics import CompileError
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -16,6 +16,8 @@ from tilec.diagnostics import CompileError
 from tilec.project import just_in_time
 from tilec.runtime import Device, LaunchError
 
+pytestmark = pytest.mark.usefixtures("kept_workers")
+
 KERNELS = Path(__file__).resolve().parents[2] / "kernels_src"
 CONSTANTS = {"BLOCK": 1024, "E": "bf16"}
 BUILD = """[build]
