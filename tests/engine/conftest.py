@@ -1,12 +1,23 @@
-"""The bundle that the engine's tests load, open."""
+"""The bundle that the engine's tests load, open; what its manifest says is read once."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from tilec.runtime import Bundle, open_bundle
+from tilec.runtime import bundle as bundles
+
+
+@pytest.fixture(scope="session", autouse=True)
+def read_once() -> Generator[None]:
+    """A hundred tests open the same bundle: equal bytes of a manifest are taken apart once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bundles, "read_contents", functools.lru_cache(4)(bundles.read_contents))
+        yield
 
 
 @pytest.fixture(scope="session")

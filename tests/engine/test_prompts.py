@@ -68,7 +68,7 @@ def test_launches_are_those_of_each_operation_by_itself(backend: tuple[OneSequen
 
 
 def test_a_new_length_looks_at_few_layers(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = replace(SMALLEST, num_hidden_layers=28)
+    deep = replace(SMALLEST, num_hidden_layers=12)
     made = OneSequence(CudaBackend(bundle, Device(FakeDriver())))
     made.load(deep, dummy_weights(deep, "bf16"), 64)
     seen: list[str] = []

@@ -28,7 +28,7 @@ IN_TURNS = (
     "take_turn dropped", "take_turn doubled", "pass_turn dropped", "pass_turn doubled", "another's turn",
 )  # fmt: skip
 """What counts stages has some parts that change nothing: a consumer begins its tiles at every other place at most."""
-SOME, MORE = 9, 3
+SOME, MORE = 18, 3
 """Of how many mutants of a kind one is judged: in the default run, and beyond it."""
 SCHEDULES = {
     "one tile": (Overrides(copy="tma", stages=2), REFUSED),

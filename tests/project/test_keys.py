@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaign import first
+from tests.campaign import chosen, first
 from tests.project import project
 from tilec import pipeline, toolchain
 from tilec.cache import FileDigests, Store, files, key_of, store_root
@@ -242,7 +242,15 @@ def test_one_byte_of_every_file_of_tilec_moves_the_keys_it_must_and_no_others(pa
     assert plan.compiler_digests(digests) == before
 
 
-@pytest.mark.parametrize("package", toolchain.PACKAGES, ids=lambda package: package.distribution)
+LARGE = ("numpy", "torch-mlir")
+"""Distributions of thousands of files; beyond the default run."""
+
+
+@pytest.mark.parametrize(
+    "package",
+    chosen(toolchain.PACKAGES, lambda package: package.distribution not in LARGE),
+    ids=lambda package: package.distribution,
+)
 def test_one_byte_of_every_file_of_a_distribution_changes_its_fingerprint(
     package: toolchain.Package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

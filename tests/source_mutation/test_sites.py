@@ -31,6 +31,7 @@ def test_the_choice_is_fixed_and_spread() -> None:
         assert ast.dump(ast.parse(m.applied(text))) != ast.dump(ast.parse(text)), m
 
 
+@pytest.mark.campaign
 def test_the_next_of_the_file_stands_in_for_one_left_out() -> None:
     before = chosen(ROOT, 60)
     gone = {before[0].identity, before[30].identity}
