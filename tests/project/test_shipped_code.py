@@ -99,10 +99,12 @@ def products(
 
 
 def first_of(name: str, held: set[str]) -> tuple[KernelEntry, dict[str, Constant]]:
-    """The first specialisation of a kernel, of those whose artifacts are held if there are any."""
+    """The first specialisation of a kernel; without tensor cores, of those whose artifacts are held if there are any."""
     found = [
         (entry, constants) for entry in shipped.all_entries() if entry.name == name for constants in entry.specialisations()
     ]
+    if name in shipped.TENSOR_CORES:
+        return found[0]
     return next((one for one in found if artifact_name(name, one[1]) in held), found[0])
 
 
