@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.campaign import in_turn
 from tests.emulator import foreign_cases
 from tests.emulator.foreign_run import emulate
 
 
-@pytest.mark.parametrize("name", sorted(foreign_cases.CASES))
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("name", "seed"), in_turn(sorted(foreign_cases.CASES), (0, 1), 2))
 def test_triton_kernels_emulate_without_fault_and_agree_with_numpy(name: str, seed: int) -> None:
     given = foreign_cases.launch(name, seed)
     report = emulate(name, given, seed=seed)

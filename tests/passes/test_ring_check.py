@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import shipped
+from tests.campaign import in_turn
 from tilec.frontend import load_kernel
 from tilec.ir.core import Block, Function, Op, VerifyError
 from tilec.ir.ops import Constant, For
@@ -48,8 +49,7 @@ def drop(function: Function, op: Op) -> None:
     next(block for block in blocks(function.body) if op in block.ops).ops.remove(op)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("name", PIPELINED)
+@pytest.mark.parametrize(("name", "target"), in_turn(PIPELINED, TARGETS, 2))
 def test_shipped_pipelines_are_in_order(name: str, target: Target) -> None:
     for function in (shipped.prepared(name, target), shipped.as_chosen(name, target)):
         assert inside(function, Wait)
@@ -66,9 +66,9 @@ SHARED_BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("ranges", SHARED_BOUNDS.values(), ids=list(SHARED_BOUNDS))
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_loops_that_share_a_bound_are_in_order(ranges: list[str], target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "target"), in_turn(SHARED_BOUNDS, TARGETS))
+def test_loops_that_share_a_bound_are_in_order(name: str, target: Target, tmp_path: Path) -> None:
+    ranges = SHARED_BOUNDS[name]
     product = "acc = mma(load(a, (0, j), shape=(64, 64)), load(w, (j, 0), shape=(64, 64)), acc)"
     loops = "".join(f"    for j in {text}:\n        {product}\n" for text in ranges)
     path = tmp_path / "k.py"

@@ -6,6 +6,7 @@ Two locks, independent of each other: the comments in a kernel say which lines a
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -23,6 +24,10 @@ FORBIDDEN = re.compile(
 )
 
 
+diagnosed = functools.cache(diagnose)
+"""Several tests ask for the same, of files that stay as they are."""
+
+
 def _name(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
@@ -30,7 +35,7 @@ def _name(path: Path) -> str:
 @pytest.mark.parametrize("path", kernels(), ids=_name)
 def test_kernel(path: Path, bless: bool) -> None:
     text = path.read_text(encoding="utf-8")
-    diagnostics = diagnose(path)
+    diagnostics = diagnosed(path)
     found = {(d.primary.span.line if d.primary is not None else 0, d.code) for d in diagnostics}
     assert found == expected(text), rendered(path, diagnostics)
     golden = path.with_suffix(".stderr")
@@ -70,7 +75,7 @@ def test_a_refuted_kernel_shows_a_counterexample(path: Path) -> None:
 def test_counterexamples_go_wrong_when_run(path: Path) -> None:
     """The launch that a refusal prints does what it says, by running its blocks without the prover."""
     checked = 0
-    for diagnostic in diagnose(path):
+    for diagnostic in diagnosed(path):
         if diagnostic.counterexample is not None:
             function = load_kernel(path, constants(path.read_text(encoding="utf-8")))
             kind, checks = KINDS[diagnostic.code], launch_checks(function)
