@@ -64,20 +64,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 LONGEST = (
-    "project/test_shipped_code.py", "programs/test_programs.py", "bundle/test_pack.py", "ui/test_shipped_mutations.py",
-    "emulator/test_every_kernel.py", "engine/test_interpreter_backend.py", "lowering/test_shipped_results.py",
-    "ir/test_text_form.py", "audit/test_proofs.py", "soundness/test_random_kernels.py", "lowering/test_wrapping.py",
-    "mutation/test_mutants.py", "lowering/test_attention_results.py", "project/test_endings.py", "workers/test_paths.py",
-    "lowering/test_positions.py", "cli/test_check.py", "emulator/test_command.py", "frontend/test_fuzz.py",
-    "fuzz/test_builds.py", "fuzz/test_stores.py", "fuzz/test_model_folders.py", "frontend/test_ir.py", "test_collection.py",
-    "lsp/test_server_endings.py", "lsp/test_server.py",
-    "docs/test_pages.py",
+    "project/test_shipped_code.py", "engine/test_interpreter_backend.py", "emulator/test_every_kernel.py",
+    "bundle/test_pack.py", "audit/test_proofs.py", "lowering/test_tensor_stores.py",
+    "lowering/test_tensor_copies.py", "engine/test_short_form.py",
+    "docs/test_pages.py", "lsp/test_server.py", "project/test_farm.py", "kernels/test_against_float64.py",
+    "workers/test_paths.py", "project/test_endings.py", "programs/test_programs.py", "engine/test_batch.py",
+    "engine/test_few_tokens.py", "engine/test_verify.py", "examples/test_examples.py", "ir/test_text_form.py",
+    "lowering/test_tensor_attention.py", "test_collection.py", "passes/test_layouts.py", "passes/test_schedule_mutants.py",
+    "project/test_build.py", "project/test_keys.py", "soundness/test_random_kernels.py", "soundness/test_enumeration.py",
+    "ui/test_ui.py", "ui/test_shipped_mutations.py", "tuning/test_bench_command.py", "mutation/test_mutants.py",
+    "lowering/test_attention_results.py", "lowering/test_shipped_results.py", "lowering/test_wrapping.py",
+    "fuzz/test_model_folders.py", "fuzz/test_builds.py", "lsp/test_server_endings.py",
 )  # fmt: skip
 """Files that take longest, which begin first: a worker that gets one at the end leaves the others without work."""
 _TESTS = itertools.count()
 _SETTINGS = "_hypothesis_internal_use_settings"
 """Where Hypothesis keeps what `@settings` says of a test."""
 LEAST_EXAMPLES = 20
+"""So many random examples the default run tries of a test at least."""
 
 Make = Callable[[Path], object]
 """Fills an empty folder."""
