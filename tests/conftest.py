@@ -90,7 +90,9 @@ Make = Callable[[Path], object]
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Of the random examples of a test the default run tries some, and a campaign as many as the test asks for."""
     held: settings | None = getattr(metafunc.function, _SETTINGS, None)
-    if held is not None and metafunc.definition.get_closest_marker("campaign") is None:
+    if held is None or held.max_examples <= LEAST_EXAMPLES:
+        return
+    if metafunc.definition.get_closest_marker("campaign") is None:
         metafunc.fixturenames.append("examples")
         metafunc.parametrize("examples", first(1, [max(held.max_examples // 6, LEAST_EXAMPLES), held.max_examples]))
 
