@@ -100,9 +100,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     """With as many random examples as its case says."""
+    count = item.callspec.params.get("examples") if isinstance(item, pytest.Function) and hasattr(item, "callspec") else None
     with pytest.MonkeyPatch.context() as patch:
-        if isinstance(item, pytest.Function) and _SETTINGS in vars(item.function) and "examples" in item.fixturenames:
-            count = item.callspec.params["examples"]
+        if isinstance(item, pytest.Function) and isinstance(count, int) and hasattr(item.function, _SETTINGS):
             patch.setattr(item.function, _SETTINGS, settings(getattr(item.function, _SETTINGS), max_examples=count))
         yield
 
