@@ -6,6 +6,7 @@ when one ends is killed. Workers see the folder and the environment of the proce
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,16 +23,23 @@ class Kept:
     def __init__(self) -> None:
         self._server: Server | None = None
         self._started = 0
+        self._leased = False
 
-    def lease(self, preload: Sequence[str]) -> Lease:
-        """The server for one run; workers import for themselves what of `preload` it has not."""
-        del preload
+    def lease(self, preload: Sequence[str]) -> Lease | Server:
+        """The server for one run, whose workers import for themselves what of `preload` it has not; one of its own where
+        another run has it, or in another thread, with which a server would end."""
+        if self._leased or threading.current_thread() is not threading.main_thread():
+            return Server(preload)
         if self._server is None:
             self._server = Server(PRELOAD)
+        self._leased = True
         return Lease(self, self._server, self._started)
 
     def started(self, number: int) -> None:
         self._started = number
+
+    def given_back(self) -> None:
+        self._leased = False
 
     def stop(self) -> None:
         """End the server and its workers."""
@@ -68,3 +76,4 @@ class Lease:
         """Kill the workers of this run that are still there."""
         for number in self._numbers:
             self.kill(number)
+        self._kept.given_back()

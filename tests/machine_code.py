@@ -34,6 +34,8 @@ def code(cubin: bytes) -> bytes:
 
 def listings(cubins: Sequence[bytes], target: Target) -> list[str]:
     """The instructions of each."""
+    if not cubins:
+        return []
     codes = [code(cubin) for cubin in cubins]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernels")
