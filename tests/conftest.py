@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.campaign import first
+from tests.campaign import first, spread
 from tests.kept_workers import Kept
 from tilec import toolchain
 from tilec.workers import client, scheduler
@@ -107,9 +107,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)  # before a run's marks select
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of `LONGEST` first; by `--no-loadscope-reorder` xdist keeps to that and not to which file has most tests."""
     folder = Path(__file__).parent
+    spread(items, folder)
     places = {folder / name: place for place, name in enumerate(LONGEST)}
     if gone := [path.name for path in places if not path.is_file()]:
         raise pytest.UsageError(f"tests/conftest.py: LONGEST names files that are not there: {', '.join(gone)}")

@@ -67,6 +67,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.campaign
 def test_full_and_read_only_disks_are_one_clear_error(real: Path, tmp_path: Path) -> None:
     store, output = tmp_path / "store", tmp_path / "out"
     locked = tmp_path / "locked"

@@ -190,6 +190,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root, root.parent / "out" / "small-sm_90a.bundle"
 
 
+@pytest.mark.campaign
 def test_built_again_it_is_equal(small: tuple[Path, Path]) -> None:
     status, row, err = rebuilt(*small)
     assert (status, row["intact"], row["rebuilt"], row["differences"], "error" in err) == (0, True, True, [], False)
@@ -218,6 +219,7 @@ def test_what_its_sources_do_not_build_is_named(small: tuple[Path, Path], tmp_pa
     assert "error[E0921]" in err and f"{left['name']}: its CUBIN differs" in err
 
 
+@pytest.mark.campaign
 def test_rebuild_of_another_project(small: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "q"
     shutil.copytree(small[0], root)

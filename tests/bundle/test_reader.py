@@ -241,6 +241,7 @@ def test_the_digest_of_the_whole_file_comes_first(path: Path, tmp_path: Path) ->
         assert "no sha256 of 64 hex digits" in refusal(path, digest=wrong).message
 
 
+@pytest.mark.campaign
 def test_thousand_kernels_that_share_a_large_blob(tmp_path: Path) -> None:
     code = samples.cubin("scale", padding=64 << 20)
     digest = hashlib.sha256(code).hexdigest()

@@ -33,6 +33,7 @@ def test_every_kernel_has_its_texts(path: Path) -> None:
     assert len(texts) == 3 + 2  # equal PTX is there once
 
 
+@pytest.mark.campaign
 def test_a_stream_that_expands_to_more_than_it_says(path: Path) -> None:
     """However much a few bytes expand to, no more is made than the manifest says, nor more than one wrong text."""
     bomb = lzma.compress(bytes(64 << 20), format=lzma.FORMAT_XZ, check=lzma.CHECK_NONE)

@@ -221,6 +221,7 @@ def test_a_fix_that_the_source_does_not_take_is_left_out(source: str) -> None:
     assert resolved(Diagnostic("E0301", "m", Label(fix.span), fixes=(fix,)), {"f.py": source}) == []
 
 
+@pytest.mark.campaign
 def test_the_mender_mends_what_has_no_certain_fix(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ def alone(backend: InterpreterBackend, ids: list[int], count: int, sampling: Sam
     return [token, *backend.stream_tokens(sequence, token, count - 1)]
 
 
+@pytest.mark.campaign
 def test_sequences_come_and_go_and_each_answers_as_if_alone(backend: InterpreterBackend) -> None:
     wanted = [alone(backend, ids, 5) for ids in PROMPTS]
     with Batch(backend, 2) as batch:
@@ -85,6 +86,7 @@ def test_logits_do_not_depend_on_the_others_nor_on_the_place(backend: Interprete
     assert np.sqrt(np.mean((by_itself - single) ** 2)) / single.std() < FAR
 
 
+@pytest.mark.campaign
 def test_some_are_drawn_and_others_not(backend: InterpreterBackend) -> None:
     wanted = [alone(backend, PROMPTS[0], 3, DRAWN), alone(backend, PROMPTS[1], 3)]
     with Batch(backend, 2) as batch:

@@ -178,6 +178,7 @@ def bench(
     return call
 
 
+@pytest.mark.campaign
 def test_a_measurement(bench: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     target, plot = tmp_path / "out.json", tmp_path / "out.svg"
     status, out, err = bench("--json", str(target), "--plot", str(plot), "--nominal-tbs", "1.5")

@@ -85,6 +85,7 @@ def test_an_argument_that_is_no_text() -> None:
     assert entry.argument_text("中") == "中"
 
 
+@pytest.mark.campaign
 def test_a_whole_answer_in_an_ascii_locale(tmp_path: Path) -> None:
     """The tiny model's answer is the same bytes or escapes of them, with the same prompt."""
     write_tiny_model(tmp_path / "model")

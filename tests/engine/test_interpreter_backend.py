@@ -123,6 +123,7 @@ def test_a_prompt_in_chunks(models: Callable[..., Model], monkeypatch: pytest.Mo
     assert model.backend.position == 17
 
 
+@pytest.mark.campaign
 def test_prompts_that_follow_each_other(models: Callable[..., Model]) -> None:
     model = models(True, "f16")
     model.backend.prefill(IDS[:60])
@@ -187,6 +188,7 @@ def test_drawn_tokens(
         logits = backend.decode_logits(token)
 
 
+@pytest.mark.campaign
 def test_another_seed_draws_others_and_greed_draws_none(models: Callable[..., Model]) -> None:
     backend = models(False, "bf16").backend
     assert len({tuple(drawn(backend, SamplingParams(3.0, 64, 1.0, seed=seed), 4)) for seed in range(3)}) == 3

@@ -131,6 +131,7 @@ def test_logits_and_caches_of_both_forms(backend: InterpreterBackend, monkeypatc
     assert np.abs(caches[2].astype(float) - others[2].astype(float)).max() < 0.1
 
 
+@pytest.mark.campaign
 def test_a_batch_is_short_where_all_its_sequences_are(backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     for slots, wanted in ((0, [False] * 4), (9, [True, True, False, False]), (100, [True] * 4)):

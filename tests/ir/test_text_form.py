@@ -91,6 +91,7 @@ def test_the_texts_show_staging_layouts_and_buffers() -> None:
         assert word in text
 
 
+@pytest.mark.campaign
 def test_a_dump_parses_back(tmp_path: Path) -> None:
     output = tmp_path / "rms_norm.tir"
     command = [sys.executable, "-m", "tilec", "dump", "rms_norm", "--stage", "tir", "-o", str(output)]

@@ -61,6 +61,7 @@ def test_the_emulator_finds_nothing_and_agrees(sizes: Any, wanted: Any, lengths:
         assert not differs(found, right)
 
 
+@pytest.mark.campaign
 def test_the_second_product_runs_beside_what_follows_from_the_first() -> None:
     """In the loop's machine code: both products are started, the first is waited for, then come the exponentials of all scores
     of a thread, and behind them the wait for the second."""

@@ -100,6 +100,7 @@ def test_what_threads_exchange_before_the_loop_leaves_the_ring_alone(tmp_path: P
     assert [offset >= end for offset in scratch] == [True, True, True, False, False]
 
 
+@pytest.mark.campaign
 def test_one_value_that_several_threads_keep_is_no_race_behind_a_barrier_of_the_role(tmp_path: Path) -> None:
     """And is one without it."""
     path = tmp_path / "k.py"

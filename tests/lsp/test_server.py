@@ -164,6 +164,7 @@ def test_hover_tells_ranges_proofs_words_and_codes(project: Path, vi: Editor, lo
     loop.run(test())
 
 
+@pytest.mark.campaign
 def test_columns_count_utf16_or_what_the_client_prefers(
     project: Path, vi: Editor, particular: Editor, loop: asyncio.Runner
 ) -> None:
@@ -267,6 +268,7 @@ def test_half_typed_text_and_files_that_are_no_kernels(project: Path, vi: Editor
     loop.run(test())
 
 
+@pytest.mark.campaign
 def test_a_file_without_a_project_takes_its_constants_from_the_editor(
     tmp_path: Path, vi: Editor, particular: Editor, loop: asyncio.Runner
 ) -> None:
@@ -367,6 +369,7 @@ def test_certain_fixes_are_actions_on_the_text_that_is_typed(project: Path, vi: 
     loop.run(test())
 
 
+@pytest.mark.campaign
 def test_stdin_that_is_no_pipe_is_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tilec", "lsp"], stdin=subprocess.DEVNULL, capture_output=True, text=True

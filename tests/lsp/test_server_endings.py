@@ -140,6 +140,7 @@ def test_another_file_does_not_wait_for_a_proof_that_is_taken_up_again(project: 
     run(test)
 
 
+@pytest.mark.campaign
 def test_a_worker_that_dies_is_told_and_does_not_end_the_server(project: Path) -> None:
     async def test() -> None:
         async with proving(project) as (vi, uri, below):

@@ -70,6 +70,7 @@ def written(root: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
 
 
+@pytest.mark.campaign
 def test_a_farm_makes_the_same_bytes_and_tells_the_same_errors(cluster: Cluster, tmp_path: Path) -> None:
     here, there = (project.make(tmp_path / name, ("copy_a", "copy_b", "copy_c")) for name in ("here", "there"))
     for root in (here, there):

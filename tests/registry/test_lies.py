@@ -82,6 +82,7 @@ def test_a_bundle_that_is_not_what_its_manifest_says(stocked: tuple[Registry, st
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.campaign
 def test_a_change_gives_the_bundle_or_nothing(stocked: tuple[Registry, str], tmp_path: Path) -> None:
     """A part of the campaign of `ci/bench/registry_tampering.py`."""
     registry, place = stocked

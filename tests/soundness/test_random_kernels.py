@@ -68,6 +68,7 @@ def test_a_blind_prover_is_caught(blind: str, monkeypatch: pytest.MonkeyPatch) -
     assert judge(kernel).kind == "false_accept", blind
 
 
+@pytest.mark.campaign
 def test_the_frontend_means_what_the_description_means() -> None:
     """Source text through the frontend and tile IR built by hand go wrong in the same ways at the same sizes."""
     compared = 0

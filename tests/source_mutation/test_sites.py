@@ -41,6 +41,7 @@ def test_the_next_of_the_file_stands_in_for_one_left_out() -> None:
     assert len({m.identity for m in before} & {m.identity for m in after}) >= 56
 
 
+@pytest.mark.campaign
 def test_what_is_explained_is_there() -> None:
     """A note whose mistake can no longer be made explains nothing; what is called equivalent says why."""
     notes: dict[str, str] = json.loads((ROOT / "ci" / "bench" / "source_mutant_notes.json").read_text(encoding="utf-8"))

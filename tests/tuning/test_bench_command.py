@@ -189,6 +189,7 @@ def test_the_table_and_the_json_say_what_was_measured(kernel: Path, capsys: pyte
     assert data["rates"]["copy_bytes_per_second"] == pytest.approx(4.295e12, rel=1e-3)
 
 
+@pytest.mark.campaign
 def test_a_figure_is_drawn_and_is_the_same_bytes(kernel: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert commands.run(["bench", str(kernel), "--plot", "a.svg"]) == 0
