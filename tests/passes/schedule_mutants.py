@@ -98,7 +98,10 @@ def _of_number(op: Op, place: int) -> Iterator[tuple[str, str, Change]]:
     """A stage, a parity or a coordinate is another."""
     parity = (isinstance(op, Acquire | Wait) and place == 2) or isinstance(op, TakeTurn)
     kind = "parity" if parity else "coordinate" if isinstance(op, TensorCopy) and place > 2 else "stage"
+    made = op.operands[place].owner
     for number in (0, 1):
+        if isinstance(made, Constant) and made.value == number:
+            continue
         yield (
             f"wrong {kind}",
             f"operand {place} is {number}",
