@@ -128,11 +128,9 @@ def spread(items: Iterable[pytest.Item], tests: Path) -> None:
     """Mark the cases of `SPREAD` that the default run leaves to the campaigns. `tests`: their folder."""
     seen: dict[str, int] = {}
     for item in items:
-        name = (
-            f"{item.path.relative_to(tests).as_posix()}::{getattr(item, 'originalname', '')}"
-            if tests in item.path.parents
-            else ""
-        )
+        if tests not in item.path.parents:
+            continue
+        name = f"{item.path.relative_to(tests).as_posix()}::{getattr(item, 'originalname', '')}"
         if name in SPREAD and item.get_closest_marker("campaign") is None:
             place = seen[name] = seen.get(name, -1) + 1
             if place % SPREAD[name]:

@@ -8,18 +8,15 @@ left out. At each shape all are timed in turns, as there. Writes `pairs.json` an
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 from pairs import PAIRED
-from products_gpu import LAYERS, OVERLAPPED, Bench, checked, checks
+from products_gpu import LAYERS, OVERLAPPED, Bench, arguments, built, checked, checks
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
 CUBLAS: Final = "cuBLAS"
 SHAPES: Final = (
     *((512, *layer) for layer in LAYERS["4B"]),
@@ -35,18 +32,12 @@ EVEN: Final = ((512, 2560, 648), (1024, 1024, 1024))
 
 def main() -> int:
     """Check, time, report; the exit status."""
-    parser = argparse.ArgumentParser(description="products of pairs of blocks that share their weights")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="candidates whose names hold this")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
-    parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = arguments("products of pairs of blocks that share their weights").parse_args()
     if options.check is not None:
         for name in options.check:
             print("@" + json.dumps(checked(options.folder, name, shapes=EVEN)), flush=True)
         return 0
-    found = options.folder.glob("*/artifacts/build/*/*.cubin")
-    names = sorted({path.parents[3].name for path in found if options.only in str(path)})
+    names = built(options)
     wrong = {name: text for name, text in checks(options.folder, names, __file__).items() if text}
     bench = Bench(options.folder, [name for name in names if name not in wrong])
     return report({"wrong": wrong, "rows": [bench.row(shape) for shape in SHAPES], "gpu": bench.gpu}, options.out)

@@ -67,21 +67,15 @@ ALLOWED: Final = 1.5
 
 def main() -> int:
     """Check, time, report; the exit status."""
-    parser = argparse.ArgumentParser(description="candidates of the matrix product beside cuBLAS")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="candidates whose names hold this")
+    parser = arguments("candidates of the matrix product beside cuBLAS")
     parser.add_argument("--shapes", choices=sorted(SHAPES), default="few")
     parser.add_argument("--triton", action="store_true", help="time Triton's product too")
     parser.add_argument(
         "--kept", type=int, default=1000, help="candidates of a shape, the best of a first round, that are timed"
     )
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
     parser.add_argument("--name", default="products", help="of the written files")
-    parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    names = sorted(
-        {path.parents[3].name for path in options.folder.glob("*/artifacts/build/*/*.cubin") if options.only in str(path)}
-    )
+    names = built(options)
     if options.check is not None:
         for name in options.check:
             print("@" + json.dumps(checked(options.folder, name)), flush=True)
@@ -108,6 +102,22 @@ def main() -> int:
         options.out,
         options.name,
     )
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The arguments of a script that times candidates of products."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="candidates whose names hold this")
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
+    parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def built(options: argparse.Namespace) -> list[str]:
+    """The names of the candidates that are asked for."""
+    found = options.folder.glob("*/artifacts/build/*/*.cubin")
+    return sorted({path.parents[3].name for path in found if options.only in str(path)})
 
 
 def checks(folder: Path, names: list[str], script: str = __file__) -> dict[str, str]:

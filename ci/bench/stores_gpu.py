@@ -10,20 +10,17 @@ columns, which leaves out what follows it. Writes `stores.json` and `.md`; exit 
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import math
-import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from products_gpu import ALLOWED, ROTATED_BYTES, Bench, checked, checks
+from products_gpu import ALLOWED, ROTATED_BYTES, Bench, arguments, built, checked, checks
 from stores import GATED
 
-ROOT: Final = Path(__file__).resolve().parent.parent.parent
 STORED: Final = "_storetma"
 CUBLAS: Final = "cuBLAS"
 PLAIN: Final = (
@@ -41,18 +38,12 @@ ROUNDS: Final = 15
 
 def main() -> int:
     """Check, time, report; the exit status."""
-    parser = argparse.ArgumentParser(description="products that are stored by copies beside those that are not")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--only", default="", help="candidates whose names hold this")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ROOT / "ci/bench/results")))
-    parser.add_argument("--check", nargs="*", default=None, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = arguments("products that are stored by copies beside those that are not").parse_args()
     if options.check is not None:
         for name in options.check:
             print("@" + json.dumps(checked(options.folder, name, Stores, ODD)), flush=True)
         return 0
-    found = options.folder.glob("*/artifacts/build/*/*.cubin")
-    names = sorted({path.parents[3].name for path in found if options.only in str(path)})
+    names = built(options)
     wrong = {name: text for name, text in checks(options.folder, names, __file__).items() if text}
     rows: list[dict[str, Any]] = []
     for gated, shapes in ((False, PLAIN), (True, GATES)):
