@@ -81,8 +81,7 @@ def lower_store(context: Context, op: Store) -> None:
                 store_vector(context, box.pointer(first), held[first : first + width], streamed=op.streamed)
 
     def partly() -> None:
-        # Tables of tuning are of roles that store element by element there: other code is another candidate, to be measured.
-        step = width if box.in_pieces(width, ends=op.whole and not context.role_number) else 1
+        step = width if box.in_pieces(width, ends=op.whole) else 1
         for first in range(0, layout.num_registers, step):
             with context.where(_and(context, box.places.is_own(first), box.element_inside(first))):
                 store_vector(context, box.pointer(first), held[first : first + step], streamed=op.streamed)
