@@ -42,7 +42,7 @@ PRODUCER: Final = "producer"
 copies."""
 PRODUCER_WARPS: Final = 4
 """A group of four, of which one thread works, so that registers can be passed on between groups."""
-PASSED_ON: Final = {2: (240, 24), 3: (160, 32)}
+PASSED_ON: Final = {2: (232, 40), 3: (160, 32)}
 """Registers of a thread of so many consumers and of their producer, where it passes them on: all that a multiprocessor has. One
 consumer has as many as a thread may have anyway."""
 

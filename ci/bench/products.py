@@ -7,8 +7,9 @@
 Each candidate is a project of its own below FOLDER: `kernels_src/matmul.py`, or `matmul_split.py` and `merge_splits.py`, with
 tile sizes and a schedule; `--shapes split` has those for few tiles, `--shapes left` those for few tokens, whose left operand is
 the weights (`matmul_few.py`, and `matmul_split.py`), `--shapes seam` those that copy weights in front of the wait for the
-kernel before, and that do not, `--shapes table` those that are shipped or were best somewhere, and Triton's product beside
-them where they are of bf16. Where they are built already no compiler is needed.
+kernel before, and that do not, `--shapes edges` some for rows that do not fill tiles, `--shapes table` those that are shipped
+or were best somewhere, and Triton's product beside them where they are of bf16. Where they are built already no compiler is
+needed.
 `products_gpu.py` checks and times them, and writes its report to `--out`. Exit code 1 where a build fails or a kernel is wrong.
 Timing needs torch and cuda-bindings.
 """
@@ -149,13 +150,24 @@ SEAM: Final = tuple(
 """For few tokens: weights of no stages, of four or of all copied in front of the wait for the kernel before."""
 
 
+EDGES: Final = (
+    *(left(rows, 64, stages, blocks) for rows, stages, blocks in ((32, 8, 2), (64, 12, 1))),
+    tma(64, 64, 1, 8),
+    tma(64, 128, 1, 7),
+    tma(64, 160, 2, 6, IN_TURNS),
+    tma(64, 192, 1, 5, STORED),
+    tma(128, 128, 2, 4, IN_TURNS + STORED, 16),
+)
+"""For rows that do not fill tiles."""
+
+
 def main() -> int:
     """Build, then time; the exit status."""
     parser = arguments("candidates of the matrix product beside cuBLAS")
-    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left", "seam"), default="few")
+    parser.add_argument("--shapes", choices=("table", "few", "all", "short", "split", "left", "seam", "edges"), default="few")
     parser.add_argument("--element", choices=("bf16", "f16"), default=ELEMENT, help="of the tensors; a FOLDER is of one")
     options = parser.parse_args()
-    candidates = {"table": BEST, "split": SPLIT, "left": FEW, "seam": SEAM}.get(options.shapes, CANDIDATES)
+    candidates = {"table": BEST, "split": SPLIT, "left": FEW, "seam": SEAM, "edges": EDGES}.get(options.shapes, CANDIDATES)
     more = ["--shapes", options.shapes]
     if options.shapes == "table":
         more += ["--kept", "4", *(["--triton"] if options.element == "bf16" else [])]

@@ -1,15 +1,15 @@
 """Holds candidates of the matrix product against cuBLAS on this machine's GPU; `products.py` builds them and calls this.
 
-    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split|left|seam] [--triton]
+    python3 ci/bench/products_gpu.py FOLDER [--only 128x256] [--shapes table|few|all|short|split|left|seam|edges] [--triton]
 
 Each folder below FOLDER that holds a built `matmul` or `matmul_few`, or a `matmul_split` and the `merge_splits` that adds its
-parts, is a candidate; of two kernels the second may begin while the first ends, and both are timed; so is the first without the
-second, whose parts the kernel behind it may add. Every one is first run on odd sizes and
-a small cube, in a child process: one that faults, hangs or is wrong is named and left out. Then, at each shape, all are timed
-in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's product; the result at that shape is
-compared once more. Random data. Candidates are timed *overlapped* too, as the engine launches them: a product may begin while
-what is before it ends. With `--triton` so is Triton's persistent product, the best of its configurations at each shape
-(`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
+parts, is a candidate; one that another commit built may stand there under another name. Of two kernels the second may begin
+while the first ends, and both are timed; so is the first without the second, whose parts the kernel behind it may add. Every
+one is first run on odd sizes and a small cube, in a child process: one that faults, hangs or is wrong is named and left out.
+Then, at each shape, all are timed in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's
+product; the result at that shape is compared once more. Random data. Candidates are timed *overlapped* too, as the engine
+launches them: a product may begin while what is before it ends. With `--triton` so is Triton's persistent product, the best of
+its configurations at each shape (`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1 where a candidate was wrong.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ SPLIT: Final = tuple((rows, *layer) for rows in (16, 32, 64, 128, 512) for layer
 """Few rows, or few tiles."""
 TABLE: Final = (*ALL, *((rows, *layer) for rows in (16, 32, 64) for layer in LAYERS["4B"]))
 LEFT: Final = SHORT[:16]
-SHAPES: Final = {"table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT, "left": LEFT, "seam": LEFT[:12]}
+EDGES: Final = tuple((rows, *LAYERS["4B"][layer]) for layer in (3, 2) for rows in (1, 17, 40, 65, 96, 128, 385, 401, 512))
+"""Few rows of a tile or of the last one, and as many as fill it."""
+SHAPES: Final = {
+    "table": TABLE, "few": FEW, "all": ALL, "short": SHORT, "split": SPLIT, "left": LEFT, "seam": LEFT[:12], "edges": EDGES,
+}  # fmt: skip
 TRITON: Final = "Triton"
 ODD: Final = ((1, 8, 8), (72, 136, 200), (129, 264, 72), (1000, 1000, 1000), (300, 2560, 648), (1024, 1024, 1024))
 ROTATED_BYTES: Final = 200_000_000

@@ -41,6 +41,7 @@ CASES: list[Any] = [
     (("f16", 128, 64), {"consumers": 2, "stages": 3, "persistent": True}, (264, 136, 72), (1,)),
     (("bf16", 64, 64), {"stages": 2, "persistent": True, "order": "pingpong"}, (136, 136, 136), (0,)),
     (("f16", 128, 64), {"stages": 3, "persistent": True, "order": "pingpong"}, (136, 200, 72), (1,)),
+    *((("bf16", 64, 96), {"stages": 2, "early": 0}, extents, (0,)) for extents in ((17, 16, 136), (33, 48, 72), (49, 80, 200))),
 ]  # fmt: skip
 
 
@@ -202,10 +203,12 @@ def test_what_the_text_calls_blocks_are_tiles(tmp_path: Path, number: str) -> No
 
 
 def test_maps_are_of_whole_tensors_in_the_order_of_the_arguments() -> None:
+    """Of boxes of all rows of a stage, and of those that come of a tile at the end of a tensor."""
     kernel = made("bf16", 128, 256)
-    assert kernel.lowered.tensor_maps == (TensorMapSpec("a", (128, 64), 128), TensorMapSpec("b", (256, 64), 128))
-    assert [(slot.kind, slot.name) for slot in kernel.lowered.abi[-2:]] == [("tensor_map", "a"), ("tensor_map", "b")]
-    assert kernel.ptx.count(".param .align 64 .b8 ") == 2 and "[128]" in kernel.ptx
+    maps = [("a", rows) for rows in (128, 96, 64, 32)] + [("b", rows) for rows in (256, 192, 128, 64)]
+    assert kernel.lowered.tensor_maps == tuple(TensorMapSpec(name, (rows, 64), 128) for name, rows in maps)
+    assert [(slot.kind, slot.name) for slot in kernel.lowered.abi[-8:]] == [("tensor_map", name) for name, _ in maps]
+    assert kernel.ptx.count(".param .align 64 .b8 ") == 8 and "[128]" in kernel.ptx
 
 
 def test_machine_code_copies_boxes_and_multiplies_from_shared_memory() -> None:

@@ -96,7 +96,7 @@ def test_copies_by_tma_are_for_products_of_warpgroups_alone() -> None:
 
 def test_a_producer_leaves_registers_where_sums_need_them() -> None:
     """160 sums of a thread do not fit beside the rest of an equal share, 128 do; more than 192 fit nowhere."""
-    for columns, registers in ((128, (None, None)), (160, (240, 24)), (192, (240, 24))):
+    for columns, registers in ((128, (None, None)), (160, (232, 40)), (192, (232, 40))):
         schedule = choose(source("bf16", 256, columns), SM_90A, Overrides(copy="tma", consumers=2, stages=2))
         assert tuple(role.registers for role in schedule.roles) == registers
     with pytest.raises(CompileError, match="does not make its product"):

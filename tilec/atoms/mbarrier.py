@@ -51,6 +51,12 @@ def expect(out: Builder, barrier: SsaValue, bytes_: int) -> None:
     out.inline_ptx(text, "l,~{memory}", [barrier], side_effects=True)
 
 
+def complete(out: Builder, barrier: SsaValue, bytes_: SsaValue, where: SsaValue) -> None:
+    """Count bytes (i32) that were announced and do not come, where `where` (i1) holds."""
+    text = "@$2 mbarrier.complete_tx.shared::cta.b64 [$0], $1;"
+    out.inline_ptx(text, "l,r,b,~{memory}", [barrier, bytes_, where], side_effects=True)
+
+
 def arrive(out: Builder, barrier: SsaValue, where: SsaValue) -> None:
     """Arrive, in the threads where `where` (i1) holds."""
     text = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"

@@ -25,6 +25,8 @@ ALIGNMENT: Final = ROWS_REPEAT * MAP_SWIZZLES[-1]
 MOST_BYTES: Final = (1 << 20) - 1
 """Of one stage: what an mbarrier counts."""
 
+_COPY: Final = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+
 
 @dataclass(frozen=True, slots=True)
 class Box:
@@ -60,6 +62,13 @@ def box_of(tensor: TensorType, stage: SharedType, row_axis: int, slabs: int = 1)
     parts = next(n for n in range(-(-rows // MAX_BOX), rows + 1) if rows % n == 0 and rows // n % ROWS_REPEAT == 0)
     extents[row_axis] = rows // parts
     return Box(tuple(extents), stage.width * stage.dtype.bytes)
+
+
+def fewer_rows(rows: int) -> tuple[int, ...]:
+    """Rows of boxes that may come in place of one of so many, where fewer lie inside of a tensor: three quarters, a half and a
+    quarter of them, as far as boxes have so many. A stage that comes by several copies is left whole."""
+    parts = (rows * quarters // 4 for quarters in (3, 2, 1) if rows * quarters % (4 * ROWS_REPEAT) == 0)
+    return tuple(parts) if rows <= MAX_BOX else ()
 
 
 def panels_of(columns: int, element_bytes: int) -> int:
@@ -121,9 +130,6 @@ def _copy(out: Builder, map_: SsaValue, to: SsaValue, place: list[SsaValue], ful
     assert map_.type is i64 and all(value.type is i32 for value in place)
     rank = len(place)
     coordinates = ", ".join(f"${2 + axis}" for axis in range(rank))
-    text = (
-        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{coordinates}}}], [${2 + rank}];"
-    )
+    text = f"{_COPY.format(rank=rank)} [$0], [$1, {{{coordinates}}}], [${2 + rank}];"
     constraints = f"l,l,{','.join('r' * rank)},l,~{{memory}}"
     out.inline_ptx(text, constraints, [to, map_, *reversed(place), full], side_effects=True)

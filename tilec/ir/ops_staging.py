@@ -118,11 +118,15 @@ class AsyncCopy(StageCopy, opcode="async_copy", effect=Effect.READ):
 @dataclass(eq=False, kw_only=True)
 class TensorCopy(StageCopy, opcode="tensor_copy", effect=Effect.READ):
     """A copy that one thread starts through a map of the tensor, into a ring of mbarriers, whose stage counts its bytes (PTX
-    ISA, `cp.async.bulk.tensor`). Elements outside the tensor read as zero."""
+    ISA, `cp.async.bulk.tensor`). Elements outside the tensor read as zero; of one that is `clipped`, rows outside the tensor as
+    anything."""
+
+    clipped: bool = False
 
     def verify(self) -> None:
         super().verify()
         self.require(all(value.type == TileType(i32) for value in self.offsets), "coordinates are i32 scalars")
+        self.require(self.slabs == 1 or not self.clipped, "rows of one slab are clipped")
 
 
 @dataclass(eq=False, kw_only=True)

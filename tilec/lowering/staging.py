@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilec.atoms import cp_async, ldmatrix, mma_sync, tma
+from tilec.atoms import cp_async, ldmatrix, mbarrier, mma_sync, tma
 from tilec.atoms.cp_async import Box, Edges
 from tilec.ir.core import Value
 from tilec.ir.ops_staging import AsyncCopy, SharedAlloc, SharedLoad, TensorCopy
@@ -61,15 +61,29 @@ def lower_async_copy(context: Context, op: AsyncCopy) -> None:
 
 @lowers(TensorCopy)
 def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
-    """One thread copies the whole box, in as many parts as its rows need."""
+    """One thread copies the whole box, in as many parts as its rows need. Of a clipped one it copies the least box that has all
+    rows inside of the tensor, and counts the bytes of the others."""
     made = op.buffer.owner
     assert isinstance(made, SharedAlloc)
-    box = tma.box_of(op.source.tensor, op.buffer.shared, op.row_axis, op.slabs)
+    buffer = op.buffer.shared
+    rows = buffer.shape[0]
     stage = stage_pointer(context, op.buffer, op.stage)
     place = [context.scalar(value) for value in op.offsets]
     barrier = full(context, made.operands[0], op.stage)
+    box = tma.box_of(op.source.tensor, buffer, op.row_axis, op.slabs)
     map_ = context.tensor_map(op.source, box)
-    tma.copy_stage(context, map_, box, op.row_axis, op.slabs, op.buffer.shared, stage, place, barrier)
+    fewer = tma.fewer_rows(rows) if op.clipped else ()
+    if fewer:
+        inside = context.sub(context.extent(op.source, op.row_axis), place[op.row_axis])
+        missing = context.constant(0)
+        for count in fewer:
+            enough = context.compare("sle", inside, context.constant(count))
+            part = tma.box_of(op.source.tensor, replace(buffer, shape=(count, buffer.shape[1])), op.row_axis)
+            map_ = context.select(enough, context.tensor_map(op.source, part), map_)
+            bytes_ = tma.copied_bytes(buffer) // rows * (rows - count)
+            missing = context.select(enough, context.constant(bytes_), missing)
+        mbarrier.complete(context, barrier, missing, context.compare("sle", inside, context.constant(fewer[0])))
+    tma.copy_stage(context, map_, box, op.row_axis, op.slabs, buffer, stage, place, barrier)
 
 
 def _all(context: Context, conditions: list[SsaValue]) -> SsaValue | None:

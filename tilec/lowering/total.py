@@ -84,6 +84,7 @@ INLINE: Final = tuple(
         r"wgmma\.wait_group\.sync\.aligned \d+;",
         r"mbarrier\.init\.shared::cta\.b64 \[\$0\], \d+;",
         r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[\$0\], \d+;",
+        r"@\$2 mbarrier\.complete_tx\.shared::cta\.b64 \[\$0\], \$1;",
         r"@\$1 mbarrier\.arrive\.shared::cta\.b64 _, \[\$0\];",
         r"\{ \.reg \.pred done; again: mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[\$0\], \$1; @!done bra again; \}",
         rf"cp\.async\.bulk\.tensor\.[2-5]d\.shared::cluster\.global\.tile\.mbarrier::complete_tx::bytes "

@@ -8,6 +8,7 @@ from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.ops import Store
 from tilec.ir.shared_plan import shared_bytes
 from tilec.passes.schedule import (
+    clipped_copies,
     conversions,
     early_rings,
     early_stages,
@@ -38,9 +39,9 @@ def prepare(
     positive: frozenset[Value] = frozenset(),
 ) -> Function:
     """Clean up, wait for earlier kernels where memory is first touched, let blocks take tile after tile, pipeline the loops
-    that feed tensor cores, free full blocks from masks, mark divisions and shifts that need no guard, decide layouts and
-    vectors, store by copies, let threads meet where they must, give each role its part; in place, and as the schedule says.
-    Where that is not given, it is chosen here.
+    that feed tensor cores, spare their copies rows that nobody sees, free full blocks from masks, mark divisions and shifts
+    that need no guard, decide layouts and vectors, store by copies, let threads meet where they must, give each role its part;
+    in place, and as the schedule says. Where that is not given, it is chosen here.
 
     `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; the VerifyError
     names the pass that broke a rule. CompileError E0530 where a thread would hold too much of a tile, E0507 where shared memory
@@ -61,6 +62,8 @@ def prepare(
     early_rings.hoist(function)
     early_stages.hoist(function, schedule)
     _check(function, "copying early")
+    clipped_copies.mark(function)
+    _check(function, "clipping copies")
     if schedule.takers > 1:
         pingpong.take_turns(function, schedule.takers)
         _check(function, "taking turns")

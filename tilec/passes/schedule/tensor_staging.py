@@ -10,7 +10,8 @@ With s stages, a loop of one product becomes two, which `roles` gives to a role 
 
 Stage and parity of an iteration are carried by both loops, and from tile to tile where blocks take several (`persistent`): the
 copies for the next tile then start while this one is stored. Operands that copies bring have no bounds to test: what lies
-outside of a tensor arrives as zero, which is what such loads are padded with.
+outside of a tensor arrives as zero, which is what such loads are padded with; or not at all, where nobody sees it
+(`clipped_copies`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,129 @@
+"""Copies that leave out rows outside of their tensor: where nothing that is stored follows from those rows, and there alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests import tensor_attention, tensor_products, weight_products
+from tests.programs.machines import manifest
+from tilec.codegen import to_ptx
+from tilec.emulator import Report, emulate
+from tilec.frontend import load_kernel
+from tilec.ir.core import Function
+from tilec.ir.ops_staging import TensorCopy
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.lowering import lower
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
+from tilec.target import SM_90A
+
+TEXT = '''"""A product, of which each test stores another thing."""
+import tilec
+from tilec import Dim, In, Out, astype, bf16, bid, cdiv, f32, grid, load, mma, num_blocks, requires, store, sum, zeros
+
+class M(Dim):
+    pass
+
+class N(Dim):
+    pass
+
+class R(Dim):
+    pass
+
+class K(Dim):
+    pass
+
+@tilec.kernel
+def k(a: In[bf16, M, K], b: In[bf16, N, K], out: Out[f32, ROWS, N]):
+    requires(REQUIRED)
+    grid(cdiv(ROWS, 64), cdiv(N, 64))
+    m, n = bid(0), bid(1)
+    acc = zeros((64, 64), f32)
+    for j in range(cdiv(K, 64)):
+        acc = mma(load(a, (m, j), shape=(64, 64), pad=0), load(b, (n, j), shape=(64, 64), pad=0).T, acc)
+    store(out, (m, n), STORED)
+'''
+EIGHTS = "K % 8 == 0 and N % 8 == 0"
+CASES = {
+    "each row for itself": ("M", EIGHTS, "acc * 2.0 + 1.0, mask=True", {"a", "b"}),
+    "a sum of columns": ("M", EIGHTS, "acc + sum(acc, axis=1)[:, None], mask=True", {"a"}),
+    "a sum of rows": ("M", EIGHTS, "acc + sum(acc, axis=0)[None, :], mask=True", {"b"}),
+    "rows of another extent": ("R", EIGHTS, "acc, mask=True", {"b"}),
+    "columns as rows": ("M", EIGHTS, "acc.T, mask=True", set[str]()),
+    "no row outside": ("M", "K % 8 == 0 and M % 64 == 0 and N % 64 == 0", "acc", set[str]()),
+}
+"""What rows of `out` are of, what is required, what is stored; the tensors of which rows are left out."""
+
+
+def clipped(function: Function) -> set[str]:
+    """The tensors of which copies leave rows out, in all copies of each."""
+    copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
+    found = {function.parameter_of(op.source).name for op in copies if op.clipped}
+    assert not found & {function.parameter_of(op.source).name for op in copies if not op.clipped}
+    return found
+
+
+def written(folder: Path, case: str) -> Function:
+    """The kernel of a case."""
+    rows, required, stored, _ = CASES[case]
+    path = folder / "k.py"
+    path.write_text(TEXT.replace("ROWS", rows).replace("REQUIRED", required).replace("STORED", stored))
+    return load_kernel(path, {}, root=folder)
+
+
+def prepared(folder: Path, case: str) -> Function:
+    return prepare(written(folder, case), SM_90A, Overrides(copy="tma", stages=2, consumers=1))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_are_left_out_where_nothing_stored_follows_from_them(case: str, tmp_path: Path) -> None:
+    assert clipped(prepared(tmp_path, case)) == CASES[case][3]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "names"),
+    [
+        (lambda: tensor_products.made("bf16", 64, 64, stages=2), {"a", "b"}),
+        (lambda: tensor_products.made("bf16", 64, 64, stages=2, persistent=True), {"a", "b"}),
+        (lambda: tensor_products.made("bf16", 64, 64, stages=2, persistent=True, order="pingpong"), {"a", "b"}),
+        (lambda: weight_products.made("matmul_few", "bf16", 16, 64, stages=2), {"a", "b"}),
+        (lambda: weight_products.made("matmul_split", "bf16", 16, 64, stages=2), {"a", "b"}),
+        (lambda: weight_products.made("matmul_silu_mul_few", "bf16", 16, 64, stages=2), {"a"}),
+        (lambda: tensor_attention.made("bf16", 64, 64), set[str]()),
+    ],
+)
+def test_kernels_that_are_shipped(kernel: Any, names: set[str]) -> None:
+    """Of attention, a row of keys weighs on all queries."""
+    assert clipped(kernel().prepared) == names
+
+
+@pytest.mark.parametrize("case", ["a sum of columns", "a sum of rows", "rows of another extent"])
+def test_the_emulator_finds_a_row_that_is_seen(case: str, tmp_path: Path) -> None:
+    """As the pass leaves it, nothing is found; with every copy clipped, a poisoned row reaches what is stored."""
+    right = prepared(tmp_path, case)
+    wrong = parse_function(print_function(right))
+    for op in wrong.body.walk():
+        if isinstance(op, TensorCopy):
+            op.clipped = True
+    assert emulated(tmp_path, case, right).clean
+    assert "uninitialised" in {fault.kind for fault in emulated(tmp_path, case, wrong).faults}
+
+
+def emulated(folder: Path, case: str, function: Function) -> Report:
+    """A launch with tiles that end outside of the tensors, by one row in eight and more."""
+    extents = {"M": 65, "N": 72, "K": 72} | ({"R": 128} if CASES[case][0] == "R" else {})
+    lowered = lower(function, SM_90A)
+    random = np.random.default_rng(0)
+    tensors: dict[str, Any] = {
+        name: random.integers(-2, 3, extents[rows] * 72).astype(ml_dtypes.bfloat16).view(np.uint16)
+        for name, rows in (("a", "M"), ("b", "N"))
+    }
+    tensors["out"] = np.zeros(extents[CASES[case][0]] * extents["N"], np.float32)
+    described = manifest(written(folder, case), lowered, SM_90A)
+    return emulate(to_ptx(lowered.mlir, SM_90A), described, tensors, extents, seed=1)
