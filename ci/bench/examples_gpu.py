@@ -5,8 +5,9 @@
 
 FOLDER is what `tilec build` wrote (default: `examples/kernels/artifacts/build`); of several, each is a variant, with the
 kernels of the project that it lies in. Each kernel is held against torch in float64 at an odd size and at the size that is
-timed (`examples_problems.py` says at which, and how far from float64 a result may be). Then it, torch's operator, and torch's
-add of as many bytes are timed in turns, each in a CUDA graph that walks through tensors of more bytes than the L2 cache holds.
+timed (`examples_problems.py` says at which, and how far from float64 a result may be). Then it, torch's operator, torch's add
+of as many bytes, and torch's copy or sum of as many, whichever reads and writes more like the kernel, are timed in turns, each
+in a CUDA graph that walks through tensors of more bytes than the L2 cache holds.
 Writes `examples_gpu.json` and `.md`; exit code 1 where one is wrong or does not reach its share of the rate of torch's add.
 """
 
@@ -42,9 +43,9 @@ HEAD: Final = """\
 {where}: kernels of `examples/kernels`
 through `tilec.op` on torch tensors, random data. Error: the largest difference from float64 in units of what is allowed
 (`ci/bench/examples_problems.py`), at an odd size and at the one that is timed; 0 where a kernel moves what it reads. TB/s: the
-bytes that must be read and written at least. Share: of the rate of torch's add with as many bytes in the same run; in brackets
-where memory is not what bounds the kernel. Times are medians, with the 10th and 90th percentile; torch's operator is that of
-`examples/kernels/baseline.py`."""
+bytes that must be read and written at least. Shares: of the rate of torch's add with as many bytes in the same run, in brackets
+where memory is not what bounds the kernel, and of the rate of torch's copy, or of its sum where a kernel writes next to
+nothing. Times are medians, with the 10th and 90th percentile; torch's operator is that of `examples/kernels/baseline.py`."""
 SHARE: Final = 0.9
 """Of the rate of torch's add, where memory is what bounds a kernel."""
 
@@ -64,12 +65,19 @@ class Row:
     time: Timing | None = None
     torch_time: Timing | None = None
     add_time: Timing | None = None
+    mix: str = ""
+    mix_time: Timing | None = None
     problem: str = ""
 
     @property
     def share(self) -> float | None:
         """Of the rate of torch's add."""
         return self.add_time.median / self.time.median if self.time and self.add_time else None
+
+    @property
+    def mix_share(self) -> float | None:
+        """Of the rate of torch's copy or sum."""
+        return self.mix_time.median / self.time.median if self.time and self.mix_time else None
 
     @property
     def is_good(self) -> bool:
@@ -113,8 +121,8 @@ def check(call: Callable[..., Any], problem: Problem, sizes: dict[str, int]) -> 
 
 
 def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) -> dict[str, Timing]:
-    """Of the kernel, torch's operator and torch's add, in turns. Results are kept until their set comes again, so that each set
-    has memory of its own for them too."""
+    """Of the kernel, torch's operator, torch's add and its copy or sum, in turns. Results are kept until their set comes again,
+    so that each set has memory of its own for them too."""
     beside = getattr(importlib.import_module("baseline"), problem.kernel)
     count = max(2, -(-SETS_BYTES // nbytes))
     sets = [problem.inputs(problem.sizes, 2 + number) for number in range(count)]
@@ -135,11 +143,21 @@ def times(call: Callable[..., Any], problem: Problem, nbytes: int, rounds: int) 
     def add(x: Any, y: Any, out: Any) -> Callable[[], object]:
         return lambda: torch.add(x, y, out=out)
 
+    def copy(x: Any, out: Any) -> Callable[[], object]:
+        return lambda: out.copy_(x)
+
+    def total(x: Any) -> Callable[[], object]:
+        return lambda: torch.sum(x)
+
     alternatives = {
         "tilec": [keep("tilec", number, call) for number in range(count)],
         "torch": [keep("torch", number, theirs) for number in range(count)],
         "add": [add(*one) for one in adds],
     }
+    if problem.mix == "copy":
+        alternatives["mix"] = [copy(*torch.randn(2, nbytes // 4, device="cuda", dtype=torch.bfloat16)) for _ in range(count)]
+    elif problem.mix:
+        alternatives["mix"] = [total(torch.randn(nbytes // 4, device="cuda")) for _ in range(count)]
     with torch.no_grad():
         return measure(alternatives, expected_us=max(2.0, nbytes / 4e6), rounds=rounds)
 
@@ -150,7 +168,7 @@ def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
     if constants is None:
         return None
     nbytes = problem.bytes(problem.sizes)
-    row = Row(problem.kernel, problem.size, folder.parent.parent.name, constants, problem.memory_bound, nbytes)
+    row = Row(problem.kernel, problem.size, folder.parent.parent.name, constants, problem.memory_bound, nbytes, mix=problem.mix)
     try:
         call = call_of(folder, problem, constants, f"{row.variant.replace('-', '_')}::{problem.kernel}")
         for sizes in (problem.odd, problem.sizes):
@@ -165,6 +183,7 @@ def measured(folder: Path, problem: Problem, rounds: int) -> Row | None:
         if rounds:
             taken = times(call, problem, nbytes, rounds)
             row.time, row.torch_time, row.add_time = taken["tilec"], taken["torch"], taken["add"]
+            row.mix_time = taken.get("mix")
     except Exception as error:  # one kernel's failure is that kernel's row
         traceback.print_exc()
         row.problem = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -177,12 +196,13 @@ def line(row: Row) -> str:
     """A row of the table."""
     constants = " ".join(f"{name}={value}" for name, value in row.constants.items())
     if row.time is None or row.torch_time is None or row.add_time is None:
-        return f"| `{row.kernel}` | {row.size} | {row.error:.2f} | {row.problem or 'not timed'} | | | | {constants} |"
+        return f"| `{row.kernel}` | {row.size} | {row.error:.2f} | {row.problem or 'not timed'} | | | | | {constants} |"
     rate = row.bytes / row.time.median * 1e-6
     share = f"{row.share:.2f}" if row.memory_bound else f"({row.share:.2f})"
+    other = f"{row.mix_share:.2f} of {row.mix}" if row.mix_share else ""
     cells = (
         f"`{row.kernel}`", row.size, f"{row.error:.2f}", f"{row.time.median:.1f} ({row.time.low:.1f} to {row.time.high:.1f})",
-        f"{rate:.2f}", share, f"{row.torch_time.median:.1f}", constants,
+        f"{rate:.2f}", share, other, f"{row.torch_time.median:.1f}", constants,
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 
@@ -192,9 +212,10 @@ def report(rows: list[Row], variants: bool) -> str:
     where = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, by `ci/bench/examples_gpu.py`"
     lines = ["# The examples on a GPU", "", *HEAD.format(where=where).splitlines(), ""]
     lines += [
-        "| kernel | size | error | us | TB/s | share of add | torch, us | constants |" + (" variant |" if variants else "")
+        "| kernel | size | error | us | TB/s | share of add | of copy or sum | torch, us | constants |"
+        + (" variant |" if variants else "")
     ]
-    lines += ["|---|---|--:|--:|--:|--:|--:|---|" + ("---|" if variants else "")]
+    lines += ["|---|---|--:|--:|--:|--:|--:|--:|---|" + ("---|" if variants else "")]
     for row in rows:
         lines.append(line(row) + (f" {row.variant} |" if variants else ""))
     return "\n".join(lines) + "\n"

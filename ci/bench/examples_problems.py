@@ -31,7 +31,8 @@ class Checked:
 @dataclass(frozen=True)
 class Problem:
     """A kernel at a size. `make` gives its inputs, `exact` in float64 what it writes and the sums of absolute terms (None where
-    results are moved, not computed); `bytes` are those that must be read and written at least."""
+    results are moved, not computed); `bytes` are those that must be read and written at least. `mix`: the operator of torch
+    that reads and writes most like it, "copy" or, where it writes next to nothing, "sum"; "" where memory does not bound it."""
 
     kernel: str
     size: str
@@ -40,9 +41,14 @@ class Problem:
     make: Callable[[Any, Sizes], dict[str, Any]]
     exact: Callable[[Inputs], list[tuple[Any, Any]]]
     bytes: Callable[[Sizes], int]
-    memory_bound: bool = True
+    mix: str = "copy"
     vouched: tuple[str, ...] = ()
     element: str = "bf16"
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether memory is what bounds the kernel."""
+        return bool(self.mix)
 
     def inputs(self, sizes: Sizes, seed: int) -> dict[str, Any]:
         """Random tensors and numbers by the kernel's names."""
@@ -166,7 +172,7 @@ PROBLEMS: Final = (
             lambda g, s: {"x": normal(g, s["T"], s["H"]), "weight": normal(g, s["H"]), "bias": normal(g, s["H"]), "eps": 1e-5},
             _layer_norm, lambda s: 4 * s["T"] * s["H"]),
     Problem("cross_entropy", "8192 tokens of 151936", {"T": 8192, "V": 151936}, {"T": 13, "V": 50264}, _labels, _cross_entropy,
-            lambda s: 2 * s["T"] * s["V"], vouched=("labels",)),
+            lambda s: 2 * s["T"] * s["V"], mix="sum", vouched=("labels",)),
     Problem("transpose", "8192 by 12288", {"M": 8192, "N": 12288}, {"M": 1000, "N": 136},
             lambda g, s: {"x": normal(g, s["M"], s["N"])}, lambda given: [(given["x"].T, None)],
             lambda s: 4 * s["M"] * s["N"]),
@@ -180,16 +186,16 @@ PROBLEMS: Final = (
                           "b": integers(g, -128, 128, s["N"], s["K"], dtype=torch.int8),
                           "a_scale": torch.rand(s["M"], device="cuda", generator=g),
                           "b_scale": torch.rand(s["N"], device="cuda", generator=g)},
-            _int8, lambda s: s["M"] * s["K"] + s["N"] * s["K"] + 2 * s["M"] * s["N"], memory_bound=False),
+            _int8, lambda s: s["M"] * s["K"] + s["N"] * s["K"] + 2 * s["M"] * s["N"], mix=""),
     Problem("batched_product", "64 of 1024 by 1024 by 1024", {"B": 64, "M": 1024, "N": 1024, "K": 1024},
             {"B": 3, "M": 99, "N": 136, "K": 72},
             lambda g, s: {"x": normal(g, s["B"], s["M"], s["K"]), "y": normal(g, s["B"], s["N"], s["K"])}, _batched,
-            lambda s: 2 * s["B"] * (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]), memory_bound=False),
+            lambda s: 2 * s["B"] * (s["M"] * s["K"] + s["K"] * s["N"] + s["M"] * s["N"]), mix=""),
     Problem("top_k", "262144 rows of 128", {"T": 262144, "N": 128, "K": 8}, {"T": 1003, "N": 128, "K": 8},
             lambda g, s: {"x": normal(g, s["T"], s["N"], dtype=torch.float32)}, lambda given: [],
-            lambda s: 4 * s["T"] * s["N"] + 8 * s["T"] * s["K"], memory_bound=False, element="f32"),
+            lambda s: 4 * s["T"] * s["N"] + 8 * s["T"] * s["K"], mix="", element="f32"),
     Problem("csr_row_sum", "500000 rows of 0 to 200", {"R": 500000, "mean": 100}, {"R": 1001, "mean": 7}, _rows, _row_sums,
-            lambda s: 4 * s["R"] * s["mean"] + 8 * s["R"], vouched=("starts",), element="f32"),
+            lambda s: 4 * s["R"] * s["mean"] + 8 * s["R"], mix="sum", vouched=("starts",), element="f32"),
     Problem("moe_gather", "8192 tokens of 4096 to 8 experts", {"T": 8192, "K": 8, "H": 4096}, {"T": 37, "K": 8, "H": 4096},
             _order, lambda given: [(given["x"][given["order"].long() // (len(given["order"]) // len(given["x"]))], None)],
             lambda s: 2 * s["T"] * s["H"] + 4 * s["T"] * s["K"] + 2 * s["T"] * s["K"] * s["H"], vouched=("order",)),

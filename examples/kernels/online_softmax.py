@@ -1,4 +1,4 @@
-"""Softmax of rows of any length, which are walked along twice."""
+"""Softmax of rows of any length: those of one tile are read once, longer ones are walked along twice."""
 
 import tilec
 from tilec import (
@@ -7,6 +7,7 @@ from tilec import (
     Element,
     In,
     Out,
+    Tile,
     bid,
     cdiv,
     exp2,
@@ -26,7 +27,6 @@ from tilec import (
 
 LOWEST = -3.0e38
 PARTS = 4
-WIDTH = 256
 LOG2E = 1.4426950408889634
 
 
@@ -42,23 +42,38 @@ class N(Dim):
     """elements of a row"""
 
 
+@tilec.function
+def largest(v: Tile) -> Tile:
+    """Of each column of eight neighbours in all parts, which one thread holds."""
+    return max(max(v, axis=0), axis=1)
+
+
+@tilec.function
+def added(v: Tile) -> Tile:
+    return sum(sum(v, axis=0), axis=1)
+
+
 @tilec.kernel
 def online_softmax(x: In[E, T, N], out: Out[E, T, N], *, E: Const, BLOCK: Const):
-    """The first pass keeps the largest so far of each column of PARTS rows that a tile is folded into, and the column's sum of
-    `exp(x - largest)`: nothing goes from column to column until the row is through."""
-    assert BLOCK % (PARTS * WIDTH) == 0
+    """The first pass keeps the largest so far of each column that a tile is folded into, and the column's sum of
+    `exp(x - largest)`: nothing goes from column to column until the row is through. The second begins with the last tile, which
+    is still there."""
+    assert BLOCK % (PARTS * 8) == 0
     requires(N % 8 == 0)
     grid(T)
-    row = bid(0)
-    high = full((BLOCK // PARTS // WIDTH, WIDTH), LOWEST, f32)
-    weight = zeros((BLOCK // PARTS // WIDTH, WIDTH), f32)
-    for j in range(cdiv(N, BLOCK)):
-        v = load(x, (row, j), shape=(1, BLOCK), pad=-inf).reshape((PARTS, BLOCK // PARTS // WIDTH, WIDTH)).astype(f32)
-        higher = maximum(high, max(v, axis=0) * LOG2E)
-        weight = weight * exp2(high - higher) + sum(exp2(v * LOG2E - higher[None, :, :]), axis=0)
+    row, tiles = bid(0), cdiv(N, BLOCK)
+    high = largest(full((PARTS, BLOCK // PARTS // 8, 8), LOWEST, f32))
+    weight = added(zeros((PARTS, BLOCK // PARTS // 8, 8), f32))
+    tile = full((1, BLOCK), -inf, E)
+    for j in range(tiles):
+        tile = load(x, (row, j), shape=(1, BLOCK), pad=-inf)
+        v = tile.reshape((PARTS, BLOCK // PARTS // 8, 8)).astype(f32)
+        higher = maximum(high, largest(v) * LOG2E)
+        weight = weight * exp2(high - higher) + added(exp2(v * LOG2E - higher[None, :, None]))
         high = higher
     top = max(high)
     total = top + log2(sum(weight * exp2(high - top)))
-    for j in range(cdiv(N, BLOCK)):
+    store(out, (row, tiles - 1), exp2(tile.astype(f32) * LOG2E - total).astype(E), mask=True)
+    for j in range(tiles - 1):
         v = load(x, (row, j), shape=(1, BLOCK), pad=-inf).astype(f32)
         store(out, (row, j), exp2(v * LOG2E - total).astype(E), mask=True)

@@ -14,9 +14,9 @@ from tests.programs.machines import examine
 from tilec.frontend import load_kernel
 from tilec.interpreter import run
 from tilec.ir.core import Function
-from tilec.ir.ops import Gather
+from tilec.ir.ops import Binary, Gather
 from tilec.lowering import lower
-from tilec.lowering.memory import _asked  # pyright: ignore[reportPrivateUsage]
+from tilec.lowering.memory import _asked, _most  # pyright: ignore[reportPrivateUsage]
 from tilec.passes.schedule import prepare
 from tilec.schedule import Overrides
 from tilec.target import SM_90A
@@ -52,6 +52,8 @@ ASKED = {
     "places that may lie outside": text("where(i % 2 == 0, i - 5, N)"),
     "halves": text("where(i > 2, i, N)", "f16"),
     "of what is written": text("where(i > 2, i, N)", access="InOut"),
+    "steps": text("where(i > 2, i + (arange(64) * 3 + 1), N)"),
+    "steps first": text("where(i > 2, arange(64) + i, N)"),
 }
 NOT_ASKED = {
     "all": text("i - 5"),
@@ -59,6 +61,9 @@ NOT_ASKED = {
     "the other way round": text("where(i > 2, N, i)"),
     "the first": text("where(i > 2, i, 0)"),
     "another extent": text("where(i > 2, i, M)", other="y: In[f32, M], "),
+    "steps from all": text("i + arange(64)"),
+    "steps back": text("i - arange(64)"),
+    "steps on several axes": text("(i % 3 + arange(64), arange(64) + i)", dims="N, 16"),
     "several axes": text("(where(i > 2, i % 3, N), where(i > 2, i, N))", dims="N, 16"),
 }
 CASES = ASKED | NOT_ASKED
@@ -104,6 +109,39 @@ def test_each_element_is_the_interpreters(name: str, tmp_path: Path) -> None:
         run(plain, wanted, {})
         launch(function, made, arrays, dict(extents))
         assert (arrays["out"] == wanted["out"]).all(), (length, arrays)
+
+
+STEPS = {
+    "arange(64)": 63,
+    "arange(64) * 3 + 1": 190,
+    "arange(64) - 1": -1,
+    "arange(64) + i": -1,
+    "arange(64) * 1073741824": 63 << 30,
+    "arange(64) * -1": -1,
+}
+
+
+@pytest.mark.parametrize("steps", STEPS)
+def test_the_largest_step_is_known_of_what_the_text_makes(steps: str, tmp_path: Path) -> None:
+    function = prepare(kernel(tmp_path, text(f"where(i > 2, i + ({steps}), N)")), SM_90A, Overrides(warps=1))
+    (gather,) = [op for op in function.body.walk() if isinstance(op, Gather)]
+    (place,) = _asked(gather)[1]
+    assert isinstance(place.owner, Binary)
+    assert _most(place.owner.operands[1]) == STEPS[steps]
+
+
+@pytest.mark.parametrize("start", [2147483647, 2147483600, -40, -1, 5])
+@pytest.mark.parametrize("place", ["i + arange(64)", "arange(64) * 3 + i", "i + arange(64) * 67108864"])
+def test_a_step_past_the_largest_number_lies_in_no_tensor(start: int, place: str, tmp_path: Path) -> None:
+    """What is read is what the position says as i32, though its address is a sum of 64 bits."""
+    function = prepare(kernel(tmp_path, text(place)), SM_90A, Overrides(warps=1))
+    x, out = np.arange(40, dtype=np.float32), np.zeros(64, np.float32)
+    take = np.full(64, start, np.int32)
+    launch(function, lower(function, SM_90A), {"x": x, "take": take, "out": out}, {"N": 40})
+    i, lanes = take.astype(np.int64), np.arange(64)
+    at = {"i + arange(64)": i + lanes, "arange(64) * 3 + i": lanes * 3 + i}.get(place, i + lanes * 67108864)
+    at = (at + 2**31) % 2**32 - 2**31
+    assert (out == np.where((at >= 0) & (at < 40), x[np.clip(at, 0, 39)], 7)).all()
 
 
 @pytest.mark.parametrize("name", ["places that may lie outside", "another extent", "several axes"])

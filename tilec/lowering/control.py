@@ -7,12 +7,13 @@ from itertools import islice
 
 from tilec.atoms import wgmma
 from tilec.atoms.registers import take_registers
-from tilec.ir.core import Block, Op
+from tilec.ir.core import Block, Op, Value
 from tilec.ir.ops import Binary, BinaryInRange, Constant, For, If
 from tilec.ir.ops_launch import LaunchedBlocks
 from tilec.ir.ops_staging import GroupProduct, SharedLoad, StageCopy
 from tilec.ir.ops_sync import Roles, SharedFree
 from tilec.lowering.context import Context
+from tilec.lowering.words import Words
 from tilec.mlir.types import SsaValue
 
 MAX_UNROLL = 8
@@ -21,27 +22,43 @@ Lower = Callable[[Sequence[Op]], None]
 
 
 def lower_for(context: Context, op: For, lower: Lower) -> None:
-    """An scf loop over the registers of all carried values."""
+    """An scf loop over the registers of all carried values. Elements of 16 bits are carried as the words that loads bring: the
+    parts of a word that comes for the next turn would be waited for at the end of this one."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
     factor, step, rest = _unroll(op)
-    counts = [len(registers) for registers in start]
+    words = [_words(context, initial, len(registers)) for initial, registers in zip(op.initial, start, strict=True)]
+
+    def packed(held: list[list[SsaValue]]) -> list[list[SsaValue]]:
+        return [word.pack(registers) if word else registers for word, registers in zip(words, held, strict=True)]
+
+    def unpacked(carried: list[SsaValue]) -> list[list[SsaValue]]:
+        held = _split(carried, counts)
+        return [word.elements(registers) if word else registers for word, registers in zip(words, held, strict=True)]
 
     def turns(variable: SsaValue, before: list[SsaValue]) -> list[SsaValue]:
-        inside = _split(before, counts)
+        inside = unpacked(before)
         for turn in range(factor):
             index = context.add(variable, turn * step) if turn else variable
             inside = _turn(context, body, index, inside, lower)
-        return _joined(inside)
+        return _joined(packed(inside))
 
     stride = context.scalar(op.step) if factor == 1 else step * factor
     upper = rest[0] if rest else context.scalar(op.upper)
     lower_bound, unsigned = context.scalar(op.lower), _is_share_of_tiles(op)
-    after = _split(context.loop(lower_bound, upper, stride, _joined(start), turns, unsigned), counts)
+    first = packed(start)
+    counts = [len(registers) for registers in first]
+    after = unpacked(context.loop(lower_bound, upper, stride, _joined(first), turns, unsigned))
     for index in rest:
         after = _turn(context, body, context.constant(index), after, lower)
     for value, registers in zip(op.results, after, strict=True):
         context.assign(value, registers)
+
+
+def _words(context: Context, value: Value, registers: int) -> Words | None:
+    """The words that a loop carries a value as, if not element by element."""
+    dtype = value.tile.dtype
+    return Words(context, dtype, registers) if dtype.bits == 16 and registers % 2 == 0 else None
 
 
 def _is_share_of_tiles(op: For) -> bool:

@@ -14,7 +14,22 @@ from tilec.ir.blocked_layouts import vector_length
 from tilec.ir.core import Value
 from tilec.ir.expr import sym
 from tilec.ir.layout import Layout
-from tilec.ir.ops import AtomicUpdate, Broadcast, Constant, DimValue, Gather, Load, Scatter, Select, Store
+from tilec.ir.ops import (
+    AtomicUpdate,
+    Binary,
+    Broadcast,
+    Constant,
+    DimValue,
+    Gather,
+    Iota,
+    Load,
+    Reshape,
+    Scatter,
+    Select,
+    Store,
+)
+from tilec.ir.ops_staging import Relayout
+from tilec.ir.types import i32
 from tilec.lowering import positions
 from tilec.lowering.atomics import float_extremum
 from tilec.lowering.context import Context, literal
@@ -102,6 +117,7 @@ def lower_gather(context: Context, op: Gather) -> None:
     path = context.path(op.source)
     asked, chosen = _asked(op) if op.pad is not None else (None, op.indices)
     indices = [_wide(context, index, context.registers(index)) for index in chosen]
+    parts = [_apart(context, index) for index in chosen] if op.pad is not None else indices
     out: list[SsaValue] = []
     for register in range(layout.num_registers):
         place = [held[register] for held in indices]
@@ -112,8 +128,41 @@ def lower_gather(context: Context, op: Gather) -> None:
         inside = _and(context, context.registers(asked)[register] if asked else None, inside)
         assert inside is not None
         pad = literal(context, op.pad, dtype)
-        out.append(load_where(context, inside, _element(context, op.source, place), pad, dtype, path))
+        out.append(
+            load_where(context, inside, _element(context, op.source, [part[register] for part in parts]), pad, dtype, path)
+        )
     context.assign(op.result, out)
+
+
+def _apart(context: Context, index: Value) -> list[SsaValue]:
+    """Positions as i64 for the addresses of elements that are asked for only where the position lies in the tensor. Steps from
+    one that several have in common are added as i64, so that the address of that one is made once and the steps are part of the
+    instructions. As i32 the sum of a position and a step that is not negative wraps to a negative number if at all, which lies
+    in no tensor; where it does not wrap both sums are the same."""
+    made = index.owner
+    if isinstance(made, Binary) and made.kind == "add" and index.tile.dtype == i32:
+        for common, steps in (made.operands, made.operands[::-1]):
+            if common.layout == steps.layout == index.layout and 0 <= _most(steps) < 1 << 31:
+                pairs = zip(*(_wide(context, one, context.registers(one)) for one in (common, steps)), strict=True)
+                return [context.add(start, step) for start, step in pairs]
+    return _wide(context, index, context.registers(index))
+
+
+def _most(steps: Value) -> int:
+    """The largest of a tile made of `arange`, numbers that are not negative, sums and products; -1 where made otherwise."""
+    made = steps.owner
+    match made:
+        case Iota():
+            return steps.tile.shape[0] - 1
+        case Constant():
+            return int(made.value)
+        case Broadcast() | Relayout() | Reshape():
+            return _most(made.operands[0])
+        case Binary(kind="add" | "mul"):
+            left, right = (_most(one) for one in made.operands)
+            return -1 if left < 0 or right < 0 else left + right if made.kind == "add" else left * right
+        case _:
+            return -1
 
 
 def _asked(op: Gather) -> tuple[Value | None, list[Value]]:

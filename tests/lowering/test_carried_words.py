@@ -1,0 +1,85 @@
+"""Tiles of 16 bits that a loop carries: as words, so that nothing takes one apart that has not come yet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from block_machine import launch
+from mlir_steps import Array
+
+from tests.programs.generate import Program
+from tests.programs.machines import examine
+from tilec.frontend import load_kernel
+from tilec.interpreter import run
+from tilec.ir.core import Function
+from tilec.lowering import lower
+from tilec.passes.schedule import prepare
+from tilec.schedule import Overrides
+from tilec.target import SM_90A
+
+TEXT = '''import tilec
+from tilec import Dim, In, Out, {dtype}, cdiv, grid, load, store
+
+
+class N(Dim):
+    """elements"""
+
+
+@tilec.kernel
+def walk(x: In[{dtype}, N], out: Out[{dtype}, N]):
+    grid(1)
+    ahead, before = load(x, 0, shape={width}, pad=0), load(x, 0, shape={width}, pad=0)
+    for i in range({turns}):
+        now, ahead = ahead, load(x, i + 1, shape={width}, pad=0)
+        store(out, i, now + before, mask=True)
+        before = now
+    store(out, cdiv(N, {width}), ahead, mask=True)
+'''
+CASES = {
+    "halves": ("f16", 64, "cdiv(N, 64)", 8),
+    "integers": ("i16", 64, "cdiv(N, 64)", 8),
+    "of several vectors": ("f16", 512, "cdiv(N, 512)", 16),
+    "unrolled": ("f16", 64, "3", 8),
+    "words": ("f32", 64, "cdiv(N, 64)", 16),
+    "one each": ("f16", 1, "N", 2),
+}
+"""dtype, width, turns, and how many registers two tiles are carried in by one warp"""
+
+
+def kernel(folder: Path, name: str) -> Function:
+    dtype, width, turns, _ = CASES[name]
+    path = folder / "k.py"
+    path.write_text(TEXT.format(dtype=dtype, width=width, turns=turns), encoding="utf-8")
+    return load_kernel(path, {}, root=folder)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_they_are_carried_as_words(name: str, tmp_path: Path) -> None:
+    text = lower(prepare(kernel(tmp_path, name), SM_90A, Overrides(warps=1)), SM_90A).mlir
+    carried = re.findall(r"scf\.for .*iter_args\((.*?)\)", text)
+    assert carried and {one.count("=") for one in carried} == {CASES[name][3]}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_interpreters(name: str, tmp_path: Path) -> None:
+    plain, function = (kernel(tmp_path, name) for _ in range(2))
+    function = prepare(function, SM_90A, Overrides(warps=2))
+    made = lower(function, SM_90A)
+    dtype = {"f32": np.float32, "i16": np.int16}.get(CASES[name][0], np.float16)
+    random = np.random.default_rng(5)
+    for length in (1, 40, 130, 1100 if CASES[name][1] > 1 else 7):
+        arrays: dict[str, Array] = {key: random.integers(0, 30, length).astype(dtype) for key in ("x", "out")}
+        wanted = {key: array.copy() for key, array in arrays.items()}
+        run(plain, wanted, {})
+        launch(function, made, arrays, {"N": length})
+        assert (arrays["out"] == wanted["out"]).all(), length
+
+
+def test_machine_code_agrees() -> None:
+    dtype, width, turns, _ = CASES["halves"]
+    program = Program(1, TEXT.format(dtype=dtype, width=width, turns=turns), True, {"N": 200}, {}, 1)
+    outcome = examine(program, (SM_90A,))
+    assert outcome.kind == "equal", outcome.detail
