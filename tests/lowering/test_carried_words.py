@@ -1,4 +1,4 @@
-"""Tiles of 16 bits that a loop carries: as words, so that nothing takes one apart that has not come yet."""
+"""Tiles of 16-bit floats that a loop carries: as words, so that nothing takes one apart that has not come yet."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def walk(x: In[{dtype}, N], out: Out[{dtype}, N]):
 '''
 CASES = {
     "halves": ("f16", 64, "cdiv(N, 64)", 8),
-    "integers": ("i16", 64, "cdiv(N, 64)", 8),
+    "integers, apart": ("i16", 64, "cdiv(N, 64)", 16),
     "of several vectors": ("f16", 512, "cdiv(N, 512)", 16),
     "unrolled": ("f16", 64, "3", 8),
     "words": ("f32", 64, "cdiv(N, 64)", 16),

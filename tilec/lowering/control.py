@@ -22,7 +22,7 @@ Lower = Callable[[Sequence[Op]], None]
 
 
 def lower_for(context: Context, op: For, lower: Lower) -> None:
-    """An scf loop over the registers of all carried values. Elements of 16 bits are carried as the words that loads bring: the
+    """An scf loop over the registers of all carried values. Floats of 16 bits are carried as the words that loads bring: the
     parts of a word that comes for the next turn would be waited for at the end of this one."""
     body = op.regions[0]
     start = [context.registers(initial) for initial in op.initial]
@@ -56,9 +56,10 @@ def lower_for(context: Context, op: For, lower: Lower) -> None:
 
 
 def _words(context: Context, value: Value, registers: int) -> Words | None:
-    """The words that a loop carries a value as, if not element by element."""
+    """The words that a loop carries a value as, if not element by element. Integers stay apart: where only low bits are used of
+    what follows from them, LLVM leaves the rest of a word undefined."""
     dtype = value.tile.dtype
-    return Words(context, dtype, registers) if dtype.bits == 16 and registers % 2 == 0 else None
+    return Words(context, dtype, registers) if dtype.is_float and dtype.bits == 16 and registers % 2 == 0 else None
 
 
 def _is_share_of_tiles(op: For) -> bool:
