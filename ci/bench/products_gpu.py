@@ -9,8 +9,8 @@ one is first run on odd sizes and a small cube, in a child process: one that fau
 Then, at each shape, all are timed in CUDA graphs that walk through more data than the L2 cache holds, in turns with torch's
 product; the result at that shape is compared once more. Random data. Candidates are timed *overlapped* too, as the engine
 launches them: a product may begin while what is before it ends. With `--triton` so is Triton's persistent product, the best of
-its configurations at each shape (`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1 where
-a candidate was wrong.
+its configurations at each shape (`triton_products.py`). Writes `products.json` and `.md`, or as `--name` says; exit code 1
+where a candidate was wrong.
 """
 
 from __future__ import annotations
