@@ -44,10 +44,10 @@ def kernels(graph: StepGraph) -> set[str]:
 )
 def test_both_forms_hold_together(name: str, head: Any) -> None:
     step = model(name)
-    graphs = {tokens: step.graph("prefill", head, tokens=tokens) for tokens in (1, 32, 33, 64, 65)}
+    graphs = {tokens: step.graph("prefill", head, tokens=tokens) for tokens in (1, 16, 17, 32, 33, 64, 65)}
     for graph in graphs.values():
         verify(graph, plan_memory(graph), contract)
-    assert all(kernels(graphs[tokens]) & (OF_FEW | OF_MANY) == OF_FEW for tokens in (1, 32, 33, 64))
+    assert all(kernels(graphs[tokens]) & (OF_FEW | OF_MANY) == OF_FEW for tokens in (1, 16, 17, 32, 33, 64))
     assert kernels(graphs[65]) & (OF_FEW | OF_MANY) == OF_MANY
 
 
@@ -63,8 +63,9 @@ def test_which_lengths_have_which_form() -> None:
 
 
 def test_a_part_for_each_block_that_a_tile_can_have() -> None:
-    parts = {name: model(name).graph("prefill", tokens=5).buffers["layers.0.o_parts"].shape[0] for name in MODELS}
-    assert list(parts.values()) == [8, 4, 3, 2, 2, 2]
+    for tokens, parts in {5: [8, 8, 6, 4, 3, 3], 16: [8, 8, 6, 4, 3, 3], 17: [8, 4, 3, 2, 2, 2]}.items():
+        graphs = [model(name).graph("prefill", tokens=tokens) for name in MODELS]
+        assert [graph.buffers["layers.0.o_parts"].shape[0] for graph in graphs] == parts
 
 
 @pytest.mark.parametrize("few", first(3, [0, 64, CHUNK_TOKENS + 1, 1, 32, CHUNK_TOKENS]))
