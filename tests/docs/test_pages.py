@@ -100,6 +100,9 @@ def test_what_is_left_out_is_anything_and_nothing_else_is() -> None:
     assert is_same("4 built in ... s\n", "4 built in 2.60 s\n")
     assert not is_same("4 built in ... s\n", "5 built in 2.60 s\n")
     assert not is_same("", "error: no kernel\n")
+    assert is_same("out f16[9]: -1 to 2, mean -0.008759\n", "out f16[9]: -1 to 2, mean -0.00875897\n")
+    assert not is_same("out f16[9]: -1 to 2, mean -0.008759\n", "out f16[9]: -1 to 2, mean -0.0089\n")
+    assert not is_same("out f16[9]: -1 to 2, mean -0.008759\n", "out f16[9]: -1 to 3, mean -0.008759\n")
 
 
 @pytest.mark.parametrize("wrong", ["tilec chekc", "tilec check --proof-s", "pip install 'tilec[compilr]'", "wget x",
