@@ -68,6 +68,8 @@ NOTHING: Final = {
     "barrier of other number": "the barrier of all threads is in use no more",
     "product wait dropped": "of the first turn, before which there is no product",
     "product wait weaker": "of the first turn, before which there is no product",
+    "wait asks once": "what is waited for is there by then, in these interleavings",
+    "another tile": "of the first row of a group, where the launch has one group",
     "mbarrier count": "one arrival too few shows where that warp comes last, which it does in none of these interleavings",
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
@@ -84,7 +86,6 @@ CHAINED: Final = {
     "leaves out rows of k_cache": "a select keeps scores of keys outside from what is stored",
     "wrong coordinate": "the launch has one head of keys, and one of queries for it",
     "wait dropped": "for a first round, or for a stage of keys, which is free before that of the values in front of it",
-    "wait asks once": "what is waited for is there by then, in these interleavings",
 }
 """The same of attention."""
 IN_TURNS: Final = {
