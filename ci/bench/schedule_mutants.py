@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,9 +64,12 @@ NOTHING: Final = {
     "group_mma moved": "past arithmetic",
     "wait moved": "past arithmetic",
     "release moved": "past arithmetic",
+    "brings rows outside": "as zeros, of which nothing that is stored follows",
     "barrier of other number": "the barrier of all threads is in use no more",
     "product wait dropped": "of the first turn, before which there is no product",
     "product wait weaker": "of the first turn, before which there is no product",
+    "wait asks once": "what is waited for is there by then, in these interleavings",
+    "another tile": "of the first row of a group, where the launch has one group",
     "mbarrier count": "one arrival too few shows where that warp comes last, which it does in none of these interleavings",
     "proxy fence dropped": "the emulator takes mbarriers as known to copies once they are made; the verifier wants the fence",
 }
@@ -77,9 +81,11 @@ CHAINED: Final = {
     "wrong stage": "of the only stage, or of the first turn",
     "wrong parity": "of the only round, or of the first",
     "counts other stages": "of the second turn, from what is known of the first",
+    "leaves out rows of q": "rows of queries are rows of what is stored",
+    "leaves out rows of v_cache": "the cache ends where a tile does",
+    "leaves out rows of k_cache": "a select keeps scores of keys outside from what is stored",
     "wrong coordinate": "the launch has one head of keys, and one of queries for it",
     "wait dropped": "for a first round, or for a stage of keys, which is free before that of the values in front of it",
-    "wait asks once": "what is waited for is there by then, in these interleavings",
 }
 """The same of attention."""
 IN_TURNS: Final = {
@@ -89,6 +95,14 @@ IN_TURNS: Final = {
     "loop begins elsewhere": "the first of two consumers begins all of its tiles at stage 0 of two",
 }
 """The same of consumers that take tiles in turns (`tests/passes/test_turns_unchanged.py` runs those of places)."""
+OTHER_BYTES: Final = r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+\], )(%\w+);"
+
+
+def more_bytes(match: re.Match[str], more: int) -> str:
+    """Another count of the bytes that do not come, which stands in a register."""
+    return f"{{ .reg .b32 other; add.s32 other, {match[2]}, {more}; {match[1]}other; }}"
+
+
 PTX: Final[tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...]] = (
     ("mbarrier count", r"(mbarrier\.init\.[\w:.]+ \[%\w+\], )(\d+);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
     ("mbarrier count", r"(mbarrier\.init\.[\w:.]+ \[%\w+\], )([2-9]|\d\d+);", lambda m: f"{m[1]}{int(m[2]) - 1};"),
@@ -108,6 +122,13 @@ PTX: Final[tuple[tuple[str, str, Callable[[re.Match[str]], str]], ...]] = (
     ("barrier of other threads", r"bar\.sync \t(\d+), (\d+);", lambda m: f"bar.sync \t{m[1]}, {int(m[2]) - 32};"),
     ("barrier of other threads", r"bar\.sync \t(\d+), (\d+);", lambda m: f"bar.sync \t{m[1]}, {int(m[2]) + 32};"),
     ("barrier of other number", r"bar\.sync \t([1-9]), (\d+);", lambda m: f"bar.sync \t0, {m[2]};"),
+    ("missing bytes not counted", r"@%\w+ mbarrier\.complete_tx[^;]*;", lambda m: ""),
+    ("missing bytes counted elsewhere", r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+)\]", lambda m: f"{m[1]}+8]"),
+    ("missing bytes counted where none are", r"@(%\w+ mbarrier\.complete_tx)", lambda m: f"@!{m[1]}"),
+    ("other missing bytes", OTHER_BYTES, lambda m: more_bytes(m, 16)),
+    ("other missing bytes", OTHER_BYTES, lambda m: more_bytes(m, -16)),
+    ("box of other rows", r"(selp\.b64 \t%rd\d+, )(%rd\d+), (%rd\d+)", lambda m: f"{m[1]}{m[3]}, {m[2]}"),
+    ("fewer rows than lie inside", r"(setp\.lt\.s32 \t%p\d+, %r\d+, )\d+(;\s+selp\.b64)", lambda m: f"{m[1]}{1 << 20}{m[2]}"),
     ("product wait dropped", r"wgmma\.wait_group[^;]*;", lambda m: ""),
     ("product wait weaker", r"(wgmma\.wait_group\.sync\.aligned )(\d);", lambda m: f"{m[1]}{int(m[2]) + 1};"),
 )  # fmt: skip
@@ -152,12 +173,14 @@ def judge(kernel: Made, extents: tuple[int, ...], text: str) -> tuple[str, str]:
     function = parse_function(text)
     try:
         verify(function, SM_90A)
-        ptx = to_ptx(lower(function, SM_90A).mlir, SM_90A)
+        lowered = lower(function, SM_90A)
+        ptx = to_ptx(lowered.mlir, SM_90A)
     except VerifyError as error:
         return "verifier", str(error)
     if ptx == kernel.ptx:
         return "nobody", "the same code"
-    said = run(kernel, extents, ptx)
+    described = replace(kernel.manifest, abi=lowered.abi, tensor_maps=lowered.tensor_maps)  # other copies have other maps
+    said = run(kernel._replace(manifest=described), extents, ptx)
     return ("emulator", said) if said else ("nobody", "")
 
 

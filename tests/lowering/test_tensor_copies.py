@@ -66,6 +66,44 @@ def test_turns_of_consumers_end_where_the_next_turn_is_not_in_i32() -> None:
     assert [kernel.lowered.mlir.count("scf.for unsigned") for kernel in (shared, each)] == [0, 2]
 
 
+MISTAKES = {
+    "bytes that do not come are not counted": (r"@%\w+ mbarrier\.complete_tx[^;]*;", ""),
+    "where all come": (r"@(%\w+ mbarrier\.complete_tx)", r"@!\1"),
+    "at another barrier": (r"(mbarrier\.complete_tx\S+ \[%\w+)\]", r"\1+8]"),
+    "another number": (
+        r"(@%\w+ mbarrier\.complete_tx\S+ \[%\w+\], )(%\w+);",
+        r"{ .reg .b32 other; add.s32 other, \2, 16; \1other; }",
+    ),
+    "of the other box": (r"(selp\.b64 \t%rd\d+, )(%rd\d+), (%rd\d+)", r"\1\3, \2"),
+}
+"""What may go wrong with a copy of fewer rows, one place in the PTX at a time."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_copy_of_fewer_rows_is_found(mistake: str) -> None:
+    """Of each operand, in a loop that goes around its ring."""
+    kernel = made("bf16", 64, 64, stages=2, early=0)
+    pattern, right = MISTAKES[mistake]
+    places = list(re.finditer(pattern, kernel.ptx))
+    assert len(places) >= 2
+    for place in places:
+        wrong = kernel.ptx[: place.start()] + place.expand(right) + kernel.ptx[place.end() :]
+        assert any(not emulated(kernel, (rows, 72, 392), 0, wrong)[0].clean for rows in (72, 104, 40, 64)), place[0]
+
+
+@pytest.mark.parametrize("rows", [17, 33, 49])
+def test_a_box_of_one_row_too_few_is_found(rows: int) -> None:
+    """That of the rows inside of the tensor is taken up to its last row, and not beyond."""
+    kernel = made("bf16", 64, 64, stages=2)
+    ptx, count = re.subn(rf"(setp\.lt\.s32 \t%p\d+, %r\d+, ){rows}(;\s+selp\.b64)", rf"\g<1>{rows + 1}\2", kernel.ptx)
+    assert count == 2
+    for inside in (rows - 1, rows):
+        assert emulated(kernel, (inside, 64, 200), 0)[0].clean
+    assert emulated(kernel, (rows - 1, 64, 200), 0, ptx)[0].clean
+    report = emulated(kernel, (rows, 64, 200), 0, ptx)[0]
+    assert {fault.kind for fault in report.faults} == {"uninitialised"}
+
+
 SCALED = '''"""A product onto a tile, scaled by sums of weights."""
 import tilec
 from tilec import Dim, In, Out, bf16, bid, cdiv, f32, grid, load, mma, requires, store, sum

@@ -81,6 +81,10 @@ def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
         return True  # its other operands are matrices of other copies, and an accumulator that is followed
     if any(read is copy.buffer for read, _ in op.touched()) and op.num_results:
         return False
+    offset, extent = copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis]
+    if isinstance(op, For):  # what it carries, from before it or from a turn before, is of the same rows in every turn
+        carried = any(axes.get(value) for value in op.regions[0].arguments)
+        return not carried or not any(offset in (*block.arguments, *made) for block, made in _made(op))
     tainted = [value for value in op.operands if axes.get(value)]
     if not tainted or isinstance(op, (WaitMma, *SAME_AXES, Permute, If, Yield)):
         return True
@@ -88,9 +92,6 @@ def _is_followed(op: Op, copy: TensorCopy, axes: dict[Value, set[int]]) -> bool:
         return axes[op.operands[0]] <= _kept_axes(op).keys()
     if isinstance(op, Reduce):
         return op.axis not in axes[op.operands[0]]
-    offset, extent = copy.offsets[copy.row_axis], copy.source.tensor.dims[copy.row_axis]
-    if isinstance(op, For):  # what it carries is of the same rows in every turn
-        return not any(offset in (*block.arguments, *made) for block, made in _made(op))
     if not isinstance(op, Store) or not op.mask:
         return False
     return all(op.offsets[axis] is offset and op.target.tensor.dims[axis] == extent for axis in axes[op.tile])
