@@ -14,7 +14,7 @@ from tests.programs.machines import manifest
 from tilec.codegen import to_ptx
 from tilec.emulator import Report, emulate
 from tilec.frontend import load_kernel
-from tilec.ir.core import Function, Value
+from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.ops import Broadcast, Constant, For, Store
 from tilec.ir.ops_staging import TensorCopy
 from tilec.ir.parser import parse_function
@@ -22,7 +22,7 @@ from tilec.ir.printer import print_function
 from tilec.ir.types import TileType
 from tilec.ir.verifier import verify
 from tilec.lowering import lower
-from tilec.passes.schedule import choose, clipped_copies, persistent, prepare, staging
+from tilec.passes.schedule import choose, clip_check, clipped_copies, persistent, prepare, staging
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.staged_products import Emitter
 from tilec.schedule import Overrides
@@ -94,6 +94,25 @@ def test_rows_are_left_out_where_nothing_stored_follows_from_them(case: str, tmp
     assert clipped(prepared(tmp_path, case)) == CASES[case][3]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_second_opinion_goes_back_from_what_is_stored(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what is marked it says the same, and no to all else."""
+    judged: dict[str, bool] = {}
+
+    def judge(function: Function) -> None:
+        check(function)
+        for copy in [op for op in function.body.walk() if isinstance(op, TensorCopy) and not op.clipped]:
+            copy.clipped = True
+            with pytest.raises(VerifyError, match="leaves out rows that are asked for"):
+                check(function)
+            copy.clipped = False
+            judged[function.parameter_of(copy.source).name] = False
+
+    check = clip_check.check
+    monkeypatch.setattr(clip_check, "check", judge)
+    assert clipped(prepared(tmp_path, case)) == {"a", "b"} - judged.keys()
+
+
 @pytest.mark.parametrize("later", [False, True])
 def test_rows_of_a_tile_before_are_not_those_of_the_tile_at_hand(later: bool) -> None:
     """No schedule stores a tile in the turn behind its own; one that did would store at other rows than were copied."""
@@ -115,6 +134,13 @@ def test_rows_of_a_tile_before_are_not_those_of_the_tile_at_hand(later: bool) ->
         function.body.ops[:0] = nothing.ops
     verify(function)
     assert clipped(clipped_copies.mark(function)) == (set[str]() if later else {"a", "b"})
+    clip_check.check(function)
+    for op in function.body.walk():
+        if later and isinstance(op, TensorCopy):
+            op.clipped = True
+            with pytest.raises(VerifyError, match="leaves out rows that are asked for"):
+                clip_check.check(function)
+            op.clipped = False
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ across them, and the store leaves out just the rows that the copy does, at the s
 product of 65 rows in tiles of 64 has a tile with one row; to bring 63 rows of zeros takes a multiprocessor longer than to bring
 those of a tensor (ci/bench/results/edges.md).
 
-A forward analysis: the axis of a value, from the copy's rows on. What a clipped row holds is anything, and what judges that it
-is not seen is the emulator, in which a stage that nobody filled is poison.
+A forward analysis: the axis of a value, from the copy's rows on. What a clipped row holds is anything; `clip_check`, which goes
+back from what is stored, judges that it is not seen, and so does the emulator, in which a stage that nobody filled is poison.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.ops import Store
 from tilec.ir.shared_plan import shared_bytes
 from tilec.passes.schedule import (
+    clip_check,
     clipped_copies,
     conversions,
     early_rings,
@@ -64,6 +65,7 @@ def prepare(
     _check(function, "copying early")
     clipped_copies.mark(function)
     _check(function, "clipping copies")
+    clip_check.check(function)
     if schedule.takers > 1:
         pingpong.take_turns(function, schedule.takers)
         _check(function, "taking turns")
