@@ -57,9 +57,8 @@ def _asked(function: Function) -> dict[Value, Asked]:
 def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
     """Operands of an operation, and of regions what they yield, with what is asked for of each."""
     match op:
-        case Yield() | TensorCopy():
-            steering = op.operands[2:] if isinstance(op, TensorCopy) else []
-            yield from map(_whole, steering)
+        case Yield():
+            pass  # as much as is asked for of what its block gives
         case Store(mask=True):
             dims = op.target.tensor.dims
             yield op.tile, tuple(zip(op.offsets, dims, strict=True))
@@ -82,7 +81,7 @@ def _asks(op: Op, asked: dict[Value, Asked]) -> Iterator[tuple[Value, Asked]]:
         case _ if len(op.results) == 1 and isinstance(op, _KNOWN):
             if op.result in asked:
                 yield from _of_operands(op, asked[op.result])
-        case _:
+        case _:  # buffers only where it reads them: copies write theirs
             read = [value for value, effect in op.touched() if effect is Effect.READ]
             yield from map(_whole, (value for value in op.operands if not isinstance(value.type, SharedType) or value in read))
 
