@@ -1,10 +1,11 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --stop-after 560` writes
+`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes
 `ci/bench/results/source_mutants.md` and `.json`. Each mistake is made in a copy of the tree; tests run in steps
 (`tests/source_mutation/suite.py`), cheap and near ones first for all mistakes, dear ones only for those that nothing has
-seen yet. Every finished step is a line of `--state` (JSON), so that a run that was stopped goes on where it was, on another
-machine too: a failure counts while neither the mistake nor its file changes, a pass while nothing that steps read changes.
+seen yet. Every finished step is a line of `verdicts/source_mutants.txt`, so that a run that was stopped goes on where it was,
+on another machine too. A line counts while neither the function with the mistake nor the tests that ran change: of a failure
+the file of the test that failed, of a pass all files of the step and what tests share.
 
 `ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
 it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
@@ -14,7 +15,6 @@ it from none: the next one of the same file takes its place, and the table lists
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -30,40 +30,42 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Queue
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.source_mutation.sites import Mutant, chosen, files, mutants  # noqa: E402
+from ci.evidence import Digests, Result  # noqa: E402
+from ci.evidence.digests import UnknownDigest  # noqa: E402
+from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
+from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
 from tests.source_mutation.suite import Step, command, steps  # noqa: E402
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
-READ = ("tilec", "tests", "kernels_src", "engine", "build.toml", "pyproject.toml")
-"""What steps read: a step that passed has to run again once any of it changed."""
+SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
+"""What most tests rest on beside their own files."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
-"""Seconds for a step where no baseline says what it takes: several times what the dearest takes alone on a core."""
+"""Seconds of CPU for a step where no baseline says what it takes: several times what the dearest takes."""
+PATIENCE = 10
+"""A step that waits and computes nothing ends after so many times its limit of wall time."""
 SEEN = ("failed", "hung")
+OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
+UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its time)."""
 
-    identity: str
-    source: str
-    tree: str
-    step: str
     status: str
     test: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Fate:
     """What became of a mutant: killed (a test failed), hung (a step ran past its time), survived, unfinished."""
 
     outcome: str
@@ -81,36 +83,39 @@ class Tree:
         if (ROOT / "artifacts").exists():
             (folder / "artifacts").symlink_to(ROOT / "artifacts")
 
-    def run(self, step: Step, limit: float) -> tuple[int, str]:
-        """Exit status and output of a step; status 124 past the limit."""
+    def run(self, step: Step, limit: float, left: float = float("inf")) -> tuple[int, str]:
+        """Exit status and output of a step; status 124 past the limit in seconds of CPU, which a busy machine does not move,
+        and where it waits for ever; 125 where this run has no more time `left`."""
         with tempfile.TemporaryDirectory() as scratch:  # of this step alone: no step finds what another left
             environment = os.environ | {
                 "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "TILEC_CACHE_DIR": f"{scratch}/store",
                 "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
             }  # fmt: skip
             process = subprocess.Popen(
-                command(step), cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                start_new_session=True,
+                ["bash", "-c", f'ulimit -t {int(limit)} && exec "$@"', "step", *command(step)], cwd=self.root, env=environment,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
             )  # fmt: skip
             try:
-                output, _ = process.communicate(timeout=limit)
+                output, _ = process.communicate(timeout=min(PATIENCE * limit, left))
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
-                return 124, ""
-            return process.returncode, output
+                return (124 if PATIENCE * limit <= left else 125), ""
+            return (124 if process.returncode in OUT_OF_TIME else process.returncode), output
 
-    def judge(self, mutant: Mutant, step: Step, limit: float) -> tuple[str, str, float]:
-        """Make the mistake, run the step, unmake it: status, test and seconds."""
+    def judge(self, mutant: Mutant, step: Step, limit: float, left: float) -> tuple[str, str, float] | None:
+        """Make the mistake, run the step, unmake it: status, test and seconds; None where this run has no more time left."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
         start = time.perf_counter()
         try:
             path.write_text(mutant.applied(text), encoding="utf-8")
-            status, output = self.run(step, limit)
+            status, output = self.run(step, limit, left)
         finally:
             path.write_text(text, encoding="utf-8")
         seconds = time.perf_counter() - start
+        if status == 125:
+            return None
         if status == 124:
             return "hung", name_of(step), seconds
         if status in (0, 5):  # 5: no test was collected
@@ -124,57 +129,59 @@ def name_of(step: Step) -> str:
     return " ".join(step)
 
 
-def digest(text: str) -> str:
-    """Short digest of a source file."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def tree_digest() -> str:
-    """Short digest of all that steps read."""
-    made = hashlib.sha256()
-    for name in READ:
-        top = ROOT / name
-        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file() and "__pycache__" not in path.parts:
-                made.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return made.hexdigest()[:12]
-
-
 class State:
     """What steps said so far, of this run and of earlier ones whose lines still hold."""
 
-    def __init__(self, path: Path, wanted: list[Mutant]) -> None:
-        self.path, self.tree = path, tree_digest()
-        self.sources = {m.identity: digest((ROOT / m.path).read_text(encoding="utf-8")) for m in wanted}
+    def __init__(self, verdicts: Verdicts, wanted: list[Mutant], root: Path = ROOT) -> None:
+        self.verdicts, self.digests = verdicts, Digests(root)
+        self.functions = {m.identity: function_tree((root / m.path).read_text(encoding="utf-8"), m.function) for m in wanted}
         self.found: dict[str, dict[str, Outcome]] = {m.identity: {} for m in wanted}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            row = Outcome(**json.loads(line))
-            if self.sources.get(row.identity) == row.source and (row.status in SEEN or row.tree == self.tree):
-                self.found[row.identity][row.step] = row
+        for mutant in wanted:
+            for step in steps(root, mutant.path):
+                line = verdicts.known(self.case(mutant, step))
+                if line is None:
+                    continue
+                test, seconds = line.verdict.detail
+                outcome = Outcome(line.verdict.word, test, seconds)
+                if self.key(mutant, step, outcome) in line.keys:
+                    self.found[mutant.identity][name_of(step)] = outcome
+
+    def case(self, mutant: Mutant, step: Step) -> str:
+        """A mutant and a step as the file of verdicts names them."""
+        return f"{mutant.identity}:{key(name_of(step))}"
+
+    def key(self, mutant: Mutant, step: Step, outcome: Outcome) -> str:
+        """What an outcome follows from: the function with the mistake, and the tests that said so."""
+        tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else [*step]
+        files_of_tests = [test if test.startswith("tests/") else "tests/golden" for test in tests]
+        try:
+            read = self.digests.sources([*files_of_tests, *SHARED])
+        except UnknownDigest:  # a test that is gone says nothing
+            read = ""
+        return key(self.functions[mutant.identity], mutant.identity, outcome.status, read)
 
     def add(self, mutant: Mutant, step: Step, said: tuple[str, str, float]) -> None:
         """Keep what a step said."""
-        row = Outcome(mutant.identity, self.sources[mutant.identity], self.tree, name_of(step), *said)
-        self.found[mutant.identity][row.step] = row
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        outcome = Outcome(*said)
+        self.found[mutant.identity][name_of(step)] = outcome
+        kept = Verdict(outcome.status, [outcome.test, round(outcome.seconds, 1)])
+        self.verdicts.add(self.case(mutant, step), [self.key(mutant, step, outcome)], kept)
 
     def is_open(self, mutant: Mutant, step: Step) -> bool:
         """Whether a step could still say something of a mutant that no step has seen."""
         said = self.found[mutant.identity]
         return name_of(step) not in said and not any(row.status in SEEN for row in said.values())
 
-    def result(self, mutant: Mutant, most: int | None) -> Result:
+    def result(self, mutant: Mutant, most: int | None) -> Fate:
         """What the steps say together; the first that saw the mistake is named."""
         said, order = self.found[mutant.identity], [name_of(step) for step in steps(ROOT, mutant.path)[:most]]
         seconds = sum(row.seconds for row in said.values())
-        place = {name: number for number, name in enumerate(order)}
-        for row in sorted(said.values(), key=lambda row: place.get(row.step, len(order))):
-            if row.status in SEEN:
-                return Result("killed" if row.status == "failed" else "hung", row.test, seconds, len(said))
+        for name in order:
+            row = said.get(name)
+            if row is not None and row.status in SEEN:
+                return Fate("killed" if row.status == "failed" else "hung", row.test, seconds, len(said))
         done = all(name in said for name in order)
-        return Result("survived" if done else "unfinished", "", seconds, len(said))
+        return Fate("survived" if done else "unfinished", "", seconds, len(said))
 
 
 def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
@@ -215,10 +222,10 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
                     return
             tree, limit = trees.get(), limits.get(step, LIMIT)
             try:
-                said = tree.judge(mutant, step, min(left, limit))
+                said = tree.judge(mutant, step, limit, left)
             finally:
                 trees.put(tree)
-            if said[0] == "hung" and left < limit:
+            if said is None:
                 return  # this run ended, which says nothing of the mistake
             with lock:
                 state.add(mutant, step, said)
@@ -229,7 +236,7 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
             list(pool.map(work, todo))
 
 
-def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str], left_out: list[Mutant]) -> str:
+def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str], left_out: list[Mutant]) -> str:
     """The kept table."""
     counts = Counter(results[m.identity].outcome for m in wanted)
     seen = counts["killed"] + counts["hung"]
@@ -279,17 +286,24 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--no-baseline", action="store_true", help=f"do not run the steps without a mistake first: {LIMIT:.0f} s each"
     )
-    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
+    parser.add_argument(
+        "--budget",
+        "--stop-after",
+        dest="stop_after",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="end after so many seconds; the next run goes on",
+    )
     parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no table is written")
     parser.add_argument("--steps", type=int, metavar="N", help="only the first N steps; no table is written")
     parser.add_argument("--list", action="store_true", help="print the choice and end")
-    parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "tilec_source_mutants.jsonl")
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Exit status 1 if a mutant survived that nobody has explained, or was not judged to the end."""
+    """Exit status 1 if a mutant survived that nobody has explained, 3 if the budget ended before the last was judged."""
     arguments = _arguments()
     notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8"))
     without = {identity for identity, note in notes.items() if note.startswith(EQUIVALENT)}
@@ -301,18 +315,24 @@ def main() -> int:
     if arguments.only:
         every = {m.identity: m for path in {m.path for m in wanted} for m in mutants(ROOT, ROOT / path)}
         wanted = [every[identity] for identity in arguments.only]
-    state = State(arguments.state, wanted)
+    result = Result("source_mutants")
+    verdicts = Verdicts("source_mutants", arguments.output / "verdicts")
+    state = State(verdicts, wanted)
     run_all(wanted, arguments, state)
-    results = {m.identity: state.result(m, arguments.steps) for m in wanted}
+    verdicts.close()
+    fates = {m.identity: state.result(m, arguments.steps) for m in wanted}
+    unfinished = sum(fate.outcome == "unfinished" for fate in fates.values())
+    if unfinished and not arguments.only and not arguments.steps:
+        print(f"{len(fates) - unfinished} of {len(fates)} mutants judged to the end: run again to go on")
+        return UNFINISHED
     left_out = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
-    text = table(wanted, results, notes, left_out)
+    text = table(wanted, fates, notes, left_out)
     print(text)
     if not arguments.only and not arguments.steps:
         arguments.output.mkdir(parents=True, exist_ok=True)
         (arguments.output / "source_mutants.md").write_text(text, encoding="utf-8")
-        rows: list[dict[str, Any]] = [asdict(m) | {"identity": m.identity} | asdict(results[m.identity]) for m in wanted]
-        (arguments.output / "source_mutants.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    outcomes = {m.identity: results[m.identity].outcome for m in wanted}
+        result.write([asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted], arguments.output)
+    outcomes = {m.identity: fates[m.identity].outcome for m in wanted}
     return int(any(o == "unfinished" or (o == "survived" and i not in notes) for i, o in outcomes.items()))
 
 

@@ -84,8 +84,9 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
             reasons.append(str(error))
     if reasons:
         return Status(entry, "stale", tuple(dict.fromkeys(reasons)), age)
+    tried = {name: len(value) if isinstance(value, list) else value for name, value in fields.items()}  # pyright: ignore
     small = [
-        f"`{name}` is {fields.get(name, 0)} of {least}" for name, least in entry.at_least.items() if fields.get(name, 0) < least
+        f"`{name}` is {tried.get(name, 0)} of {least}" for name, least in entry.at_least.items() if tried.get(name, 0) < least
     ]
     if small:
         return Status(entry, "stale", tuple(small), age)
