@@ -30,6 +30,8 @@ MOST_BYTES: Final = 12_000_000
 """Compressed bytes of one file of outputs."""
 GUARD: Final = 256
 """Bytes of 0xFF before and after each written tensor on the device."""
+PERSISTENT_BLOCKS: Final = 3
+"""Persistent blocks of a launch: as few as in the emulator, so that each processes several tiles of a small problem."""
 TORCH: Final = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "bool": "bool",
@@ -122,6 +124,8 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
         tensors[spec.name] = body.view(getattr(torch, TORCH[spec.dtype])).view(array.shape)
         wholes[spec.name] = whole
     kernel = runtime.Kernel(manifest, case.cubin, chip)
+    if kernel.at_once is not None:
+        kernel.at_once = PERSISTENT_BLOCKS
     trusted = {check.tensor: runtime.TRUSTED for check in manifest.value_checks}
     plan = kernel.plan({**tensors, **case.scalars}, values=trusted)
     plan.launch(int(torch.cuda.current_stream().cuda_stream))

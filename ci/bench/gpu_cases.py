@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import gpu_attention
+import gpu_decode
 
 from tilec.artifact import Manifest, TensorSpec
 from tilec.runtime import TRUSTED, LaunchError, load_artifact
@@ -88,6 +89,7 @@ def make_tensors(manifest: Manifest, dims: Mapping[str, int], device: str) -> Te
     env = dict(dims) | _integers(manifest, dims)
     tensors = {spec.name: _make_tensor(manifest, spec, env, device) for spec in manifest.tensors}
     gpu_attention.adjust(manifest, tensors)
+    gpu_decode.adjust(manifest, tensors)
     return tensors
 
 
@@ -292,6 +294,7 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     "matmul_silu_mul": _matmul_silu_mul, "matmul_silu_mul_few": _matmul_silu_mul, "matmul_split": _matmul_split,
     "merge_splits": _merge_splits, "add_rms_norm_splits": _add_rms_norm_splits,
     "argmax_blocks": _argmax_blocks, "argmax_reduce": _argmax_reduce, "advance": _advance, **gpu_attention.MEANING,
+    **gpu_decode.MEANING,
 }  # fmt: skip
 
 # Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
@@ -307,7 +310,7 @@ MAX_ELEMENTS: Final = 80_000_000
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
     """Dims to check: each dim walks through its list while the others rotate, so that odd sizes meet odd sizes."""
-    given = gpu_attention.sizes(manifest)
+    given = gpu_attention.sizes(manifest) or gpu_decode.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
         return
