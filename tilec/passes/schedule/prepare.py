@@ -7,6 +7,7 @@ from tilec.ir import thread_elements, verifier
 from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.ops import Store
 from tilec.ir.shared_plan import shared_bytes
+from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import (
     clip_check,
     clipped_copies,
@@ -50,6 +51,7 @@ def prepare(
     """
     if isinstance(schedule, Overrides):
         schedule = choose(function, target, schedule)
+    note_proofs(function)
     canonicalize(function)
     _check(function, "canonicalize")
     wait_prior.insert(function, schedule)

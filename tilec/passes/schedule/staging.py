@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from tilec.atoms import mma_sync
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.layout import Layout
 from tilec.ir.ops import For, If, Load, Mma, Reshape, Yield
@@ -271,12 +272,7 @@ def _copies_if_in_range(
 def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, ring_stage: Value) -> None:
     mapping = {loop.regions[0].arguments[0]: variable}
     needed = {op for operand in operands for op in operand.chain}
-    for op in loop.regions[0].ops:
-        if op in needed:
-            copy = dataclasses.replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
-            copy.define(*(result.type for result in op.results))
-            out.ops.append(copy)
-            mapping.update(zip(op.results, copy.results, strict=True))
+    out.ops += clone([op for op in loop.regions[0].ops if op in needed], mapping)  # of an iteration that the loop has
     for operand in operands:
         assert operand.buffer is not None
         offsets = [mapping.get(value, value) for value in operand.load.offsets]

@@ -16,10 +16,10 @@ outside of a tensor arrives as zero, which is what such loads are padded with; o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import tma
+from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops_launch import WaitPrior
@@ -134,12 +134,7 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
 def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
     """Compute in another loop where the copies of an iteration begin; `mapping` says what stands there for values of `body`."""
     needed = {op for operand in operands for op in operand.chain}
-    for op in body.ops:
-        if op in needed:
-            copy = replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
-            copy.define(*(result.type for result in op.results))
-            out.ops.append(copy)
-            mapping.update(zip(op.results, copy.results, strict=True))
+    out.ops += clone([op for op in body.ops if op in needed], mapping)
 
 
 def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
