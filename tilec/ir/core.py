@@ -25,7 +25,8 @@ from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType,
 @dataclass(eq=False, slots=True)
 class Value:
     """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source.
-    `fits`: integer arithmetic that makes it is shown not to leave its dtype wherever it is executed; no part of the text."""
+    `fits`: the integer arithmetic that makes it is shown not to leave its dtype wherever it decides where memory is touched, or
+    who waits for what; no part of the text."""
 
     type: Type
     name: str = ""

@@ -25,6 +25,7 @@ from tilec.passes.schedule import (
     tensor_stores,
     versioning,
     wait_prior,
+    width_check,
 )
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.choose import choose
@@ -92,6 +93,7 @@ def prepare(
     roles.split(function, schedule)
     _check(function, "splitting roles")
     _refuse_too_large(function, target)
+    width_check.check(function)
     verify(function, target)
     return function
 

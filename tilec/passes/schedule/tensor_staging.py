@@ -28,7 +28,7 @@ from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Rin
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.schedule.persistent import tile_loop, tile_values
 from tilec.passes.schedule.staged_loads import Operand, without_dead
-from tilec.passes.schedule.staged_products import Emitter, Product
+from tilec.passes.schedule.staged_products import Emitter, Product, in_ring
 from tilec.passes.schedule.warpgroups import guarded, multiply
 
 VECTOR: Final = 16
@@ -174,11 +174,11 @@ def _release_last(loop: For, ring: Value) -> list[Op]:
 def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
     """The stage of the iteration before."""
     wrapped = out.compare("eq", stage, out.number(0))
-    return out.select(wrapped, out.number(stages - 1), out.binary("sub", stage, out.number(1)))
+    return out.select(wrapped, out.number(stages - 1), in_ring(out.binary("sub", stage, out.number(1))))
 
 
 def following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
     """Stage and parity of the next iteration."""
     wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
-    turned = out.select(wraps, out.binary("sub", one, parity), parity)
-    return out.select(wraps, out.number(0), out.binary("add", stage, one)), turned
+    turned = out.select(wraps, in_ring(out.binary("sub", one, parity)), parity)
+    return out.select(wraps, out.number(0), in_ring(out.binary("add", stage, one))), turned
