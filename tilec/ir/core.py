@@ -24,12 +24,15 @@ from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType,
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source."""
+    """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source.
+    `fits`: the integer arithmetic that makes it is shown not to leave its dtype wherever it decides where memory is touched, or
+    who waits for what; no part of the text."""
 
     type: Type
     name: str = ""
     owner: Op | Block | None = None
     layout: Layout | None = None
+    fits: bool = False
 
     @property
     def tile(self) -> TileType:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from tilec.diagnostics import Fix
 from tilec.ir.core import Block, Op, Value
-from tilec.ir.ops import Binary, Cast, For, Unary
+from tilec.ir.ops import Binary, For, Unary
 from tilec.ir.range_facts import Range
 from tilec.ir.types import DType
+from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import unwrapped
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis, Instance, rebased, tile_position
@@ -30,22 +31,12 @@ def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
             _counter_fits(findings, op)
         elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
             _positive(findings, op, op.operands[1], "divisor")
-        elif _may_wrap(op):
+        elif may_wrap(op):
             _fits(findings, op)
     for site in sites:
         if site.clipped and not site.unsafe and not site.op.indexed:
             findings.begin(f"the range of the end of {site.subject}", site.location)
             _box_fits(findings, site)
-
-
-def _may_wrap(op: Op) -> bool:
-    if len(op.results) != 1 or op.result.tile.dtype.is_float or op.result.tile.dtype.kind == "b":
-        return False
-    if isinstance(op, Binary):
-        return op.kind in ("add", "sub", "mul", "shl")
-    if isinstance(op, Unary):
-        return op.kind in ("neg", "abs")
-    return isinstance(op, Cast) and op.operands[0].tile.dtype.is_integer
 
 
 def _located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
