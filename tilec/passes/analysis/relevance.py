@@ -5,16 +5,16 @@ Those have obligations (no wrap, positive divisors), save what only `unsafe` acc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
 from tilec.ir.ops_staging import StageCopy
 
 
-def deciding_ops(function: Function) -> list[Op]:
-    """Those operations and all loops, in program order."""
-    roots = [value for op in function.body.walk() for value in _roots(op)]
+def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
+    """Those operations, and those that some other values are computed from, and all loops, in program order."""
+    roots = [*also, *(value for op in function.body.walk() for value in _roots(op))]
     found = _sources_of(function, roots) | {op for op in function.body.walk() if isinstance(op, For)}
     return [op for op in function.body.walk() if op in found]
 
