@@ -6,7 +6,7 @@ decides which elements are copied, and who waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
@@ -14,9 +14,9 @@ from tilec.ir.ops_staging import StageCopy
 from tilec.ir.types import TileType
 
 
-def deciding_ops(function: Function) -> list[Op]:
-    """Those operations and all loops, in program order."""
-    return _deciding(function, [value for op in function.body.walk() for value in _roots(op)])
+def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
+    """Those operations, and those that some other values are computed from, and all loops, in program order."""
+    return _deciding(function, [*also, *(value for op in function.body.walk() for value in _roots(op))])
 
 
 def steering_ops(function: Function) -> list[Op]:
