@@ -144,6 +144,7 @@ def list_command(path: str, digest: str | None, trust: str | None, *, as_json: b
     front = f"{data['model']} for {data['arch']}: {len(rows)} kernels"
     print(f"{front}, {data['cubin_bytes']} bytes of code in {data['blobs']} blobs, {data['bytes']} in all")
     print(f"sha256 {data['sha256']}")
+    print(f"model digest {data['model_digest']}, of the model's numbers and its step, for a trust policy")
     return 0
 
 
