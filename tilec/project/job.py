@@ -166,6 +166,8 @@ class Job:
         result.diagnostics = outcome.diagnostics
         self.store.problems.extend(outcome.problems)
         self.counts.merge(Statistics(outcome.counts))
+        if self.remote is not None:
+            self.remote.spoil(outcome.spoiled)
         made: tuple[str, ...] = outcome.made
         if not outcome.diagnostics:
             result.status = "hit" if outcome.fetched else "built"

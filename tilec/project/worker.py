@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,8 @@ class Began:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`).
-    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it."""
+    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it;
+    `spoiled` are layer and key of entries there that were refused."""
 
     position: int
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -73,6 +74,7 @@ class Outcome:
     made: tuple[str, ...] = ()
     counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     fetched: bool = False
+    spoiled: tuple[tuple[str, str], ...] = ()
 
 
 def raise_if_fatal(outcome: Outcome) -> None:
@@ -151,7 +153,8 @@ def _outcome(
     problems = _problems(store, before)
     made = tuple(store.made)
     store.made.clear()
-    return Outcome(position, diagnostics, products, work.milliseconds, work.hits, problems, work.costs, made, counts)
+    outcome = Outcome(position, diagnostics, products, work.milliseconds, work.hits, problems, work.costs, made, counts)
+    return outcome if store.remote is None else replace(outcome, spoiled=tuple(sorted(store.remote.spoiled)))
 
 
 def _problems(store: Store, before: int) -> tuple[str, ...]:
