@@ -243,8 +243,8 @@ def _below(root: Path, folder: Path) -> tuple[str, ...]:
 
 
 def _split(name: str) -> tuple[tuple[str, ...], str]:
-    *folders, last = name.split("/")
-    return tuple(folders), _one(last)
+    *folders, last = map(_one, name.split("/"))
+    return tuple(folders), last
 
 
 def _one(name: str) -> str:
