@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilec import pipeline
-from tilec.cache import Store, write_atomically
+from tilec.cache import Store
 from tilec.cache.products import fetch, put
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.link import link
+from tilec.output import Output
 from tilec.pipeline import Request
 from tilec.target import Target
 
@@ -182,8 +183,4 @@ def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> 
 def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:
     assert task.dump is not None
     folder = Path(task.dump[1]) / (work.target.name if work.target else "")
-    path = folder / f"{task.name}{stage.suffix}"
-    try:
-        write_atomically(path, work.products[stage.name], durable=False)
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    Output(folder, None).write(f"{task.name}{stage.suffix}", work.products[stage.name], durable=False)
