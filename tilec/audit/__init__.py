@@ -17,8 +17,8 @@ looked at, and the sources and versions of what judges (`sources`, `verdicts`). 
 
 What is trusted: the reader of the tile IR (`tilec.ir`), z3, the emulator and its reader of PTX, the assembler, the launcher
 (that every launch check, value check, grid limit and aliasing rule of the manifest is enforced; `tilec.runtime.contract`), and
-that tensors fit into the address space. Nothing of `tilec.passes`, `tilec.frontend` or the lowering is used. `tilec.interpreter`
-gives values to compare with the emulator's; it is an opinion on results and no part of a proof.
+that tensors fit into the address space. Nothing of `tilec.passes`, `tilec.frontend` or the lowering is used.
+`tilec.interpreter` gives values to compare with the emulator's; it is an opinion on results and no part of a proof.
 
 What it cannot see: whether the tile IR is what the kernel's author meant; what a GPU does otherwise than the emulator; the
 CUBIN itself, where no assembler of the version that made it is installed (then it is not checked, which is status 3, or 0 with

@@ -77,10 +77,12 @@ def _launch(
         return {**row, "stopped": str(error) or "it needs more memory than there is"}
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
-    faults = [str(fault) for fault in report.faults if fault.kind not in ("race-same-value", "limit")]
+    stopped = any(fault.kind == "limit" for fault in report.faults)
+    no_faults = ("race-same-value", "limit", *(("unwritten",) if stopped else ()))  # what was stopped may not have come to it
+    faults = [str(fault) for fault in report.faults if fault.kind not in no_faults]
     benign = [str(fault) for fault in report.faults if fault.kind == "race-same-value"]
     row |= {"faults": faults, "same_value_races": benign, "instructions": report.statistics["instruction_lanes"]}
-    if any(fault.kind == "limit" for fault in report.faults):
+    if stopped:
         return row | {"stopped": f"it takes more than {INSTRUCTIONS} steps of the emulator"}
     if compare:
         row["differs"] = _differences(function, arrays, scalars, case, report.tensors)
