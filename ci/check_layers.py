@@ -38,8 +38,8 @@ STAGES: Final = (
 PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis",)}
 """What a folder of `tilec/passes` may use of the others: proofs and schedules know nothing of each other."""
 AUDIT: Final = ("audit",)
-"""A second opinion: it sees what describes and runs artifacts, and nothing of what made them."""
-AUDIT_MAY_USE: Final = ("workers", "runtime", "emulator", "interpreter", "")
+"""A second opinion: it sees what describes and runs artifacts, and nothing of what made them. Its verdicts lie in the store."""
+AUDIT_MAY_USE: Final = ("workers", "cache", "runtime", "emulator", "interpreter", "")
 FINDER: Final = ("finder",)
 """Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
 FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
