@@ -377,7 +377,7 @@ def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float =
 
 
 def _slack(stored: Any) -> tuple[float, float]:
-    """What both errors may be beyond torch's: two units in the last place where an f32 result of torch happens to be exact, as `ex2` and `rcp` are;
+    """What both errors may be beyond those of torch: two units in the last place of f32 where it is exact by chance, as `ex2` is;
     of the largest error in 16 bits half a unit, which rounding alone makes of a single element."""
     if stored.dtype == torch.float32:
         return 2.0**-22, 2.0**-22
