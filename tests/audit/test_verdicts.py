@@ -197,7 +197,7 @@ def test_audit_needs_no_compiler_and_says_what_it_then_does_not_check(path: Path
     command = [sys.executable, "-c", WITHOUT, "audit", str(path), "--launches", "0", "-j", "1"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
-    assert done.stdout.count("CUBIN not checked: `cuda-bindings` is not installed; run `pip install 'tilec[compiler]'`") == 2
+    assert done.stdout.count("CUBIN not checked: `cuda-bindings` is not installed; run `pip install 'tilec[audit]'`") == 2
     assert "CUBINs: 2 not checked" in done.stdout
     assert " 0 reused" in done.stdout
     done = subprocess.run([*command, "--no-rebuild"], env=environment, capture_output=True, text=True, check=False)

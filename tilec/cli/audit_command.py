@@ -76,8 +76,7 @@ def assembler(store: Store | None) -> Assembler:
     try:
         return Assembler(assembled, stated(fingerprint(store, wanted)))
     except CompileError as error:
-        missing = error.diagnostics[0]
-        return Assembler(missing="; ".join(part for part in (missing.message, missing.hint) if part))
+        return Assembler(missing=f"{error.diagnostics[0].message}; run `pip install 'tilec[audit]'`")
 
 
 def assembled(ptx: str, arch: str) -> bytes:
