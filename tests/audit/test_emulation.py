@@ -78,3 +78,10 @@ def test_no_time_is_unknown() -> None:
     manifest, ptx = compiled("add")
     function = parse_function(samples.text("add"))
     assert emulated(manifest, function, ptx, Budget(deadline=0.0), launches=1, seeds=1)["status"] == "unknown"
+
+
+def test_no_order_of_threads_is_tried_twice() -> None:
+    """Nor a number of persistent blocks: the orders go on from launch to launch."""
+    manifest, ptx = compiled("kv_update")
+    seeds = [row["seed"] for row in judged(manifest, ptx)["launches"]]
+    assert len(seeds) == len(set(seeds)) > 2

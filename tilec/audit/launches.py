@@ -1,8 +1,9 @@
 """Launches at the edges of a contract: a manifest and its tile IR go in, sizes and contents for the emulator come out.
 
 Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, all dims one past
-such an extent with several of all else, all of them exactly there, and then one at a time. z3 finds the sizes, so that every
-launch check holds; the contents honour every value check and lie at its ends as often as between them.
+such an extent with several of all else, five iterations of every loop and six, all dims exactly at an extent, and then one at a
+time: a ring of stages comes round, and its parity turns, only where there are more iterations than stages. z3 finds the sizes,
+so that every launch check holds; the contents honour every value check and lie at its ends as often as between them.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from tilec.audit import smt
 from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import tile_shape
-from tilec.ir.core import Function
-from tilec.ir.ops import MemoryOp
-from tilec.ir.types import DTYPES
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.ops import DimValue, For, MemoryOp
+from tilec.ir.types import DTYPES, TileType
 
 Array = NDArray[Any]
 BLOCKS: Final = 48
 """Most blocks of a launch."""
 ELEMENTS: Final = 3 << 20
 """Most elements of all tensors of a launch together."""
+ODD: Final = 5
+EVEN: Final = 6
+"""Iterations of loops: more than a ring has stages, as a rule."""
 SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
 """Bounds on the sizes that nothing asks of, tried in this order."""
 
@@ -66,6 +70,10 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
     free = [symbol for symbol in function.dims if symbol not in edges and symbol not in function.strides]
     several = {symbol: 2 + place % 2 for place, symbol in enumerate(free)}
     yield "several of each, past every edge", {**past, **several}
+    for count in (ODD, EVEN):
+        longer = _iterations(function, edges, count)
+        if longer:
+            yield f"{count} iterations", longer
     yield "all at an edge", {symbol: cuts[-1] for symbol, cuts in edges.items()}
     if edges and free:
         yield "all past an edge", past
@@ -80,6 +88,34 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
     for symbol, (low, _) in contract.symbols.items():
         if symbol not in function.dims:
             yield f"{symbol} past its start", {symbol: max(low, 0) + 5}
+
+
+def _iterations(function: Function, edges: dict[str, list[int]], count: int) -> dict[str, int]:
+    """Least values of what ends loops, so that each has `count` iterations: of an extent that is cut, as many cuts, the last of
+    them short where the count is even."""
+    found: dict[str, int] = {}
+    for op in function.body.walk():
+        if isinstance(op, For):
+            for symbol in _ends(op.upper) or edges:  # where data ends the loop, extents bound it
+                cut = edges[symbol][-1] if symbol in edges else 1
+                found[symbol] = count * cut if count % 2 or cut == 1 else (count - 1) * cut + 1
+    return found
+
+
+def _ends(upper: Value) -> set[str]:
+    """Dims and scalars that the end of a loop is made of."""
+    found: set[str] = set()
+    pending, seen = [upper], set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen or not isinstance(value.type, TileType) or value.tile.shape:
+            continue
+        seen.add(value)
+        if isinstance(value.owner, DimValue):
+            found.add(value.owner.symbol)
+        elif isinstance(value.owner, Op):
+            pending += value.owner.operands
+    return found
 
 
 def _cuts(function: Function, symbol: str) -> list[int]:
