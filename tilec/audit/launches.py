@@ -1,9 +1,10 @@
 """Launches at the edges of a contract: a manifest and its tile IR go in, sizes and contents for the emulator come out.
 
 Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, all dims one past
-such an extent with several of all else, five iterations of every loop and six, all dims exactly at an extent, and then one at a
-time: a ring of stages comes round, and its parity turns, only where there are more iterations than stages. z3 finds the sizes,
-so that every launch check holds; the contents honour every value check and lie at its ends as often as between them.
+such an extent with several of all else, iterations of every loop in an odd number from five on and in an even one, all dims
+exactly at an extent, and then one at a time: a ring of stages comes round, and its parity turns, only where there are more
+iterations than stages. z3 finds the sizes, so that every launch check holds; the contents honour every value check and lie at
+its ends as often as between them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import tile_shape
 from tilec.ir.core import Function, Op, Value
-from tilec.ir.ops import DimValue, For, MemoryOp
+from tilec.ir.ops import Binary, Constant, DimValue, For, MemoryOp
 from tilec.ir.types import DTYPES, TileType
 
 Array = NDArray[Any]
@@ -33,8 +34,7 @@ BLOCKS: Final = 48
 ELEMENTS: Final = 3 << 20
 """Most elements of all tensors of a launch together."""
 ODD: Final = 5
-EVEN: Final = 6
-"""Iterations of loops: more than a ring has stages, as a rule."""
+"""Iterations of loops at least."""
 SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
 """Bounds on the sizes that nothing asks of, tried in this order."""
 
@@ -51,7 +51,7 @@ def edge_launches(manifest: Manifest, function: Function, contract: Contract, bu
     """At most `most` launches within the contract, none twice, the smallest first."""
     smt.fresh()
     found: list[Case] = []
-    for name, wanted in _wishes(function, contract):
+    for name, wanted in _wishes(manifest, function, contract):
         if len(found) == most or budget.spent():
             break
         values = _solve(manifest, contract, wanted, budget)
@@ -62,7 +62,7 @@ def edge_launches(manifest: Manifest, function: Function, contract: Contract, bu
     return found
 
 
-def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
+def _wishes(manifest: Manifest, function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
     """What to ask of sizes, the most telling first: a name, and least values by symbol."""
     yield "smallest", {}
     edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
@@ -70,7 +70,7 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
     free = [symbol for symbol in function.dims if symbol not in edges and symbol not in function.strides]
     several = {symbol: 2 + place % 2 for place, symbol in enumerate(free)}
     yield "several of each, past every edge", {**past, **several}
-    for count in (ODD, EVEN):
+    for count in _counts(manifest):
         longer = _iterations(function, edges, count)
         if longer:
             yield f"{count} iterations", longer
@@ -90,31 +90,42 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
             yield f"{symbol} past its start", {symbol: max(low, 0) + 5}
 
 
+def _counts(manifest: Manifest) -> tuple[int, int]:
+    """An odd and an even number of iterations: five and six, or as many more as bring every ring of stages round."""
+    stages = max((int(one["stages"]) for one in manifest.schedule.get("pipelines", ())), default=0)
+    odd = max(ODD, stages + 1 | 1)
+    return odd, odd + 1
+
+
 def _iterations(function: Function, edges: dict[str, list[int]], count: int) -> dict[str, int]:
     """Least values of what ends loops, so that each has `count` iterations: of an extent that is cut, as many cuts, the last of
     them short where the count is even."""
     found: dict[str, int] = {}
     for op in function.body.walk():
         if isinstance(op, For):
-            for symbol in _ends(op.upper) or edges:  # where data ends the loop, extents bound it
-                cut = edges[symbol][-1] if symbol in edges else 1
-                found[symbol] = count * cut if count % 2 or cut == 1 else (count - 1) * cut + 1
+            ends = _ends(op.upper)
+            for symbol in ends or edges:  # where data ends the loop, extents bound it
+                cut = max(ends.get(symbol, 1), edges[symbol][-1] if symbol in edges else 1)
+                length = count * cut if count % 2 or cut == 1 else (count - 1) * cut + 1
+                found[symbol] = max(length, found.get(symbol, 0))
     return found
 
 
-def _ends(upper: Value) -> set[str]:
-    """Dims and scalars that the end of a loop is made of."""
-    found: set[str] = set()
-    pending, seen = [upper], set[Value]()
-    while pending:
-        value = pending.pop()
-        if value in seen or not isinstance(value.type, TileType) or value.tile.shape:
-            continue
-        seen.add(value)
-        if isinstance(value.owner, DimValue):
-            found.add(value.owner.symbol)
-        elif isinstance(value.owner, Op):
-            pending += value.owner.operands
+def _ends(value: Value) -> dict[str, int]:
+    """Dims that the end of a loop is made of, and what each is divided by on its way there."""
+    made = value.owner
+    if isinstance(made, DimValue):
+        return {made.symbol: 1}
+    if not isinstance(made, Op) or not isinstance(value.type, TileType) or value.tile.shape:
+        return {}
+    factor = 1
+    if isinstance(made, Binary) and made.kind in ("floordiv", "mul"):
+        factor = max([1, *(int(one.owner.value) for one in made.operands if isinstance(one.owner, Constant))])
+    found: dict[str, int] = {}
+    for operand in made.operands:
+        for symbol, before in _ends(operand).items():
+            divisor = before // factor if isinstance(made, Binary) and made.kind == "mul" else before * factor
+            found[symbol] = max(found.get(symbol, 1), divisor)
     return found
 
 
