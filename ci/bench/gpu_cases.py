@@ -377,8 +377,8 @@ def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float =
 
 
 def _slack(stored: Any) -> tuple[float, float]:
-    """What both errors may be beyond those of torch: two units in the last place of f32 where it is exact by chance, as `ex2` is;
-    of the largest error in 16 bits half a unit, which rounding alone makes of a single element."""
+    """What both errors may be beyond those of torch: two units in the last place of f32, where torch may be exact by chance; of
+    the largest error in 16 bits half a unit, which rounding alone makes of a single element."""
     if stored.dtype == torch.float32:
         return 2.0**-22, 2.0**-22
     half = torch.finfo(stored.dtype).eps / 2 if stored.is_floating_point() else 0.0

@@ -96,3 +96,10 @@ def test_sizes_that_the_solver_does_not_find_are_told_apart_from_a_contract_that
     monkeypatch.setattr(launches, "SIZE_STEPS", 1)
     reason = judged(*compiled("add"))["reason"]
     assert "smallest: sizes for it were not found: z3 found neither a proof nor a counterexample within 3 steps" in reason
+
+
+def test_no_order_of_threads_is_tried_twice() -> None:
+    """Nor a number of persistent blocks: the orders go on from launch to launch."""
+    manifest, ptx = compiled("kv_update")
+    seeds = [row["seed"] for row in judged(manifest, ptx)["launches"]]
+    assert len(seeds) == len(set(seeds)) > 2

@@ -88,7 +88,7 @@ def test_lines_change_no_instruction_and_add_no_section(name: str, target: Targe
     assert stores, "no instruction of a store"
 
 
-@pytest.mark.parametrize("name", first(2, NAMES))
+@pytest.mark.parametrize("name", first(2, ("rms_norm", "decode_merge", *NAMES)))  # the second names stores that replicate
 def test_machine_code_is_the_same_without_lines(name: str) -> None:
     mlir = numbered(shipped.load(name), SM_90A, name)
     with_lines = assemble(to_ptx(mlir, SM_90A), SM_90A).cubin

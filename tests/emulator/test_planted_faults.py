@@ -1,4 +1,4 @@
-"""Mistakes planted in PTX are found; `ci/bench/emulator_faults.py` plants one in each of 200 files."""
+"""Mistakes planted in PTX are found; `ci/bench/emulator_faults.py` plants them in every kind of schedule."""
 
 from __future__ import annotations
 

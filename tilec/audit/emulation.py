@@ -37,9 +37,10 @@ def emulated(
     counts: dict[int, int] = {}
     try:
         module = emulator.parse(ptx)
-        for case in cases:
-            for seed in range(seeds):
-                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and seed == 0))
+        for number, case in enumerate(cases):
+            for turn in range(seeds):
+                seed = number * seeds + turn  # no order of threads, and no number of persistent blocks, is tried twice
+                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and turn == 0))
     except emulator.UnsupportedPtx as error:
         return {"status": "unknown", "reason": f"the emulator does not know this PTX: {error}", "launches": rows}
     done = [row for row in rows if "faults" in row]

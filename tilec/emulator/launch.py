@@ -29,6 +29,8 @@ Argument = int | float | bytes | Allocation
 _ = instructions
 NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 """Floats that a kernel takes as the 16 bits they are."""
+PERSISTENT_BLOCKS: Final = (2, 3, 16)
+"""Blocks of a persistent kernel: few go from tile to tile, an even and an odd number of times; many have one or none."""
 _SCALARS: Final[dict[str, str]] = {"bool": "u1", "index": "i4"}
 
 
@@ -148,9 +150,9 @@ def emulate(
     limits: Limits | None = None,
 ) -> Report:
     """A launch of the kernel that `manifest` describes. `tensors`: one array a tensor parameter, of its dtype's bytes; the
-    contents of out and scratch tensors count as never written. `values`: dims, strides and scalars by name. Of a persistent
-    kernel two or three blocks run, as `seed` says. The given arrays are not changed; the report has new ones. Raises
-    UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
+    contents of out and scratch tensors count as never written. `values`: dims, strides and scalars by name. A persistent
+    kernel has as many blocks as `seed` picks of PERSISTENT_BLOCKS. The given arrays are not changed; the report has new ones.
+    Raises UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
     module = parse(ptx) if isinstance(ptx, str) else ptx
     memory = Memory((limits or Limits()).memory_bytes)
     pointers: dict[str, Allocation] = {}
@@ -174,8 +176,8 @@ def emulate(
         next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
-    if manifest.schedule.get("persistent"):  # any number of blocks does; few go from tile to tile
-        grid[0] = min(grid[0], 2 + seed % 2)
+    if manifest.schedule.get("persistent"):  # any number of blocks does
+        grid[0] = min(grid[0], PERSISTENT_BLOCKS[seed % len(PERSISTENT_BLOCKS)])
     return run(
         module,
         manifest.entry,

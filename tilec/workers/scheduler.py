@@ -20,7 +20,6 @@ from typing import Any, Final
 from tilec.workers.client import Server, cannot_start, describe
 from tilec.workers.worker import Runner
 
-
 MOST_SECONDS: Final = 86400.0
 """Of one wait for a message: what the system counts in milliseconds has an end."""
 
