@@ -16,7 +16,8 @@ What is computed for an `unsafe` access alone may wrap, as the author was told.
 from __future__ import annotations
 
 from tilec.ir.core import Function, Op, Value, VerifyError
-from tilec.ir.ops import Binary, Compare, Select
+from tilec.ir.ops import Binary, Compare, For, Select
+from tilec.ir.range_facts import within
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import Range, unwrapped
@@ -27,6 +28,8 @@ from tilec.passes.schedule.staged_loads import users_of
 def check(function: Function) -> None:
     """Raise VerifyError where arithmetic may wrap and nobody has shown that it does not."""
     ranges = aligned_ranges(function)
+    for step in {op.step for op in function.body.walk() if isinstance(op, For)}:  # of which each loop has an obligation
+        ranges[step] = within(ranges[step], 1, ranges[step].high) or ranges[step]
     capped = {op.operands[1] for op in function.body.walk() if isinstance(op, Select) and _stays(op)}
     users = users_of(function.body)
     for op in steering_ops(function):
