@@ -208,18 +208,21 @@ class Ladder:
         self,
         refusal: Refusal,
         shown: Iterable[terms.Poly] = (),
-        lessons: Callable[[Assignment], list[Formula]] = lambda _: [],
+        lessons: Callable[[Assignment], tuple[Assignment, list[Formula]]] = lambda _: ({}, []),
     ) -> Assignment | None:
         """A violation in small numbers by a launch that the contract admits, checked by evaluation; None if none was found.
-        `shown` are values to be printed. `lessons`: what is the case instead where a violation is none, with which another one
-        is looked for, a few times."""
+        `shown` are values to be printed. `lessons`: numbers that are others than in the violation, and formulas that say so;
+        with those numbers it is one still, or else another one is looked for, a few times."""
         self._start_search()
         for _ in range(LESSONS):
             admitted = (self.admitted(found) for found in self._violations(refusal, shown))
             found = next((one for one in admitted if one is not None), None)
-            learned = lessons(found) if found is not None else []
-            if not learned:
-                return found
+            if found is None:
+                return None
+            numbers, learned = lessons(found)
+            value = evaluator({**found, **numbers})
+            if not learned or all(terms.holds(formula, value) for formula in refusal.system):
+                return {**found, **numbers}
             refusal = Refusal((*refusal.system, *learned), refusal.undecided)
         return None
 

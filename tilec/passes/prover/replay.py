@@ -50,10 +50,11 @@ Tile = list[int | None]
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
-def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> list[Formula]:
-    """What unknowns of the executions are in the launch that a solution describes, where they are not what it says: each in its
-    block and iterations. Other sizes may make it another number, so that these guide a search and prove nothing."""
-    value, learned = evaluator(found), list[Formula]()
+def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> tuple[Assignment, list[Formula]]:
+    """What unknowns of the executions are in the launch that a solution describes, where they are not what it says; as numbers,
+    and as formulas that say so of its block and iterations. Other sizes may make it another number, so that formulas guide a
+    search and prove nothing."""
+    value, learned, numbers = evaluator(found), list[Formula](), dict[Atom, int]()
     sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
     for instance in instances:
         unknown = [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
@@ -67,8 +68,9 @@ def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance])
         for atom in unknown:
             number = _element(index, atom, held, found)
             if number is not None and number != found[atom]:
+                numbers[atom] = number
                 learned.append(terms.disjunction((*elsewhere, terms.eq(terms.of(atom), number))))
-    return learned
+    return numbers, learned
 
 
 def _atoms(instance: Instance) -> list[Atom]:
