@@ -21,10 +21,12 @@ def following(path: Path) -> int:
 def add(path: Path, first: int, count: int, counts: Counter[str], noted: list[dict[str, Any]]) -> dict[str, Any]:
     """Add what was found of the numbers from `first` on, `count` of them. ValueError where some were judged before."""
     kept = _kept(path)
-    if any(first < start + size and start < first + count for start, size in kept["ranges"]):
+    ranges: list[list[int]] = kept["ranges"]
+    if any(first < start + size and start < first + count for start, size in ranges):
         raise ValueError(f"numbers from {first} to {first + count - 1} are in {path.name} already, some of them")
-    kept["ranges"] = _joined(sorted([*kept["ranges"], [first, count]]))
-    kept["counts"] = dict(sorted((Counter(kept["counts"]) + counts).items()))
+    kept["ranges"] = _joined(sorted([*ranges, [first, count]]))
+    before: dict[str, int] = kept["counts"]
+    kept["counts"] = dict(sorted((Counter(before) + counts).items()))
     kept["noted"] += noted
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")

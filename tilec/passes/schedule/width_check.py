@@ -10,7 +10,7 @@ condition, a coordinate of a copy or a place in a ring
 - is a step behind the end of its loop, and taken only below that end; or
 - goes into sums alone that are proven: modulo 2^n they are right, whatever their terms did.
 
-What is computed for an `unsafe` access alone may wrap, as the author was told. Shifts are an author's alone; by an amount that
+What is computed for an `unsafe` access may wrap, as the author was told, and in the tests of it that passes add. Shifts are an author's alone; by an amount that
 is not known, the prover takes what they give as it comes.
 """
 
@@ -22,7 +22,7 @@ from tilec.ir.range_facts import within
 from tilec.passes.analysis.divisibility import aligned_ranges
 from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import Range, unwrapped
-from tilec.passes.analysis.relevance import steering_ops
+from tilec.passes.analysis.relevance import steering_ops, trusted_ops
 from tilec.passes.schedule.staged_loads import users_of
 
 
@@ -33,8 +33,9 @@ def check(function: Function) -> None:
         ranges[step] = within(ranges[step], 1, ranges[step].high) or ranges[step]
     capped = {op.operands[1] for op in function.body.walk() if isinstance(op, Select) and _stays(op)}
     users = users_of(function.body)
+    trusted = trusted_ops(function)
     for op in steering_ops(function):
-        if isinstance(op, Binary) and op.kind == "shl":
+        if op in trusted or (isinstance(op, Binary) and op.kind == "shl"):
             continue
         if may_wrap(op) and not (op.result.fits or op.result in capped or _is_within(op, ranges) or _is_term(op, users)):
             name = getattr(op, "kind", op.opcode)
