@@ -10,8 +10,8 @@ condition, a coordinate of a copy or a place in a ring
 - is a step behind the end of its loop, and taken only below that end; or
 - goes into sums alone that are proven: modulo 2^n they are right, whatever their terms did.
 
-What is computed for an `unsafe` access may wrap, as the author was told, and in the tests of it that passes add. Shifts are an author's alone; by an amount that
-is not known, the prover takes what they give as it comes.
+What is computed for an `unsafe` access may wrap, as the author was told, and so it may in the tests of it that passes add.
+Shifts are an author's alone; by an amount that is not known, the prover takes what they give as it comes.
 """
 
 from __future__ import annotations
