@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tilec.ir.core import Function, Op
 from tilec.ir.ops import Binary, Cast, Unary
+from tilec.ir.types import TileType
 from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.analysis.relevance import deciding_ops
 
@@ -16,7 +17,7 @@ from tilec.passes.analysis.relevance import deciding_ops
 def may_wrap(op: Op) -> bool:
     """Whether an operation has operands for which its result leaves its dtype, and an obligation that these do not come. The
     sum of a tile has none: it is taken as it comes, modulo its dtype."""
-    if len(op.results) != 1 or not op.result.tile.dtype.is_integer:
+    if len(op.results) != 1 or not isinstance(op.result.type, TileType) or not op.result.type.dtype.is_integer:
         return False
     if isinstance(op, Binary):
         return op.kind in ("add", "sub", "mul", "shl")

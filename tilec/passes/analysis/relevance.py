@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
 from tilec.ir.ops_staging import StageCopy
-from tilec.ir.types import TileType
+from tilec.ir.types import ScratchType, TileType
 
 
 def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
@@ -44,13 +44,14 @@ def _sources_of(function: Function, roots: list[Value]) -> set[Op]:
     found: set[Op] = set()
     pending = list(roots)
     loops = {op.regions[0]: op for op in function.body.walk() if isinstance(op, For)}
+    scratch = _scratch(function)
     seen: set[Value] = set()
     while pending:
         value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
-        pending += _sources(loops, value)
+        pending += scratch[value] if value in scratch else _sources(loops, value)
         if isinstance(value.owner, Op):
             found.add(value.owner)
     return found
@@ -66,6 +67,20 @@ def _roots(op: Op) -> list[Value]:
             return op.operands[:1]
         case _:
             return []
+
+
+def _scratch(function: Function) -> dict[Value, list[Value]]:
+    """Tiles that pass from thread to thread, by the scratch that they pass through."""
+    found: dict[Value, list[Value]] = {}
+    for op in function.body.walk():
+        if not op.results and op.operands and isinstance(op.operands[0].type, ScratchType):
+            found.setdefault(op.operands[0], []).extend(value for value in op.operands[1:] if _is_integer(value))
+    return found
+
+
+def _is_integer(value: Value) -> bool:
+    """Whether a value has integers or truth values in it, or is scratch that such pass through."""
+    return isinstance(value.type, ScratchType) or (isinstance(value.type, TileType) and not value.type.dtype.is_float)
 
 
 def _shared_places(op: Op) -> list[Value]:
@@ -86,7 +101,7 @@ def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
         yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
     elif isinstance(owner, Op):
         if not isinstance(owner, ReadOp):
-            yield from (operand for operand in owner.operands if not operand.tile.dtype.is_float)
+            yield from (operand for operand in owner.operands if _is_integer(operand))
     elif owner is not None and owner in loops:
         loop = loops[owner]
         place = owner.arguments.index(value)

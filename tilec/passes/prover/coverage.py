@@ -260,7 +260,7 @@ def _computed(findings: Findings, cover: Cover) -> bool:
 
 
 def _from_memory(findings: Findings, value: Value) -> bool:
-    """Whether a load may decide the value; what loops carry is taken to be so."""
+    """Whether a load may decide the value, on any way that it may have been computed."""
     pending, seen = [value], set[Value]()
     while pending:
         value = pending.pop()
@@ -268,15 +268,19 @@ def _from_memory(findings: Findings, value: Value) -> bool:
         if value in seen or owner is None:
             continue
         seen.add(value)
-        if isinstance(owner, Op):
-            if owner.regions or isinstance(owner, ReadOp):
-                return True
-            pending += owner.operands
-        elif value is owner.arguments[0]:  # counted from the lower bound by the step
-            loop = findings.index.structure.loops[owner]
-            pending += (loop.lower, loop.step)
-        else:
+        if isinstance(owner, ReadOp):
             return True
+        if isinstance(owner, Op):
+            given = (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
+            pending += [*owner.operands, *given]  # of a loop with its bounds, of a branch with its condition
+        else:
+            loop = findings.index.structure.loops.get(owner)
+            if loop is None:
+                continue  # a scalar of the launch
+            pending += [loop.lower, loop.step]
+            place = owner.arguments.index(value)
+            if place:
+                pending += (loop.initial[place - 1], owner.ops[-1].operands[place - 1])
     return False
 
 

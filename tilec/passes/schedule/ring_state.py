@@ -117,4 +117,4 @@ def number(op: Op, env: dict[Value, int]) -> int | None:
         return None
     if isinstance(op, Cast):
         return integer_cast(known[0], dtype)
-    return integer_binary(op.kind, *known, dtype) if op.kind in INTEGER_KINDS else None
+    return integer_binary(op.kind, known[0], known[1], dtype) if op.kind in INTEGER_KINDS else None
