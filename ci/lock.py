@@ -1,16 +1,18 @@
-"""Write `requirements.lock` anew: every distribution that an install brings, at one version, with the digests of its files.
+"""Write `requirements.lock` anew: every distribution that an install brings, at one version, with the digests of its files; and
+`constraints.txt`, the same versions for an install of the checkout, which has no digest that pip could ask for.
 
     python ci/lock.py [--upgrade NAME ...]
 
 In: the ranges of pyproject.toml (the extras `compiler` and `test`, and what builds the package), the package index that pip and
 uv are set up to ask, and the versions that the lock has now, which stay where the ranges still allow them and `--upgrade` does
-not name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows; it names no index. Needs `uv`
-(`pip install uv`) and an index to ask; nothing is installed.
+not name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows, and the constraints; neither names
+an index. Needs `uv` (`pip install uv`) and an index to ask; nothing is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("compiler", "test")
+LOCK, CONSTRAINTS = ROOT / "requirements.lock", ROOT / "constraints.txt"
+
+
+def constraints(lock: str) -> str:
+    """The versions of a lock, without the digests of files: pip would ask for one of everything, the checkout too."""
+    return re.sub(r" \\\n +--hash=\S+", "", lock)
 
 
 def main() -> int:
@@ -40,7 +48,10 @@ def main() -> int:
         command += ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
         command += [word for extra in EXTRAS for word in ("--extra", extra)]
         command += [word for name in arguments.upgrade for word in ("--upgrade-package", name)]
-        return subprocess.run([*command, "--quiet", "--output-file", "requirements.lock"], cwd=ROOT).returncode
+        status = subprocess.run([*command, "--quiet", "--output-file", LOCK.name], cwd=ROOT).returncode
+    if status == 0:
+        CONSTRAINTS.write_text(constraints(LOCK.read_text(encoding="utf-8")), encoding="utf-8")
+    return status
 
 
 if __name__ == "__main__":

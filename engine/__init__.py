@@ -5,4 +5,4 @@ Checkpoints and the description of a step go in, tokens come out.
 
 from engine import startup
 
-startup.forget_current_folder(__name__)  # before any other import
+startup.begin(__name__)  # before any other import

@@ -1,7 +1,7 @@
 """What `python -m engine` and `python -m engine.bench` do around their commands.
 
 The name of a command goes in, its exit status comes out. What holds: whatever happens while modules are imported is a line and
-a status, as it is later; no answer is lost because stdout cannot spell a character or is not there.
+a status, as it is later, and no Ctrl-C is lost; no answer is lost because stdout cannot spell a character or is not there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from engine.errors import EngineError, Interrupted, MissingPackage
+from engine.startup import end_at_once
 
 PACKAGES: Final = {
     "click": "tilec", "rich": "tilec", "numpy": "tilec", "cuda": "tilec", "jinja2": "tilec[engine]",
@@ -22,17 +23,21 @@ PACKAGES: Final = {
 }  # fmt: skip
 """What to install for each package that the engine imports; `tilec[compiler]` for others."""
 
+SOON: Final = 0.01
+"""Seconds after which a Ctrl-C that was lost is raised again."""
+
 
 def enter(module: str) -> int:
     """Run `run()` of a module; the exit status. What Python would still write to a closed or full stdout as it ends is
     dropped."""
-    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGINT, end_at_once)
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  # so it is in a process that was given none
         return fail(EngineError("the answer cannot be written: stdout is closed"))
     spell_everything()
     try:
         importlib.import_module("tilec.visible").guard_streams()
         run = importlib.import_module(module).run
+        sys.unraisablehook = raise_lost_interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = int(run())
     except ModuleNotFoundError as error:
@@ -43,7 +48,10 @@ def enter(module: str) -> int:
         status = EngineError.exit_code if gone else fail(said)
     except KeyboardInterrupt:  # between two lines of `run`
         status = fail(Interrupted())
-    signal.signal(signal.SIGINT, _interrupted)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGINT, end_at_once)
+    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not; a next text undoes it.
+    exec("")
     try:
         sys.stdout.flush()
     except OSError:
@@ -85,8 +93,11 @@ def fail(error: EngineError) -> int:
     return error.exit_code
 
 
-def _interrupted(*_: Any) -> None:
-    """End at once: nothing is open yet, or any more, and an exception would show as a traceback of whatever is imported."""
-    with suppress(OSError):
-        os.write(2, b"error: interrupted\n")
-    os._exit(Interrupted.exit_code)
+def raise_lost_interrupt(lost: Any) -> None:
+    """In place of `sys.unraisablehook`. What Ctrl-C raises while Python finalizes an object, or drops the lock of a module that
+    was imported (backends are imported when they are asked for), would be printed and then forgotten."""
+    if not issubclass(lost.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+        return
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, SOON)

@@ -1,4 +1,5 @@
-"""`requirements.lock` and pyproject.toml agree: what the ranges ask for is locked, at a version they allow, by digest."""
+"""`requirements.lock` and pyproject.toml agree: what the ranges ask for is locked, at a version they allow, by digest. The
+commands that set up a checkout install these versions, and build it with them."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from ci.lock import constraints
 
 ROOT = Path(__file__).resolve().parents[1]
 PIN = re.compile(r"(?P<name>[\w.-]+)==(?P<version>[\w.+!]+)(?: ; .+?)?(?P<hashes>(?: --hash=sha256:[0-9a-f]{64})+)", re.ASCII)
@@ -74,3 +77,23 @@ def test_what_the_locked_distributions_ask_for_is_locked_too() -> None:
 def test_the_lock_names_no_index() -> None:
     text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     assert not re.search(r"https?:|index-url|find-links|file:|@ ", text)
+
+
+def test_the_constraints_are_the_versions_of_the_lock() -> None:
+    text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    assert text == constraints((ROOT / "requirements.lock").read_text(encoding="utf-8")), "run `python ci/lock.py`"
+    found = {canonicalize_name(one.name): str(one.specifier) for one in map(Requirement, text.splitlines())}
+    assert found == {name: f"=={version}" for name, version in locked().items()}
+
+
+COMMAND = re.compile(r"^python3 -m venv \.venv && .*|^\| .*`(python3 -m venv .*?)`", re.MULTILINE)
+CONSTRAINED = "PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt .venv/bin/pip install "
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_commands_that_set_up_install_what_is_locked(page: str) -> None:
+    """What the checkout is built with too: pip asks the first variable for that up to version 25.2, then the second."""
+    commands = [found.group() for found in COMMAND.finditer((ROOT / page).read_text(encoding="utf-8"))]
+    assert len(commands) == {"README.md": 2, "CONTRIBUTING.md": 1}[page]
+    for command in commands:
+        assert command.count("pip install") == command.count(CONSTRAINED) == 1, command

@@ -140,6 +140,45 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"error: interrupted\n")
 
 
+LOCK_OF = """
+import os, signal, sys
+def profile(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "cb" and frame.f_locals.get("name") == {name!r}:
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGINT)
+sys.setprofile(profile)
+"""
+"""Ctrl-C while Python drops the lock of a module that it has imported: what is raised there is printed and forgotten."""
+
+IN_A_TEXT = """
+import sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == {name!r}:
+            exec("import os, signal; os.kill(os.getpid(), signal.SIGINT); [None for _ in range(9)]")
+sys.meta_path.insert(0, Finder)
+"""
+"""Ctrl-C while a text is run, as dataclasses are made: CPython then ends by the signal, whoever caught the exception."""
+
+
+@pytest.mark.parametrize(
+    ("when", "name"),
+    [
+        (LOCK_OF, "engine.entry"), (LOCK_OF, "engine.cli"), (LOCK_OF, "engine.backends.block_sizes"),
+        (LOCK_OF, "tilec.interpreter.launch"), (LOCK_OF, "engine.backends.interpreter"),
+        (IN_A_TEXT, "engine.backends.interpreter_batch"), (IN_A_TEXT, "engine.errors"),
+    ],
+)  # fmt: skip
+def test_ctrl_c_while_the_interpreter_starts(tmp_path: Path, when: str, name: str) -> None:
+    """Its modules are imported when it is asked for; no Ctrl-C among them is lost or shows as a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(when.format(name=name))
+    write_tiny_model(tmp_path / "model")
+    arguments = ["-m", "engine", "--backend", "interpreter", "--model", str(tmp_path / "model"), "--prompt", "x"]
+    ended = start(arguments, path=str(tmp_path))
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, b"", b"error: interrupted")
+
+
 @pytest.mark.parametrize(
     "name", first(4, ["json", "contextlib", "random", "engine", "signal", "click", "numpy", "jinja2", "tokenizers"])
 )

@@ -78,10 +78,16 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 
 def _finalizes(frame: FrameType | None) -> bool:
-    """Whether an object is being finalized: Python prints what is raised there, and goes on as if nothing had come."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+    """Whether an object is being finalized, or the lock of a module that was imported: Python prints what is raised there, and
+    goes on as if nothing had come."""
+    while frame is not None and frame.f_code.co_name != "__del__" and not _forgets_lock(frame):
         frame = frame.f_back
     return frame is not None
+
+
+def _forgets_lock(frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_name == "cb" and code.co_filename == "<frozen importlib._bootstrap>"
 
 
 def status_of_end(error: KeyboardInterrupt | Terminated) -> int:

@@ -1,32 +1,62 @@
 """One client on two streams: which message of the protocol means what to the `Server`, and how the process ends.
 
 In: stdin and stdout, which the protocol has for itself: what anything else prints to stdout goes to stderr. Out: exit status 0
-where the client asked for the end and then ended, 1 where it went without asking. In both cases no worker is left.
+where the client asked for the end and then ended, 1 where it went without asking, does not read, or speaks another protocol. In
+all cases no worker is left. A fault of the client's is a line in the log (`tilec.lsp.log`), and the next message is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import stat
 import sys
 from collections.abc import Mapping
 from threading import Event
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from lsprotocol import types
-from pygls.io_ import StdoutWriter, run_async
+from pygls.io_ import run_async
 
+from tilec.lsp.log import OneLine
 from tilec.lsp.server import Server
 from tilec.project.live import BUILD_FILE
 from tilec.project.models import Constant
 
 _WATCHED: Final = (f"**/{BUILD_FILE}", "**/*.py")
+_LOG: Final = logging.getLogger(__name__)
 
 
 class NoClient(Exception):
     """There is no client at the other end of stdin."""
+
+
+class Writer:
+    """Sends messages to the client, and drops them once it is gone; `stop` is called when it does not read any more. pygls
+    would report what cannot be sent to the client, which cannot be sent either."""
+
+    def __init__(self, stdout: BinaryIO) -> None:
+        self._stdout = stdout
+        self._gone = False
+        self.stop = lambda: None
+
+    def close(self) -> None:
+        """Send nothing from now on."""
+        self._gone = True
+
+    def write(self, data: bytes) -> None:
+        """Send a message."""
+        if self._gone:
+            return
+        try:
+            self._stdout.write(data)
+            self._stdout.flush()
+        except OSError as error:
+            self.close()
+            _LOG.error("the editor does not read any more: %s", error.strerror)
+            self.stop()
 
 
 def serve(workers: int) -> int:
@@ -34,23 +64,38 @@ def serve(workers: int) -> int:
     kind = os.fstat(sys.stdin.fileno()).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # a terminal, a file: nobody there speaks the protocol
         raise NoClient
+    logging.getLogger().addHandler(OneLine())
     server = make_server(workers)
-    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stdout:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        with contextlib.suppress(SystemExit, BrokenPipeError):  # pygls ends with the former at `exit`
-            asyncio.run(_serve(server, StdoutWriter(stdout)))
+    stdout = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        with contextlib.suppress(SystemExit):  # pygls ends with it at `exit`
+            asyncio.run(_serve(server, Writer(stdout)))
+    finally:
+        with contextlib.suppress(OSError):  # of what could not be sent
+            stdout.close()
     return 0 if server.ended_well else 1
 
 
-async def _serve(server: Server, writer: StdoutWriter) -> None:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+async def _serve(server: Server, writer: Writer) -> None:
+    reader, stopped = asyncio.StreamReader(), Event()
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    def stop() -> None:
+        stopped.set()
+        transport.close()  # which ends a wait for the next message
+
+    writer.stop = stop
     server.protocol.set_writer(writer)
     try:
-        await run_async(stop_event=Event(), reader=reader, protocol=server.protocol, error_handler=server.report_server_error)
+        await run_async(stop_event=stopped, reader=reader, protocol=server.protocol, error_handler=server.report_server_error)
     except asyncio.IncompleteReadError:
         pass  # the client ended in the midst of a message
+    except ValueError as error:
+        _LOG.error("the header of a message cannot be read, so where the next begins is not known: %s", error)
     finally:
+        writer.close()
         server.stop()
 
 
