@@ -7,7 +7,10 @@ bits there, as a wire would, or gives another answer altogether.
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 import threading
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,11 +96,15 @@ def build(root: Path, folder: Path, client: Client, said: list[str] | None = Non
     file = read_build_file(root / "build.toml")
     with contextlib.closing(Store(folder)) as store, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Farm, "ask", _ask)
-        patch.setattr("distributed.Client", lambda *_, **__: client)
+        patch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=functools.partial(_given, client)))
         return build_project(
             file, file.entries, None, store, project.TOOLCHAIN, jobs=2, runner=fake_stages.run, preload=(),
             dispatch=farm.dispatch("dask://127.0.0.1:1", store), say=(said if said is not None else []).append,
         )  # fmt: skip
+
+
+def _given(client: Client, *_: Any, **__: Any) -> Client:
+    return client
 
 
 _real_ask = Farm.ask
