@@ -1,14 +1,16 @@
-"""A wire that lies: a proxy on the loopback that passes what a client sends to a sound server, and changes the bytes of an answer.
+"""A wire that lies: a proxy on the loopback that passes what a client sends to a sound server, and changes the bytes of an
+answer.
 
-The changes know the forms of HTTP/1.1 (RFC 9112) and of RESP and nothing of what is asked for: whatever a cable, a broken proxy
-or a hostile one in between may do to status, headers, framing, body and pace. A generator of `random` decides; the number of
-bytes that are added to an answer is bounded, and so is the time that a connection of the proxy may live.
+The changes know the forms of HTTP/1.1 (RFC 9112) and of RESP and nothing of what is asked for: whatever a cable, a broken
+proxy or a hostile one in between may do to status, headers, framing, body and pace. A generator of `random` decides; the
+number of bytes that are added to an answer is bounded, and so is the time that a connection of the proxy may live.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
+import re
 import socket
 import threading
 from collections.abc import Callable, Generator
@@ -67,21 +69,30 @@ def junk(data: bytes, rng: random.Random) -> list[bytes]:
 def status(data: bytes, rng: random.Random) -> list[bytes]:
     """Another status line."""
     _, headers, body = _split(data)
-    code = rng.choice((b"200", b"204", b"206", b"304", b"301", b"307", b"401", b"404", b"416", b"429", b"500", b"999", b"-1", b"2e2", b""))
-    line = rng.choice((b"HTTP/1.1 ", b"HTTP/1.0 ", b"HTTP/2 ", b"ICY ", b"")) + code + rng.choice((b" OK", b"", b" " + b"x" * 70_000))
+    code = rng.choice(
+        (b"200", b"204", b"206", b"304", b"301", b"307", b"401", b"404", b"416", b"429", b"500", b"999", b"-1", b"2e2", b"")
+    )
+    line = (
+        rng.choice((b"HTTP/1.1 ", b"HTTP/1.0 ", b"HTTP/2 ", b"ICY ", b""))
+        + code
+        + rng.choice((b" OK", b"", b" " + b"x" * 70_000))
+    )
     interim = b"HTTP/1.1 100 Continue\r\n\r\n" * rng.choice((0, 0, 1, 200))
     return [interim + _joined(line, headers, body)]
 
 
 NAMES: Final = (
-    b"Content-Length", b"Content-Type", b"Transfer-Encoding", b"Content-Encoding", b"Content-Range", b"Location", b"Connection",
-    b"Docker-Content-Digest", b"WWW-Authenticate", b"Retry-After", b"Content-Length ", b"", b"\0", b"Set-Cookie", b"Date",
+    b"Content-Length", b"Content-Type", b"Transfer-Encoding", b"Content-Encoding", b"Content-Range", b"Location",
+    b"Connection", b"Docker-Content-Digest", b"WWW-Authenticate", b"Retry-After", b"Content-Length ", b"", b"\0",
+    b"Set-Cookie", b"Date",
 )  # fmt: skip
 VALUES: Final = (
-    b"0", b"1", b"-1", b"+5", b"0x10", b"18446744073709551616", b"9" * 5000, b"5, 5", b"chunked", b"gzip", b"identity, chunked",
-    b"close", b"keep-alive", b"bytes 0-0/1", b"bytes 5-4/3", b"bytes */0", b"/", b"//", b"http://127.0.0.1:1/", b"http://[::1", b"\xff\xfe",
-    b"https://user:pw@127.0.0.1/", b"file:///etc/passwd", b"ftp://x/", b"text/html", b"a\tb", b'Bearer realm="', b"Bearer " + b"a" * 60_000,
-    b'Basic realm="x", Bearer realm="http://127.0.0.1:1/t"', b"sha256:" + b"0" * 64, b"sha256:..", b"x" * 65_600, b" " * 3000,
+    b"0", b"1", b"-1", b"+5", b"0x10", b"18446744073709551616", b"9" * 5000, b"5, 5", b"chunked", b"gzip",
+    b"identity, chunked", b"close", b"keep-alive", b"bytes 0-0/1", b"bytes 5-4/3", b"bytes */0", b"/", b"//",
+    b"http://127.0.0.1:1/", b"http://[::1", b"\xff\xfe", b"https://user:pw@127.0.0.1/", b"file:///etc/passwd",
+    b"ftp://x/", b"text/html", b"a\tb", b'Bearer realm="', b"Bearer " + b"a" * 60_000,
+    b'Basic realm="x", Bearer realm="http://127.0.0.1:1/t"', b"sha256:" + b"0" * 64, b"sha256:..", b"x" * 65_600,
+    b" " * 3000,
 )  # fmt: skip
 
 
@@ -105,8 +116,12 @@ def chunked(data: bytes, rng: random.Random) -> list[bytes]:
     for _ in range(rng.randrange(1, 6)):
         at = rng.randrange(len(body) + 1)
         piece, body = body[:at], body[at:]
-        size = rng.choice((b"%x" % len(piece),) * 8 + (b"-1", b"-5", b"0", b"+%x" % len(piece), b"f" * 400, b"", b"zz", b" 5 ", b"1_0"))
-        parts.append(size + rng.choice((b"", b"", b";x=" + b"y" * 3000)) + b"\r\n" + piece + rng.choice((b"\r\n", b"\r\n", b"", b"\n")))
+        size = rng.choice(
+            (b"%x" % len(piece),) * 8 + (b"-1", b"-5", b"0", b"+%x" % len(piece), b"f" * 400, b"", b"zz", b" 5 ", b"1_0")
+        )
+        parts.append(
+            size + rng.choice((b"", b"", b";x=" + b"y" * 3000)) + b"\r\n" + piece + rng.choice((b"\r\n", b"\r\n", b"", b"\n"))
+        )
     end = rng.choice((b"0\r\n\r\n", b"0\r\n" + b"a: b\r\n" * 300 + b"\r\n", b"", b"0\r\n", b"-1\r\n" + bytes(MOST)))
     return [_joined(line, headers, b""), *parts, b"%x\r\n" % len(body) + body + b"\r\n" if body else b"", end]
 
@@ -126,10 +141,11 @@ def other_length(data: bytes, rng: random.Random) -> list[bytes]:
 
 
 REPLIES: Final = (
-    b"*2\r\n$1\r\na\r\n$1\r\nb\r\n", b"*-1\r\n", b"*1\r\n" * 3000, b":7\r\n", b"+OK\r\n", b"$-1\r\n", b"$-9\r\n", b"$0\r\n\r\n", b"-ERR\r\n",
-    b"-WRONGTYPE x\r\n", b"%1\r\n+a\r\n+b\r\n", b"~1\r\n+a\r\n", b">1\r\n+a\r\n", b"#t\r\n", b",1.5\r\n", b",nan\r\n", b"(12345\r\n", b"_\r\n",
-    b"=7\r\ntxt:abc\r\n", b"!5\r\nERR x\r\n", b"|1\r\n+a\r\n+b\r\n+c\r\n", b"$999999999999\r\nx", b"*99999999\r\n", b"-MOVED 1 127.0.0.1:1\r\n",
-    b"-LOADING\r\n", b"-NOAUTH\r\n", b"-ASK 1 x\r\n", b":99999999999999999999999\r\n", b"+\xff\r\n",
+    b"*2\r\n$1\r\na\r\n$1\r\nb\r\n", b"*-1\r\n", b"*1\r\n" * 3000, b":7\r\n", b"+OK\r\n", b"$-1\r\n", b"$-9\r\n",
+    b"$0\r\n\r\n", b"-ERR\r\n", b"-WRONGTYPE x\r\n", b"%1\r\n+a\r\n+b\r\n", b"~1\r\n+a\r\n", b">1\r\n+a\r\n", b"#t\r\n",
+    b",1.5\r\n", b",nan\r\n", b"(12345\r\n", b"_\r\n", b"=7\r\ntxt:abc\r\n", b"!5\r\nERR x\r\n",
+    b"|1\r\n+a\r\n+b\r\n+c\r\n", b"$999999999999\r\nx", b"*99999999\r\n", b"-MOVED 1 127.0.0.1:1\r\n", b"-LOADING\r\n",
+    b"-NOAUTH\r\n", b"-ASK 1 x\r\n", b":99999999999999999999999\r\n", b"+\xff\r\n",
 )  # fmt: skip
 
 
@@ -166,6 +182,11 @@ class Wire:
             self.change, self.rng, self._number, self.slow = change, random.Random(rng.random()), 0, rng.random() < 0.1
             self.chosen = (lambda number: True) if all_ else (lambda number: number == first)
 
+    def hangs_up(self) -> bool:
+        """Whether the connection ends behind a changed answer."""
+        with self._lock:
+            return self.rng.random() < 0.5
+
     def pieces(self, data: bytes) -> list[bytes]:
         """What is sent for an answer."""
         with self._lock:
@@ -176,9 +197,20 @@ class Wire:
             return found
 
 
+def _answer(target: socket.socket) -> bytes:
+    """A whole answer of HTTP, else what comes at once."""
+    data = target.recv(1 << 20)
+    if data.startswith(b"HTTP/"):
+        found = re.search(rb"\r\nContent-Length: (\d+)\r\n", data)
+        due = data.find(b"\r\n\r\n") + 4 + int(found[1]) if found else 0
+        while len(data) < due and (more := target.recv(1 << 20)):
+            data += more
+    return data
+
+
 @contextlib.contextmanager
 def proxied(port: int, wire: Wire) -> Generator[int]:
-    """The port of a proxy of the server at `port`; each piece of an answer that it receives at once is one for `wire`."""
+    """The port of a proxy of the server at `port`; each answer passes `wire`."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen(64)
@@ -194,12 +226,11 @@ def proxied(port: int, wire: Wire) -> Generator[int]:
             with contextlib.suppress(OSError), client, socket.create_connection(("127.0.0.1", port), SECONDS) as target:
                 client.settimeout(SECONDS)
                 threading.Thread(target=up, args=(client, target), daemon=True).start()
-                while data := target.recv(1 << 20):
-                    pieces = wire.pieces(data)
-                    for piece in pieces:
+                while data := _answer(target):
+                    for piece in (pieces := wire.pieces(data)):
                         client.sendall(piece)
-                    if pieces != [data]:
-                        return  # nothing that comes next would be in step
+                    if pieces != [data] and wire.hangs_up():
+                        return  # else what comes next may be out of step
 
         def accept() -> None:
             with contextlib.suppress(OSError):
