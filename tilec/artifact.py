@@ -6,6 +6,7 @@ JSON of it, which `tilec.manifest_reader` reads.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -195,6 +196,11 @@ OPTIONAL: Final[dict[type[Any], tuple[str, ...]]] = {
     Manifest: ("promises",),
 }
 """Fields of records that are false or empty where a record does not have them."""
+
+
+def json_bytes(data: Any) -> bytes:
+    """JSON data as stages write it, of which digests are taken."""
+    return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def to_json(value: Any) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec import progress
+from tilec.artifact import json_bytes
 from tilec.defects import told_as_diagnostics
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.progress import DEFAULT_LIMITS, Limits
@@ -103,11 +104,6 @@ def _check_sources(request: Request) -> None:
         if not same:
             message = f"`{name}` changed while kernel `{request.kernel}` was compiled"
             raise CompileError(Diagnostic("E0713", message, hint="run the command again"))
-
-
-def json_bytes(data: Any) -> bytes:
-    """A JSON product."""
-    return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def _tir(work: Work) -> dict[str, bytes]:

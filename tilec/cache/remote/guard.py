@@ -117,14 +117,14 @@ class Guard:
             if layer is None:
                 layer = self._layer = self._opened()
         try:
-            return _within(self.address.seconds, lambda: operation(layer), self.name)
+            return within(self.address.seconds, lambda: operation(layer), self.name)
         except TimeoutError:
             self.hang_up()
             raise
 
     def _opened(self) -> Layer:
         try:
-            return _within(max(OPENING, self.address.seconds), lambda: self._open(self.address), self.name)
+            return within(max(OPENING, self.address.seconds), lambda: self._open(self.address), self.name)
         except (Missing, TimeoutError):
             with self._lock:  # neither gets better by asking again now
                 self._in_a_row = FAILURES
@@ -139,7 +139,7 @@ class Guard:
                 layer.close()
 
 
-def _within(seconds: float, run: Callable[[], T], name: str) -> T:
+def within(seconds: float, run: Callable[[], T], name: str) -> T:
     """What `run` gives or raises; TimeoutError after `seconds`, when its thread is left behind."""
     box: list[tuple[T | None, BaseException | None]] = []
     done = threading.Event()

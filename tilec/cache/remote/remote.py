@@ -24,6 +24,7 @@ from tilec.cache.statistics import Statistics
 
 FLUSH: Final = 10.0
 """Seconds that the end of a build waits for what is not written back yet."""
+LONGEST_REASON: Final = 300
 WRITERS: Final = 4
 READERS: Final = 8
 """Threads that fetch several entries at once."""
@@ -119,10 +120,11 @@ class Remote:
         return found
 
     def _refuse(self, guard: Guard, key: str, label: str, why: str) -> None:
+        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # it may quote the entry
         self._count(guard, "refused")
         with self._lock:
             self.spoiled.add((guard.name, key))
-            self.problems.append(f"entry {label or key[:12]} of the remote cache {guard.name}: {why}; it is not used")
+            self.problems.append(f"entry {label or key[:12]} of the remote cache {guard.name}: {clean}; it is not used")
 
     def _count(self, guard: Guard, name: str, value: int = 1) -> None:
         with self._lock:
