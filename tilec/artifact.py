@@ -105,6 +105,12 @@ class ValuePromise:
     distinct: bool = False
     sorted: bool = False
 
+    def __str__(self) -> str:
+        said = {"all distinct": self.distinct, "none below the one before": self.sorted}
+        above = f" - {' - '.join(f'{name} before' for name in self.above)}" if self.above else ""
+        words = "".join(f", {text}" for text, holds in said.items() if holds)
+        return f"{self.low} <= values of {self.tensor}{above} < {self.high}{words}"
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:

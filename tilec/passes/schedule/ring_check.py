@@ -43,6 +43,7 @@ from tilec.ir.ops_sync import Acquire, Ring, RingOp, Roles, TakeTurn, Wait
 from tilec.ir.touches import touches
 from tilec.ir.types import i32
 from tilec.passes.analysis.ranges import Range, value_ranges
+from tilec.passes.schedule.meanings import Meanings
 from tilec.passes.schedule.ring_state import Role
 from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
@@ -71,8 +72,14 @@ def check(function: Function) -> None:
         ranges = value_ranges(function)
         runs += [(turns, 0, far) for turns in (0, 1, 2, most) for far in FAR]
     takers = max((op.takers for op in function.body.walk() if isinstance(op, Ring)), default=1)
-    for turns, tiles, far in runs if takers == 1 else _in_turns(most, takers):
-        run = _Run(found, turns=turns, far=far, ranges=ranges)
+    alternates: tuple[int | None, ...] = (0, 1, most + 1) if any(_of_tile(function)) else (None,)
+    each = [
+        (turns, tiles, far, alternate)
+        for turns, tiles, far in (runs if takers == 1 else _in_turns(most, takers))
+        for alternate in ((None,) if far else alternates)
+    ]
+    for turns, tiles, far, alternate in each:
+        run = _Run(found, turns=turns, far=far, ranges=ranges, alternate=alternate)
         if not run.bound(loops):
             continue
         if takers > 1:
@@ -102,6 +109,7 @@ class _Run(Operations):
     turns: int = 0
     far: str = ""  # one of `FAR`, or nothing is
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])  # where something may be far
+    alternate: int | None = None  # turns of every second tile, of loops whose bounds follow the tile; None: as many
     counted: set[For] = field(default_factory=set[For])  # loops around pipelines whose turns are told apart
 
     def count(self, function: Function, tiles: int) -> None:
@@ -132,6 +140,17 @@ class _Run(Operations):
         for op in roots:
             self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=uses[op.upper] > 1)
         return all(self.env[op.lower] + self.env[op.step] * self.turns_of(op) <= LAST for op in roots)
+
+    def bound_of_tile(self, tiles: For, turns: int) -> None:
+        """Choose the bounds that a tile itself decides, so that its pipelined loops take so many turns. What is computed inside
+        is a role's own, which may be at another tile than the others."""
+        for loop, inside in _loops_of_tile(tiles):
+            if loop.upper in inside:
+                self.env[loop.upper] = self.env[loop.lower] + self.env[loop.step] * turns
+            elif loop.lower in inside and loop.lower in self.fixed:
+                self.env[loop.lower] = self.env[loop.upper] - self.env[loop.step] * turns
+            elif loop.step in inside:  # a loop that turns at all does so once at least, however large its steps
+                self.env[loop.step] = max(1, -((self.env[loop.lower] - self.env[loop.upper]) // max(1, turns)))
 
     def choose(self, value: Value, otherwise: int, *, keep: bool) -> None:
         if value not in self.fixed:
@@ -200,14 +219,16 @@ class _Run(Operations):
         self.read.clear()
 
     def same_turns(self, op: Roles, ring: Value) -> None:
-        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds, in turn."""
+        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds, in turn. Where
+        bounds follow the tile each role computes them, of its own tile: the same then."""
+        same = Meanings(op)
         steps = {(one.lower, one.step) for region in op.regions for one in region.walk() if isinstance(one, For)}
         bounds = {
             nest
             for region in op.regions
             if (
                 nest := tuple(
-                    (loop.upper,) if loop in self.counted else (root(loop, steps), *loop.operands[1:3])
+                    (loop.upper,) if loop in self.counted else (same.of(root(loop, steps)), *map(same.of, loop.operands[1:3]))
                     for loop in region.walk()
                     if isinstance(loop, For) and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
                 )
@@ -234,6 +255,8 @@ class _Run(Operations):
         for turn in range(count):
             values = [first + step * turn if exact else None, *held]
             self.bind(body.arguments, values)
+            if not piped and rings and self.alternate is not None:
+                self.bound_of_tile(op, self.alternate if turn % 2 else self.turns)
             role.turn = turn if piped else outer
             role.tile = tile if piped else first + step * turn
             yield from self.block(body)
@@ -266,6 +289,21 @@ class _Run(Operations):
                 return
             if self.role.copies_under_way() or self.role.products:
                 raise VerifyError(f"{at(op)}: a pipeline goes on behind a branch")
+
+
+def _loops_of_tile(tiles: For) -> Iterator[tuple[For, set[Value]]]:
+    """Pipelined loops in one around them, and what is computed there, for those with a bound among it."""
+    inside = {result for op in tiles.regions[0].walk() for result in op.results} | set(tiles.regions[0].arguments)
+    for loop in tiles.regions[0].walk():
+        if isinstance(loop, For) and is_piped(loop) and not inside.isdisjoint(loop.operands[:3]):
+            yield loop, inside
+
+
+def _of_tile(function: Function) -> Iterator[For]:
+    """Pipelined loops whose bounds follow the tile."""
+    for op in function.body.walk():
+        if isinstance(op, For) and not is_piped(op):
+            yield from (loop for loop, _ in _loops_of_tile(op))
 
 
 def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
