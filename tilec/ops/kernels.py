@@ -55,7 +55,11 @@ class Kernels:
         place = self._prebuilt or os.environ.get(PREBUILT)
         if place:
             folder = Path(place)
-            return self._of_folder(folder, constants, device) if folder.is_dir() else self._of_bundle(folder, constants, device)
+            return (
+                self._of_folder(folder, constants, device)
+                if os.path.isdir(folder)
+                else self._of_bundle(folder, constants, device)
+            )
         if all(is_installed(package) for package in PACKAGES):
             # By name, so that reading this file does not read the compiler.
             just_in_time: Any = importlib.import_module("tilec.project.just_in_time")
@@ -72,7 +76,9 @@ class Kernels:
         """As `tilec build` writes it: artifacts in a folder for each architecture, or those of one in the folder itself."""
         own = folder / device.architecture
         kernel = self._interface.kernel
-        named = (path for path in (own if own.is_dir() else folder).glob("*.json") if path.stem.partition("-")[0] == kernel)
+        named = (
+            path for path in (own if os.path.isdir(own) else folder).glob("*.json") if path.stem.partition("-")[0] == kernel
+        )
         for path in sorted(itertools.islice(named, MAX_ARTIFACTS)):
             manifest, cubin = load_artifact(path)
             if manifest.kernel == kernel and manifest.arch == device.architecture and manifest.constants == constants:
