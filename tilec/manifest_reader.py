@@ -27,6 +27,7 @@ from tilec.artifact import (
 from tilec.ir.expr import Expr, from_json
 from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
 from tilec.ir.types import DTYPES
+from tilec.limits import MAX_NAME
 
 MAX_ITEMS: Final = 100_000
 """Of any list of a manifest."""
@@ -36,7 +37,6 @@ MAX_SLOTS: Final = 4095
 MAX_RANK: Final = 64
 MAX_SCHEDULED: Final = 64
 """Roles, pipelines and stages of a schedule."""
-MAX_NAME: Final = 200
 NO_SCALARS: Final = ("f8e4m3", "f8e5m2")
 """Dtypes that PTX has no parameters of."""
 

@@ -8,6 +8,7 @@ query heads, whose rows a block of a prompt's step shares.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -63,7 +64,7 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
     )  # fmt: skip
     weights = _weights(config, seed)
     try:
-        if place.is_dir() and any(place.iterdir()):
+        if os.path.isdir(place) and any(place.iterdir()):
             raise UsageError("the folder is not empty", where=place, fix="name a new one")
         ends = tokenizer.token_to_id("<|im_end|>")
         other = {

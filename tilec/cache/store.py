@@ -137,6 +137,8 @@ class Store:
 
     def _damaged(self, key: str, label: str, digest: str, name: str) -> None:
         gone = not self.blobs.has(digest)
+        if gone and not self.entries.has(key):  # pruned meanwhile: entries go before their blobs
+            return
         self.blobs.discard(digest)
         self.entries.remove(key)
         what = f"{name} is {'missing' if gone else 'corrupt'}"

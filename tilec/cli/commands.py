@@ -402,6 +402,9 @@ def run(arguments: list[str] | None = None) -> int:
             message = f"the output cannot be written: {error.strerror}"
             print_diagnostics([Diagnostic("E0702", message, hint="free space, or write elsewhere")])
             return 2
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            print_line("error", f"`{str(error.filename)[:80]}...` is too long for the name of a file; give a shorter one")
+            return 2
         print_diagnostics([defect("the command", error, lambda: None)])
         return 1
 

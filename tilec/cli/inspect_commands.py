@@ -7,6 +7,7 @@ import importlib.resources
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from tilec.cli.project import (
     UsageError,
@@ -24,12 +25,14 @@ from tilec.project.models import Constant
 from tilec.terminal import wants_colour
 from tilec.visible import unguarded, visible
 
+LONGEST_CODE: Final = 20
+
 
 def explain_command(code: str) -> int:
     """Print the page of an error code."""
     pages = importlib.resources.files("tilec") / "explain"
     page = pages / f"{code.upper()}.md"
-    if not (code.isalnum() and page.is_file()):
+    if not (code.isalnum() and len(code) <= LONGEST_CODE and page.is_file()):
         known = sorted(item.name.removesuffix(".md") for item in pages.iterdir() if item.name.endswith(".md"))
         raise UsageError(f"no error code `{code:.40}`; {_near(code.upper(), known)}")
     text = page.read_text(encoding="utf-8")

@@ -48,7 +48,7 @@ def open_project(folder: str | None) -> BuildFile:
     from tilec.project.buildfile import read_build_file
 
     path = Path(find_project(Path()) if folder is None else folder)
-    build = read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
+    build = read_build_file(path / "build.toml" if os.path.isdir(path) or path.suffix != ".toml" else path)
     print_diagnostics(build.notes, build.root)
     return build
 
@@ -212,10 +212,14 @@ REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E081
 """Codes of what was looked at and found wanting, where the command and its environment are in order."""
 
 
+AT_FAULT = ("E0102", "E0514", "E0601", "E0603")
+"""Codes of what is wrong with the build file, with a file that was named, or with what is installed."""
+
+
 def status_of(diagnostics: Iterable[Diagnostic]) -> int:
-    """Exit status: 0 for none, 2 where the build file, the cache or the environment is at fault, 1 where only kernels
-    and bundles are."""
+    """Exit status: 0 for none, 2 where the build file, a file that was named, the cache or the environment is at fault, 1 where
+    only kernels and bundles are."""
     found = [item.code for item in diagnostics]
-    if any(code in ("E0601", "E0603") or (code.startswith(("E07", "E08")) and code not in REFUSALS) for code in found):
+    if any(code in AT_FAULT or (code.startswith(("E07", "E08")) and code not in REFUSALS) for code in found):
         return 2
     return int(bool(found))

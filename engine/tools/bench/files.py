@@ -12,7 +12,7 @@ from tilec.output import OpenOutput, Output, write_all
 
 def check_writable(path: Path) -> None:
     """EngineError where no file can be made beside `path`, or a folder lies there; before anything is measured."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise EngineError("is a folder", where=path, fix="name a file")
     try:
         with closing(_folder(path)) as folder:
