@@ -19,7 +19,7 @@ from typing import Final
 VOCABULARY: Final = (
     "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step", "mlir",
     "atoms", "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file", "signature_format",
-    "temporary_files", "signing_keys", "cubin_image", "schedule", "shipped",
+    "temporary_files", "folder", "output", "output_tree", "signing_keys", "cubin_image", "schedule", "shipped",
 )  # fmt: skip
 STAGES: Final = (
     "workers",
@@ -49,14 +49,14 @@ OPS_MAY_USE: Final = ("frontend", "runtime", "finder")
 DRIVERS: Final = (
     "defects", "terminal", "pipeline", "link", "project", "tuning", "bundle", "lsp", "cli", "__main__", "__init__",
 )  # fmt: skip
-ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step")
+ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step", "output", "output_tree")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
 NO_COMPILER: Final = (
     "__init__", *VOCABULARY[:6], "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file",
-    "signature_format", "temporary_files", "signing_keys", "cubin_image", "runtime", "registry", "finder", "ops", "target",
-    "ir", "step",
+    "signature_format", "temporary_files", "folder", "output", "output_tree", "signing_keys", "cubin_image", "runtime",
+    "registry", "finder", "ops", "target", "ir", "step",
 )  # fmt: skip
 
 

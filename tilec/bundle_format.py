@@ -83,6 +83,12 @@ def canonical(data: Any) -> bytes:
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
 
 
+def model_digest(config: Mapping[str, Any], step: Any) -> str:
+    """What a bundle runs, as hex sha256: the numbers of its model and the syntax of its step (`Declaration.syntax`). A policy
+    goes by it (`tilec.runtime.trust`), since a name is whatever a signer says."""
+    return hashlib.sha256(canonical({"config": config, "step": step})).hexdigest()
+
+
 def layout(manifest_size: int, sizes: Iterable[int], texts: int = 0) -> tuple[Header, list[int]]:
     """The header of a bundle with blobs of these sizes and `texts` bytes of compressed texts; the offset of each blob, and last
     that of the texts."""

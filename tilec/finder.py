@@ -1,9 +1,10 @@
 """Finds the bundle of a model, or of a kernel: the numbers of a configuration, or a kernel's name and constants, and an
-architecture go in, a path comes out.
+architecture go in, an open bundle comes out.
 
 It looks into installed packages of the entry point group `tilec.kernels`, then into the user's folder of bundles, then, where
 `TILEC_REGISTRY` names one, into a registry, from which it pulls into that folder. No code of a package runs: its bundle is a
-file at a place that its name tells. What is found is looked at here, to see what it is for; `open_bundle` judges it.
+file at a place that its name tells. What is found is looked at here, to see what it is for; `open_bundle` judges it, under the
+policy that holds. One that is refused hides no other: it is passed over, which the log of this module says.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import importlib.metadata
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,12 +25,13 @@ from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_MANIFEST, MODEL, SUFF
 from tilec.cache.location import check_private, create, store_root
 from tilec.diagnostics import CompileError
 from tilec.registry.parts import is_for
-from tilec.runtime import BundleError, open_bundle
+from tilec.runtime import Bundle, BundleError, open_bundle
+from tilec.runtime.trust_place import NO_POLICY, find_trust
 from tilec.strict_json import parse
 from tilec.temporary_files import sweep
 
 if TYPE_CHECKING:
-    from tilec.runtime.trust import TrustSource
+    from tilec.runtime.trust import Trust, TrustSource
 
 GROUP: Final = "tilec.kernels"
 REGISTRY: Final = "TILEC_REGISTRY"
@@ -53,44 +57,133 @@ def own_bundles_folder() -> Path:
     return folder
 
 
-def find_bundle(numbers: Mapping[str, Any], arch: str, trust: TrustSource = None) -> Path:
-    """The bundle for a model of these numbers on an architecture; what is pulled must be signed as the policy `trust` asks.
-    BundleError E0735 where there is none, or several packages have one."""
-    unusable: list[str] = []
-    installed = sorted({path for path in _installed(arch) if _is_for(path, numbers, arch, unusable)})
+def find_bundle(
+    numbers: Mapping[str, Any],
+    arch: str,
+    trust: TrustSource = None,
+    *,
+    digest: str | None = None,
+    deciding: Collection[str] = (),
+) -> Bundle:
+    """The bundle for a model of these numbers on an architecture, open; it says each of the numbers `deciding`, has the sha256
+    `digest` where one is given, and is signed as the policy `trust` asks. BundleError E0735 where there is none, or several
+    packages have one; where there are only such that are refused, the refusal of the first."""
+    search = _Search(arch, find_trust(trust) or NO_POLICY, digest)
+    installed = list(search.opened(path for path in sorted(set(_installed(arch))) if search.is_for(path, numbers, deciding)))
     if len(installed) > 1:
-        raise BundleError("E0735", f"two packages have a bundle for this model and {arch}: `{installed[0]}`, `{installed[1]}`")
-    if installed:
-        return installed[0]
-    for path in _cached(arch, unusable):
-        if _is_for(path, numbers, arch, unusable):
-            return path
+        for one in installed:
+            one.close()
+        one, other = (bundle.path for bundle in installed[:2])
+        raise BundleError("E0735", f"two packages have a bundle for this model and {arch}: `{one}`, `{other}`")
+    cached = search.opened(path for path in search.cached() if search.is_for(path, numbers, deciding))
+    found = next(iter(installed), None) or next(cached, None)
     registry = os.environ.get(REGISTRY)
-    if registry:
-        return _pulled(registry, numbers, arch, trust)
-    found = "".join(f"; {text}" for text in unusable[:1])
-    raise BundleError("E0735", f"no bundle for this model and {arch} is installed or in `{bundles_folder()}`{found}"[:1000])
+    if found is None and registry:
+        search.tell()
+        path = _pulled(registry, numbers, arch, search.trust)
+        found = next(search.opened([path] if search.is_for(path, numbers, deciding) else []), None)
+    if found is None:
+        raise search.refusal() or search.absence("bundle for this model and", arch)
+    search.tell()
+    return found
 
 
-def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Path:
-    """A bundle that says that it has this specialisation, among those that are installed, then those that were pulled.
-    BundleError E0735 where there is none, or two have different code for it."""
-    unusable: list[str] = []
-    for places in (sorted(set(_installed(arch))), _cached(arch, unusable)):
-        found = {path: code for path in places if (code := _code_of(path, kernel, constants, arch, unusable))}
-        if len(set(found.values())) > 1:
-            one, other = list(found)[:2]
-            raise BundleError(
-                "E0735", f"`{one}` and `{other}` have different code for `{kernel}`", hint="name one: `prebuilt=`"
-            )
+def find_kernel(kernel: str, constants: Mapping[str, Any], arch: str) -> Bundle:
+    """A bundle that says that it has this specialisation, among those that are installed, then those that were pulled; open.
+    BundleError E0735 where there is none, or two have different code for it; where there are only such that the policy that
+    holds refuses, the refusal of the first."""
+    search = _Search(arch, find_trust() or NO_POLICY)
+    for places in (lambda: sorted(set(_installed(arch))), search.cached):
+        codes = {path: code for path in places() if (code := _code_of(path, kernel, constants, arch, search.unusable))}
+        with ExitStack() as rest:
+            found: dict[str, Bundle] = {}
+            for path, code in codes.items():
+                bundle = next(search.opened([path]), None) if code not in found else None
+                if bundle is not None:
+                    found[code] = rest.enter_context(bundle)
+            if len(found) > 1:
+                one, other = (bundle.path for bundle in list(found.values())[:2])
+                message = f"`{one}` and `{other}` have different code for `{kernel}`"
+                raise BundleError("E0735", message, hint="name one: `prebuilt=`")
+            rest.pop_all()
         if found:
-            return next(iter(found))
+            search.tell()
+            return next(iter(found.values()))
     wanted = ", ".join([f"`{kernel}`", *(f"{name} = {value}" for name, value in constants.items()), arch])
-    told = "".join(f"; {text}" for text in unusable[:1])
     hint = "install one, or `tilec[compiler]`, or name a folder of artifacts: `prebuilt=`"
-    raise BundleError(
-        "E0735", f"no bundle with a kernel for {wanted} is installed or in `{bundles_folder()}`{told}"[:1000], hint=hint
-    )
+    raise search.refusal() or search.absence("bundle with a kernel for", wanted, hint)
+
+
+@dataclass(slots=True)
+class _Search:
+    """What one search is for, and what it met: why files cannot be read, and what was refused."""
+
+    arch: str
+    trust: Trust | str
+    digest: str | None = None
+    unusable: list[str] = field(default_factory=list[str])
+    refused: list[BundleError] = field(default_factory=list[BundleError])
+    told: int = 0
+
+    def opened(self, paths: Iterable[Path]) -> Iterator[Bundle]:
+        """Those of some files that are not refused, open; one is judged when it is asked for."""
+        for path in paths:
+            try:
+                yield open_bundle(path, arch=self.arch, digest=self.digest, trust=self.trust)
+            except BundleError as error:
+                self.refused.append(error)
+
+    def tell(self) -> None:
+        """Say what was passed over, since who put it there expects that it is used."""
+        if self.told < len(self.refused):
+            from logging import getLogger  # here, as there is seldom anything to say
+
+            for error in self.refused[self.told :]:
+                getLogger(__name__).warning("warning: a bundle was found and is passed over: %s", error.message)
+            self.told = len(self.refused)
+
+    def refusal(self) -> BundleError | None:
+        """The first, where there was one, and how many more there were."""
+        if not self.refused:
+            return None
+        first, more = self.refused[0], len(self.refused) - 1
+        said = f"; {more} more that were found are refused too" if more else ""
+        return BundleError(first.code, first.message + said, hint=first.hint)
+
+    def absence(self, what: str, wanted: str, hint: str = "") -> BundleError:
+        """That there is nothing."""
+        told = "".join(f"; {text}" for text in self.unusable[:1])
+        return BundleError("E0735", f"no {what} {wanted} is installed or in `{bundles_folder()}`{told}"[:1000], hint=hint)
+
+    def cached(self) -> list[Path]:
+        """The files of the user's folder of bundles."""
+        folder = bundles_folder()
+        try:
+            check_private(folder)
+            names = sorted(name for name in os.listdir(folder) if name.endswith(f"-{self.arch}{SUFFIX}"))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.unusable.append(f"`{folder}` cannot be read: {error.strerror}")
+            return []
+        except CompileError as error:
+            self.unusable.append(error.diagnostics[0].message)
+            return []
+        if len(names) > MAX_CANDIDATES:
+            self.unusable.append(f"`{folder}` has {len(names)} bundles, and {MAX_CANDIDATES} were looked at")
+        return [folder / name for name in names[:MAX_CANDIDATES]]
+
+    def is_for(self, path: Path, numbers: Mapping[str, Any], deciding: Collection[str]) -> bool:
+        """Whether a bundle says that it is for these numbers, and each of those that decide; why it cannot be read is noted."""
+        try:
+            said = _said(path)
+            config = said["config"]
+            return said.get("arch") == self.arch and is_for(config, numbers) and all(name in config for name in deciding)
+        except OSError as error:
+            self.unusable.append(f"`{path}` cannot be read: {error.strerror}")
+        except ValueError as error:
+            self.unusable.append(f"`{path}` {error}")
+        return False
 
 
 def _code_of(path: Path, kernel: str, constants: Mapping[str, Any], arch: str, unusable: list[str]) -> str:
@@ -128,34 +221,6 @@ def _entry_points() -> list[importlib.metadata.EntryPoint]:
             with contextlib.suppress(Exception):
                 found.setdefault(package.name, list(package.entry_points.select(group=GROUP)))  # the first on the path counts
         return [entry for entries in found.values() for entry in entries]
-
-
-def _cached(arch: str, unusable: list[str]) -> list[Path]:
-    folder = bundles_folder()
-    try:
-        check_private(folder)
-        names = sorted(name for name in os.listdir(folder) if name.endswith(f"-{arch}{SUFFIX}"))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        unusable.append(f"`{folder}` cannot be read: {error.strerror}")
-        return []
-    except CompileError as error:
-        unusable.append(error.diagnostics[0].message)
-        return []
-    return [folder / name for name in names[:MAX_CANDIDATES]]
-
-
-def _is_for(path: Path, numbers: Mapping[str, Any], arch: str, unusable: list[str]) -> bool:
-    """Whether a bundle says that it is for this; why it cannot be read goes to `unusable`."""
-    try:
-        said = _said(path)
-        return said.get("arch") == arch and is_for(said["config"], numbers)
-    except OSError as error:
-        unusable.append(f"`{path}` cannot be read: {error.strerror}")
-    except ValueError as error:
-        unusable.append(f"`{path}` {error}")
-    return False
 
 
 def _said(path: Path) -> dict[str, Any]:

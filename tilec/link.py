@@ -63,6 +63,8 @@ def _link(work: Work) -> None:
         "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
         "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
     }
+    if "promises" in proofs:
+        manifest["promises"] = proofs["promises"]
     manifest_from_json(manifest)
     rungs: dict[str, int] = {}
     for obligation in proofs["obligations"]:

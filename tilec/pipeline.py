@@ -149,6 +149,8 @@ def _proofs(work: Work) -> dict[str, bytes]:
         prove(work.function())  # which is refused in words of the kernel's own types
         raise
     record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
+    if proofs.promises:
+        record["promises"] = to_json(proofs.promises)
     record["unsafe"] = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
     lines = line_numbers(function)
     return {"proofs": json_bytes(record), "positive_divisions": json_bytes([lines[op] for op in positive_divisions(function)])}

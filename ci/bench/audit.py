@@ -26,6 +26,7 @@ from tilec.audit.run import Memo, Options, audit  # noqa: E402
 from tilec.bundle.pack import pack  # noqa: E402
 from tilec.cli.bundle_commands import needed_entries  # noqa: E402
 from tilec.cli.project import chosen_targets, open_project, open_store, toolchain  # noqa: E402
+from tilec.output import Output  # noqa: E402
 from tilec.project.closed_world import enumerate_world  # noqa: E402
 from tilec.project.driver import build_project  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
@@ -52,7 +53,7 @@ def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) 
             raise SystemExit(built.diagnostics[0].message)
         for model in chosen:
             for target in targets:
-                with pack(model, build.families[model.family], target, world, built, store, folder) as bundle:
+                with pack(model, build.families[model.family], target, world, built, store, Output(folder, None)) as bundle:
                     found.append(bundle.path)
     return found
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from engine.backends.cuda import CudaBackend
 from engine.backends.upload import Progress, WeightSource
 from engine.errors import BundleRefused, DeviceError
-from tilec.runtime import BundleError, Device, LaunchError, open_bundle
+from engine.models.steps import SIZES
+from tilec.runtime import Bundle, BundleError, Device, LaunchError, open_bundle
 
 if TYPE_CHECKING:
     from tilec.runtime.trust import TrustSource
@@ -41,17 +42,19 @@ def load_on_gpu(
     trust: TrustSource = None,
 ) -> CudaBackend:
     """A backend with the CUBINs of the file `bundle`, which is to be closed after it (`CudaBackend.bundle`), whose sha256 must
-    be `digest` where that is given, and which is signed as the policy `trust` asks; where there is no file, of the bundle that
-    is found for the model and the device. BundleRefused or DeviceError where that cannot be."""
+    be `digest` where that is given, and which is signed for this model as the policy `trust` asks; where there is no file, of
+    the bundle that is found for the model and the device. BundleRefused or DeviceError where that cannot be."""
     if bundle is None:
         with device_errors():
             device = Device() if device is None else device
-        bundle = _found(config, device, trust)
+        opened = _found(config, device, digest, trust)
+    else:
+        try:
+            opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
+        except BundleError as error:
+            raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
     try:
-        opened = open_bundle(fspath(bundle), digest=digest, trust=trust)
-    except BundleError as error:
-        raise BundleRefused(error.message, fix=error.hint or "pack one with `tilec bundle pack`") from None
-    try:
+        _check_model(opened, config)
         with device_errors():
             backend = CudaBackend(opened, device)
             try:
@@ -69,12 +72,22 @@ def load_on_gpu(
     return backend
 
 
-def _found(config: Any, device: Device, trust: TrustSource) -> str:
-    """The path of a bundle for a model and a device; BundleRefused where there is none."""
+def _found(config: Any, device: Device, digest: str | None, trust: TrustSource) -> Bundle:
+    """A bundle for a model and a device, open; BundleRefused where there is none."""
     from tilec.finder import find_bundle  # so that who names a bundle does not wait for the import
 
     numbers = {name: getattr(config, name) for name in config.__dataclass_fields__}
     try:
-        return fspath(find_bundle(numbers, device.architecture, trust))
+        return find_bundle(numbers, device.architecture, trust, digest=digest, deciding=SIZES)
     except BundleError as error:
         raise BundleRefused(error.message, fix=error.hint or WITHOUT_BUNDLE) from None
+
+
+def _check_model(bundle: Bundle, config: Any) -> None:
+    """BundleRefused where what was signed is not for this model. A policy says of a model's numbers who may sign for them: one
+    that lets a key sign for another model says nothing of this one."""
+    for name in SIZES if bundle.signed is not None else ():
+        said, wanted = bundle.config.get(name), getattr(config, name)
+        if type(said) is not int or said != wanted:
+            what = f"is signed for a model whose `{name}` is {'not said' if said is None else said}, and this one's is {wanted}"
+            raise BundleRefused(what, where=bundle.path, fix="name the bundle of this model, or none to have one looked for")

@@ -13,10 +13,13 @@ from tilec.step.step import Head, Step
 
 FAMILY: Final = "qwen3"
 
-NUMBERS: Final = (
+SIZES: Final = (
     "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "num_hidden_layers",
-    "vocab_size", "rms_norm_eps",
+    "vocab_size",
 )  # fmt: skip
+"""Numbers of config.json that decide which kernels a step asks for."""
+
+NUMBERS: Final = (*SIZES, "rms_norm_eps")
 """Numbers of config.json that decide a step."""
 
 UNMEASURED: Final[Mapping[str, int]] = {"parts": 33, "head_parts": 8, "short_slots": 64, "few_tokens": 8, "few_blocks": 132}

@@ -27,6 +27,13 @@ CONFIG_BYTES: Final = 1 << 23
 """Bytes of tokenizer_config.json at most; Qwen3's has ten thousand."""
 
 REPLACEMENT: Final = "\ufffd"
+OPEN: Final = 3
+"""Replacement characters at the end of a text that bytes to come may still make one character: all but the last of its at most
+four bytes."""
+WINDOW: Final = 16
+KEPT: Final = 8
+"""Tokens that are decoded together at most, and those that are kept of them: the last three may be part of a character, and the
+first three what is left of another. Each has a byte at least."""
 
 
 class Text:
@@ -40,6 +47,7 @@ class Text:
         self.tokenizer = tokenizer
         self.template = template
         self._control = ControlTokens(tokenizer)
+        self._special = frozenset(one for one, token in tokenizer.get_added_tokens_decoder().items() if token.special)
 
     @classmethod
     def read(cls, folder: str | PathLike[str]) -> Text:
@@ -130,36 +138,50 @@ class Text:
         with library_errors("the tokenizer cannot decode the answer", UsageError):
             return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
+    def is_silent(self, token: int) -> bool:
+        """Whether a token is never text, wherever it stands: a special one, or one that the tokenizer does not know."""
+        return token in self._special or self.tokenizer.id_to_token(token) is None
+
 
 class Detokenizer:
-    """Text from token ids as they come, in pieces that end between characters.
+    """Text from token ids as they come, in pieces that end between characters; what each takes does not grow with the answer.
 
-    A byte-level token may hold part of a character, and what a token adds may depend on the one before it. So text is taken as
-    the difference between two decodings that begin at the same recent token, and held back while it ends inside a character.
+    A byte-level token may hold part of a character, and what a token adds may depend on the one before it. So the last tokens
+    are decoded together, and what of that was not given yet is given, but for replacement characters at its end: the bytes that
+    are missing may make them a character. Tokens far enough back decide nothing any more, whether or not they were whole.
     """
 
     def __init__(self, text: Text) -> None:
         self._text = text
         self._ids: list[int] = []
-        self._given = 0  # tokens whose text was given
-        self._start = 0  # token where both decodings begin
+        self._given = 0  # characters of what these decode to
 
     def push(self, token: int) -> str:
         """The text that has become certain with this token; often empty, never half a character."""
-        self._ids.append(token)
-        before = self._text.decode(self._ids[self._start : self._given])
-        now = self._text.decode(self._ids[self._start :])
-        if len(now) <= len(before) or now.endswith(REPLACEMENT):
+        if self._text.is_silent(token):
             return ""
-        self._start, self._given = self._given, len(self._ids)
-        return now[len(before) :]
+        self._ids.append(token)
+        now = self._text.decode(self._ids)
+        end = now[-OPEN:]
+        certain = len(now) - len(end) + len(end.rstrip(REPLACEMENT))
+        piece = now[self._given : certain]
+        self._given = max(self._given, certain)
+        if len(self._ids) > WINDOW:
+            self._shorten(now)
+        return piece
+
+    def _shorten(self, now: str) -> None:
+        """Forget all but the last tokens. What was not given is at the end, and so at the end of what these decode to; where a
+        decoder has it otherwise, it is given up rather than kept for ever."""
+        self._ids = self._ids[-KEPT:]
+        rest, held = self._text.decode(self._ids), now[self._given :]
+        self._given = len(rest) - (len(held) if rest.endswith(held) else 0)
 
     def finish(self) -> str:
         """What was held back; bytes that never became a character come as the replacement character."""
-        before = self._text.decode(self._ids[self._start : self._given])
-        now = self._text.decode(self._ids[self._start :])
-        self._start = self._given = len(self._ids)
-        return now[len(before) :]
+        now = self._text.decode(self._ids)
+        piece, self._given = now[self._given :], len(now)
+        return piece
 
 
 class StopStrings:

@@ -18,13 +18,14 @@ from typing import Any
 
 import pytest
 
-from tilec.cache import FileDigests, Store, files, key_of, reasons, write_atomically
+from tilec.cache import FileDigests, Store, files, key_of, reasons
 from tilec.cache import store as store_module
-from tilec.cache.folder import Folder
 from tilec.cache.maintain import clean, prune, size, verify
 from tilec.cache.record import entry_text, parse_entry
 from tilec.cache.seal import Sealer
 from tilec.diagnostics import CompileError
+from tilec.folder import Folder
+from tilec.output import Output
 from tilec.temporary_files import sweep
 
 KEY = key_of("ptx", {"input": "x"})
@@ -256,15 +257,15 @@ def test_full_or_read_only_folder_is_one_error(store: Store, monkeypatch: pytest
 
 
 def test_failed_write_leaves_the_old_bytes_and_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "f"
-    write_atomically(path, b"old")
+    path, output = tmp_path / "f", Output(tmp_path, None)
+    output.write("f", b"old")
 
     def fail(handle: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError):
-        write_atomically(path, b"new")
+    with pytest.raises(CompileError, match=r"E0702.*input/output error"):
+        output.write("f", b"new")
     assert path.read_bytes() == b"old"
     assert [item.name for item in tmp_path.iterdir()] == ["f"]
 

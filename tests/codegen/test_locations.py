@@ -52,7 +52,7 @@ def own(folder: Path, comment: str = "", remark: str = "") -> Function:
 
 
 def without_lines(mlir: str) -> str:
-    return re.sub(r"// line \d+\n", "", mlir)
+    return re.sub(r"// line \d+( replicated)?\n", "", mlir)
 
 
 def instructions(ptx: str) -> list[str]:

@@ -17,13 +17,16 @@ from test_text import folder
 from engine.api import Engine
 from engine.backends import load
 from engine.errors import BundleRefused, UsageError
+from engine.models.steps import SIZES
 from tilec.bundle.sign import signed_envelopes, statements
 from tilec.bundle_format import canonical
 from tilec.finder import bundles_folder
 from tilec.registry.parts import frame_of, join, split
-from tilec.runtime import Bundle, Device
+from tilec.runtime import Bundle, Device, open_bundle
 from tilec.signature_format import encode_sidecar, sidecar_path
-from tilec.signing_keys import generate
+from tilec.signing_keys import FileSigner, generate
+
+RULES = '[trust]\nformat = 2\nkeys = ["key.pub"]\n'
 
 __all__ = ["answer", "folder", "model"]  # fixtures of other modules
 
@@ -58,7 +61,7 @@ def test_a_policy_asks_who_signed(
     copied = tmp_path / bundle.path.name  # so that no other test finds a signature
     copied.write_bytes(bundle.path.read_bytes())
     policy = tmp_path / "trust.toml"
-    policy.write_text('[trust]\nkeys = ["key.pub"]\n')
+    policy.write_text(RULES)
     policy.chmod(0o600)
     status, out, err = answer("--dummy-weights", "--trust", str(policy), **{"--bundle": str(copied)})
     assert (status, out, err.count("\n")) == (4, "", 1)
@@ -66,8 +69,11 @@ def test_a_policy_asks_who_signed(
     monkeypatch.setenv("TILEC_TRUST", str(policy))
     with pytest.raises(BundleRefused, match="is not signed"):
         Engine.from_pretrained(model, bundle=copied, dummy=0)
-    payloads = statements(bundle, 0, "urn:example:builder", {})
-    sidecar_path(copied).write_bytes(encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer)))
+    sign(copied, signer)
+    with pytest.raises(BundleRefused, match="is signed for a model whose `num_hidden_layers` is 28, and this one's is"):
+        Engine.from_pretrained(model, bundle=copied, dummy=0)  # whatever the policy says of that other model
+    copied.write_bytes(packed_for(model, bundle))
+    sign(copied, signer)
     assert answer("--dummy-weights", "--max-new-tokens", "2", **{"--bundle": str(copied)}) == (0, "!!\n", "")
     status, out, err = answer("--backend", "interpreter", "--trust", str(policy), **{"--bundle": None})
     assert (status, out) == (2, "") and "--trust changes nothing" in err
@@ -81,11 +87,52 @@ def test_a_bundle_is_found_where_none_is_named(
     options: dict[str, Any] = {"--bundle": None}
     found = bundles_folder()
     found.mkdir(parents=True, mode=0o700)
+    (found / "small-sm_90a.bundle").write_bytes(packed_for(model, bundle, "hidden_size"))  # it does not say the rest
     (found / "qwen3-0.6b-sm_90a.bundle").write_bytes(bundle.path.read_bytes())
     status, out, err = answer("--dummy-weights", **options)
     assert (status, out, err.count("\n")) == (4, "", 1)
     assert "no bundle for this model and sm_90a is installed" in err and "`tilec bundle pull`" in err
-    parts, hidden = split(bundle.path.read_bytes()), json.loads((model / "config.json").read_text())["hidden_size"]
-    manifest = canonical(json.loads(parts.manifest) | {"model": "tiny", "config": {"hidden_size": hidden}})
-    (found / "tiny-sm_90a.bundle").write_bytes(join(frame_of(manifest), parts.blobs))
+    (found / "tiny-sm_90a.bundle").write_bytes(packed_for(model, bundle))
     assert answer("--dummy-weights", "--max-new-tokens", "2", **options) == (0, "!!\n", "")
+
+
+def test_an_unsigned_bundle_hides_no_signed_one(
+    answer: Callable[..., Any], bundle: Bundle, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Both are for the model, the unsigned one comes first; a toy's key does not count for the model."""
+    monkeypatch.setattr(load, "Device", lambda: Device(FakeDriver()))
+    signer, toy, found, policy = generate("ed25519"), generate("ed25519"), bundles_folder(), tmp_path / "trust.toml"
+    (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
+    (tmp_path / "toy.pub").write_bytes(toy.public_key.pem())
+    found.mkdir(parents=True, mode=0o700)
+    unsigned, signed = found / "a-sm_90a.bundle", found / "tiny-sm_90a.bundle"
+    for path in (unsigned, signed):
+        path.write_bytes(packed_for(model, bundle))
+    with open_bundle(signed) as opened:
+        models = [("tiny", opened.model_digest), ("toy", "0" * 64)]
+    lines = [f'[[trust.models]]\nname = "{name}"\ndigests = ["{digest}"]\n' for name, digest in models]
+    lines += [f'[[trust.keys]]\nkey = "{key}.pub"\nmodels = ["{name}"]\n' for key, name in (("key", "tiny"), ("toy", "toy"))]
+    policy.write_text("[trust]\nformat = 2\n" + "".join(lines))
+    options: dict[str, Any] = {"--bundle": None, "--trust": str(policy)}
+    sign(signed, toy)
+    status, out, err = answer("--dummy-weights", **options)
+    assert (status, out) == (4, "") and f"`{unsigned}` is not signed" in err
+    sign(signed, signer)
+    caplog.clear()
+    assert answer("--dummy-weights", "--max-new-tokens", "2", **options)[:2] == (0, "!!\n")
+    assert [text for text in caplog.messages if "passed over" in text and f"`{unsigned}` is not signed" in text]
+
+
+def packed_for(model: Path, bundle: Bundle, *names: str) -> bytes:
+    """The bundle as one of the model's numbers, or of some of them."""
+    parts, config = split(bundle.path.read_bytes()), json.loads((model / "config.json").read_text())
+    numbers = {name: config[name] for name in names or SIZES}
+    return join(frame_of(canonical(json.loads(parts.manifest) | {"model": "tiny", "config": numbers})), parts.blobs)
+
+
+def sign(path: Path, signer: FileSigner) -> None:
+    """Signatures by a key alone, of release 0."""
+    with open_bundle(path, trust="none") as bundle:
+        payloads = statements(bundle, 0, "urn:example:builder", {})
+        sidecar_path(path).write_bytes(encode_sidecar(signed_envelopes(bundle.digest, payloads.values(), signer)))

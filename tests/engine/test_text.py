@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,45 @@ def test_an_unfinished_character_is_told_at_the_end(folder: Path) -> None:
     assert [stream.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
     assert set(stream.finish()) == {"\ufffd"}
     assert stream.finish() == ""
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_tokens_stream_as_they_decode(folder: Path, data: st.DataObject) -> None:
+    """Parts of characters, whole ones, special and unknown tokens in any order; no piece is taken back."""
+    words = Text.read(folder)
+    parts = [*words.encode("🦊äé€"), *words.encode("ab the"), words.size - 1, words.size + 9]
+    ids = data.draw(st.lists(st.sampled_from(parts) | st.integers(0, words.size + 1), max_size=80))
+    stream = Detokenizer(words)
+    assert "".join([*map(stream.push, ids), stream.finish()]) == words.decode(ids)
+
+
+class Counted(Text):
+    """Counts the tokens that are decoded."""
+
+    decoded = 0
+
+    def decode(self, ids: Sequence[int]) -> str:
+        self.decoded += len(ids)
+        return super().decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["never a character", "special", "unknown", "text", "characters across tokens"])
+def test_a_token_costs_the_same_however_long_the_answer(folder: Path, kind: str) -> None:
+    words = Counted(Text.read(folder).tokenizer, None)
+    first, *others = words.encode("🦊")
+    last, across = others[-1], [*others, first]
+    ids = {
+        "never a character": [last], "special": [words.size - 1], "unknown": [words.size + 9], "text": words.encode("a"),
+        "characters across tokens": across,
+    }[kind]  # fmt: skip
+    for count in (500, 2000):
+        stream, words.decoded = Detokenizer(words), 0
+        answer = (ids * count)[:count]
+        pieces, cost = [stream.push(token) for token in answer], words.decoded
+        assert "".join(pieces) + stream.finish() == Text.decode(words, answer)
+        assert kind in ("special", "unknown") or any(pieces)
+        assert cost <= 18 * count
 
 
 def test_special_tokens_are_one_token_and_no_text(folder: Path) -> None:

@@ -18,6 +18,7 @@ from tilec.ir.expr import from_json
 from tilec.ops.declaration import solved
 from tilec.ops.kernels import Kernels
 from tilec.runtime import BundleError, Device, Kernel, LaunchError, ValueBounds
+from tilec.signing_keys import generate
 from tilec.toolchain import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +48,24 @@ def test_folders_and_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert found(None).manifest.constants == CONSTANTS
     with pytest.raises(BundleError, match="E0703"):
         found(tmp_path / "absent")
+
+
+def test_a_policy_refuses_folders_which_nobody_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = tmp_path / "trust.toml"
+    (tmp_path / "key.pub").write_bytes(generate("ed25519").public_key.pem())
+    policy.write_text('[trust]\nformat = 2\nkeys = ["key.pub"]\n')
+    folder, bundle = prebuilt.write(tmp_path / "build", prebuilt.add("bf16")), bundle_of(tmp_path, prebuilt.add("bf16"))
+    monkeypatch.setenv("TILEC_TRUST", str(policy))
+    for place in (folder, folder / "sm_90a"):
+        for given in (place, None):
+            monkeypatch.setenv("TILEC_PREBUILT", "" if given else str(place))
+            with pytest.raises(BundleError, match=f"`{place}` is a folder of artifacts, which nobody signs") as caught:
+                found(given)
+            assert caught.value.code == "E0714" and str(policy) in caught.value.message and "TILEC_TRUST" in caught.value.hint
+    with pytest.raises(BundleError, match="is not signed"):
+        found(bundle)
+    monkeypatch.setenv("TILEC_TRUST", "none")
+    assert found(folder).manifest.constants == CONSTANTS
 
 
 def test_a_kernel_of_another_signature_is_refused(tmp_path: Path) -> None:

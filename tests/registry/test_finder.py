@@ -9,12 +9,14 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.bundle import samples
 from tests.registry.server import Registry, served
 from tests.registry.shipments import shipment
+from tests.signing import scene
 from tilec.bundle.wheel import make_wheel
 from tilec.cli.commands import run
 from tilec.finder import bundles_folder, find_bundle, find_kernel
@@ -22,6 +24,8 @@ from tilec.registry.client import Client
 from tilec.registry.push import push
 from tilec.registry.reference import read_reference
 from tilec.runtime import BundleError, open_bundle
+from tilec.signature_format import encode_sidecar, sidecar_path
+from tilec.signing_keys import generate
 
 NUMBERS = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}
 NAME = "tiny-1b-sm_90a.bundle"
@@ -55,6 +59,18 @@ def keep(data: bytes, name: str = NAME) -> Path:
     return path
 
 
+def place_of(numbers: dict[str, object], arch: str, trust: str | None = None) -> Path:
+    """Where the bundle is that is found."""
+    with find_bundle(numbers, arch, trust) as bundle:
+        return bundle.path
+
+
+def kernel_place(kernel: str, constants: dict[str, Any], arch: str) -> Path:
+    """Where the bundle is that is found for a kernel."""
+    with find_kernel(kernel, constants, arch) as bundle:
+        return bundle.path
+
+
 def refusal(arch: str = "sm_90a") -> BundleError:
     with pytest.raises(BundleError) as caught:
         find_bundle(NUMBERS, arch)
@@ -68,13 +84,13 @@ def test_nothing_is_found_and_nothing_is_asked() -> None:
 
 def test_a_package_comes_before_what_was_pulled(install: Callable[..., Path]) -> None:
     pulled = keep(samples.bundle())
-    assert find_bundle(NUMBERS, "sm_90a") == pulled
+    assert place_of(NUMBERS, "sm_90a") == pulled
     installed = install()
-    assert find_bundle(NUMBERS, "sm_90a") == installed
+    assert place_of(NUMBERS, "sm_90a") == installed
     assert "tilec_kernels_tiny_1b_sm_90a" not in sys.modules  # nothing of it was run
     install(arch="sm_100a")
-    assert find_bundle(NUMBERS, "sm_90a") == installed
-    assert find_bundle(NUMBERS, "sm_100a").name == "tiny-1b-sm_100a.bundle"
+    assert place_of(NUMBERS, "sm_90a") == installed
+    assert place_of(NUMBERS, "sm_100a").name == "tiny-1b-sm_100a.bundle"
     assert refusal("sm_120a").code == "E0735"
 
 
@@ -84,7 +100,7 @@ def test_a_package_with_a_malformed_list_hides_no_other(install: Callable[..., P
     broken.mkdir()
     (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (broken / "entry_points.txt").write_text("[tilec.kernels]\nno value\n")
-    assert find_bundle(NUMBERS, "sm_90a") == installed
+    assert place_of(NUMBERS, "sm_90a") == installed
 
 
 def test_two_packages_are_none(install: Callable[..., Path]) -> None:
@@ -113,7 +129,7 @@ def test_what_cannot_be_used_is_named() -> None:
     os.mkfifo(path)
     assert "is not a file" in refusal().message
     other = keep(samples.bundle(), "tiny-2b-sm_90a.bundle")
-    assert find_bundle(NUMBERS, "sm_90a") == other
+    assert place_of(NUMBERS, "sm_90a") == other
 
 
 def test_a_folder_of_everybody_is_not_believed() -> None:
@@ -129,10 +145,10 @@ def test_a_registry_is_asked_where_one_is_named(monkeypatch: pytest.MonkeyPatch)
         with Client(read_reference(place), push=True) as client:
             push(client, [shipment("sm_90a"), shipment("sm_100a", (5,))], "v1")
         monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
-        found = find_bundle(NUMBERS, "sm_90a")
+        found = place_of(NUMBERS, "sm_90a")
         assert (found, found.read_bytes()) == (bundles_folder() / NAME, samples.bundle())
         asked = len(registry.asked)
-        assert find_bundle(NUMBERS, "sm_90a") == found and len(registry.asked) == asked  # it is there now
+        assert place_of(NUMBERS, "sm_90a") == found and len(registry.asked) == asked  # it is there now
         with pytest.raises(BundleError) as caught:
             find_bundle(NUMBERS | {"hidden_size": 256}, "sm_90a")
         assert caught.value.code == "E0734"
@@ -180,7 +196,7 @@ def test_a_wheel_is_as_wheels_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME).read_bytes() == samples.bundle()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    assert find_bundle(NUMBERS, "sm_90a") == tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME
+    assert place_of(NUMBERS, "sm_90a") == tmp_path / "site" / "tilec_kernels_tiny_1b_sm_90a" / NAME
 
 
 @pytest.mark.parametrize("version", ["", "v1", "1.0-1", "1!1.0", "01.0", "1.0+", "1.0/..", "1.0\n"])
@@ -196,10 +212,10 @@ def test_a_kernel_is_found_by_its_constants(install: Callable[..., Path]) -> Non
     constants = {"E": "bf16", "N": 1, "F": 0.5, "G": True}
     pulled = keep(samples.bundle())
     keep(b"nothing", "other-sm_90a.bundle")
-    assert find_kernel("scale", constants, "sm_90a") == pulled
+    assert kernel_place("scale", constants, "sm_90a") == pulled
     installed = install(model="other")
     install(model="tiny-1b")
-    assert find_kernel("scale", constants, "sm_90a") == installed
+    assert kernel_place("scale", constants, "sm_90a") == installed
     for kernel, wanted, arch in (
         ("scale", constants | {"N": 9}, "sm_90a"), ("scales", constants, "sm_90a"), ("scale", constants, "sm_100a")
     ):  # fmt: skip
@@ -214,3 +230,42 @@ def test_two_bundles_with_other_code_for_a_kernel_are_none(install: Callable[...
     with pytest.raises(BundleError, match="E0735") as caught:
         find_kernel("scale", {"E": "bf16", "N": 0, "F": 0.5, "G": True}, "sm_90a")
     assert str(other) in str(caught.value) and "different code" in str(caught.value)
+
+
+def test_what_a_policy_refuses_hides_nothing(
+    install: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither a bundle of the model behind it, nor one with a kernel, nor that the two would have different code."""
+    signer, policy, constants = generate("ed25519"), tmp_path / "trust.toml", {"E": "bf16", "N": 0, "F": 0.5, "G": True}
+    (tmp_path / "key.pub").write_bytes(signer.public_key.pem())
+    policy.write_text('[trust]\nformat = 2\nkeys = ["key.pub"]\n')
+    unsigned = [install(), keep(samples.bundle(salts=(5,)), "a-sm_90a.bundle")]
+    sidecar_path(unsigned[0]).unlink()
+    signed = keep(samples.bundle(salts=(6,)))
+    monkeypatch.setenv("TILEC_TRUST", str(policy))
+    with pytest.raises(BundleError) as caught:
+        find_kernel("scale", constants, "sm_90a")
+    for found in (refusal(), caught.value):
+        assert found.code == "E0714" and f"`{unsigned[0]}` is not signed" in found.message
+        assert found.message.endswith("; 2 more that were found are refused too") and not caplog.messages
+    payloads = scene.payloads_of(signed, signed.read_bytes(), 1).values()
+    sidecar_path(signed).write_bytes(encode_sidecar(scene.signed(payloads, [signer])))
+    for place in (lambda: place_of(NUMBERS, "sm_90a"), lambda: kernel_place("scale", constants, "sm_90a")):
+        caplog.clear()
+        assert place() == signed
+        assert len(caplog.messages) == 2 and all(f"`{path}` is not signed" in caplog.text for path in unsigned)
+
+
+def test_a_damaged_bundle_hides_no_whole_one(caplog: pytest.LogCaptureFixture) -> None:
+    damaged = keep(samples.bundle()[:-1] + b"x", "a-sm_90a.bundle")
+    assert refusal().code == "E0705"
+    whole = keep(samples.bundle())
+    assert place_of(NUMBERS, "sm_90a") == whole
+    assert f"`{damaged}` is damaged" in caplog.text
+
+
+def test_a_bundle_says_every_number_that_decides() -> None:
+    keep(samples.bundle())
+    find_bundle(NUMBERS, "sm_90a", deciding=("hidden_size", "tied")).close()
+    with pytest.raises(BundleError, match="no bundle for this model"):
+        find_bundle(NUMBERS, "sm_90a", deciding=("hidden_size", "layers"))

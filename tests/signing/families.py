@@ -16,14 +16,14 @@ from collections.abc import Callable
 from hashlib import sha256
 
 from tests.bundle import mutants, samples
-from tests.signing import sidecar_changes, statement_changes
+from tests.signing import identity_changes, sidecar_changes, statement_changes
 from tests.signing.campaign import Family
 from tests.signing.loading import changed_after_loading, changed_while_loading
-from tests.signing.scene import NAME, POLICY, Scene
+from tests.signing.scene import DIGEST, NAME, POLICY, Scene
 from tilec.runtime import BundleError
 
-CODES = ("E0703", "E0704", "E0705", "E0714", "E0715")
-Change = Callable[[Scene, random.Random], None]
+CODES = ("E0703", "E0704", "E0705", "E0714", "E0715", "E0735")
+Change = Callable[[Scene, random.Random], Callable[[], None] | None]
 
 
 def bundle_bytes(scene: Scene, rng: random.Random) -> None:
@@ -97,19 +97,27 @@ def places(scene: Scene, rng: random.Random) -> None:
             file.truncate(1 << 38)
 
 
-MINIMUM = '{ "tiny-1b" = 7 }'
+ASKED, MINIMUM = "threshold = 2", "minimum = 7"
+ANOTHER = f'[[trust.models]]\nname = "large-1b"\ndigests = ["{"1" * 64}"]\n\n'
 EDITS = (
     ("threshold", "treshold"), ("minimum", "minimun"), ("models", "model"), ("builders", "builder"), ("[trust]", "[Trust]"),
-    ("= 2", "= 0"), ("= 2", "= 3"), ("= 2", "= -2"), ("= 2", "= true"), ("= 2", '= "1"'), ("= 2", "= 1e0"),
-    ("= 2", "= " + "1" * 5000),
-    (MINIMUM, "8"), (MINIMUM, '{ "tiny-1b" = "0" }'), (MINIMUM, "[]"), (MINIMUM, "-1"), (MINIMUM, "true"),
+    (ASKED, "threshold = 0"), (ASKED, "threshold = 3"), (ASKED, "threshold = -2"), (ASKED, "threshold = true"),
+    (ASKED, 'threshold = "1"'), (ASKED, "threshold = 1e0"), (ASKED, "threshold = " + "1" * 5000),
+    ("format = 2", ""), ("format = 2", "format = 1"), ("format = 2", "format = 3"), ("format = 2", "format = true"),
+    ("format = 2", "format = 2.0"),
+    (MINIMUM, "minimum = 8"), (MINIMUM, 'minimum = "0"'), (MINIMUM, "minimum = []"), (MINIMUM, "minimum = -1"),
+    (MINIMUM, "minimum = true"), (MINIMUM, 'minimum = { "tiny-1b" = 7 }'),
+    (DIGEST, "0" * 64), (DIGEST, DIGEST.upper()), (DIGEST, DIGEST[1:]), (DIGEST, "*"), (f'["{DIGEST}"]', "[]"),
+    (f'["{DIGEST}"]', f'"{DIGEST}"'), ('"tiny-1b"', '"tiny-2b"'), ('"tiny-1b"', '"tiny-*"'), ('"tiny-1b"', "1"),
     ("second.pub", "first.pub"), ("second.pub", "absent.pub"), ("second.pub", ""), ("second.pub", "."), ('"second.pub"', "2"),
     ("tiny-*", "tiny"), ("urn:example:*", "urn:example"), ('["tiny-*"]', "[]"), ('["tiny-*"]', '"tiny-1b"'),
-    ("name = ", 'name = "\\u001b[2J" #'), ("the second", ""),
+    ('[[trust.keys]]\nkey = "first.pub"\nmodels = ["tiny-*"]', f'{ANOTHER}[[trust.keys]]\nkey = "first.pub"\nmodels = ["l*"]'),
+    ("name = ", 'name = "\\u001b[2J" #'), ('name = "the', 'name = "\\u001b[2J"#'), ("the second", ""),
 )  # fmt: skip
 """What is changed in the text of the policy, and to what."""
 TEXTS = (
-    "", "[trust]\n", "[trust]\nkeys = []\n", 'trust = "first.pub"\n', "\0" + POLICY, POLICY + "[other]\n", POLICY + "[trust]\n",
+    "", "[trust]\n", "[trust]\nformat = 2\nkeys = []\n", 'trust = "first.pub"\n', "\0" + POLICY,
+    POLICY + "[other]\n", POLICY + "[trust]\n",
     "a = " + "[" * 50_000, "a." * 20_000 + "b = 1\n", POLICY + "#" * (1 << 17),
 )  # fmt: skip
 
@@ -173,8 +181,13 @@ def _families() -> dict[str, Family]:
         "signed: bombs": statement_changes.signed_bombs,
         "places: links, pipes, holes": places,
         "policy": policies,
+        "policy: of before": identity_changes.policy_of_before,
+        "model: a toy's key signs other numbers": identity_changes.toy_key,
+        "model: older releases by another name": identity_changes.older_release,
+        "prebuilt: a folder, under a policy": identity_changes.prebuilt_folder,
     }
     found = {name: Family(change, BundleError, CODES) for name, change in changes.items()}
+    found["search: unsigned beside signed"] = Family(identity_changes.unsigned_beside, BundleError, CODES, harmless=True)
     found["changed while loading"] = Family(changed_while_loading, BundleError, CODES, harmless=True)
     found["changed after loading"] = Family(changed_after_loading, BundleError, CODES, harmless=True)
     return found

@@ -1,7 +1,7 @@
 """A signed bundle, its policy, and what an attacker may have beside them: other bundles, other keys, older signatures.
 
-The policy asks for two keys, one of each kind, lets them sign for models `tiny-*` of one builder, and takes release 7 and
-later. So each part of the sidecar counts: whatever is taken from it or changed in it is missing.
+The policy asks for two keys, one of each kind, lets them sign for models `tiny-*` of one builder, says what `tiny-1b` stands
+for, and takes release 7 and later. So each part of the sidecar counts: whatever is taken from it or changed in it is missing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 from tests.bundle import samples
 from tilec.bundle.sign import signed_envelopes, statements
+from tilec.bundle_format import model_digest
 from tilec.runtime import Bundle, open_bundle
 from tilec.signature_format import PAYLOAD_TYPE, Envelope, Signature, encode_sidecar, sidecar_path
 from tilec.signing_keys import FileSigner, generate
@@ -24,9 +26,15 @@ RELEASE = 7
 BUILDER = "urn:example:builder"
 NAME = "tiny-1b-sm_90a.bundle"
 SIDECAR = f"{NAME}.intoto.jsonl"
-POLICY = """[trust]
+DIGEST = model_digest(samples.parts()[0]["config"], samples.STEP["step"])
+POLICY = f"""[trust]
+format = 2
 threshold = 2
-minimum = { "tiny-1b" = 7 }
+
+[[trust.models]]
+name = "tiny-1b"
+digests = ["{DIGEST}"]
+minimum = 7
 
 [[trust.keys]]
 key = "first.pub"
@@ -96,7 +104,7 @@ class Scene:
         """Put every file as it must be, and remove the others."""
         for path in self.folder.iterdir():
             if path.is_dir() and not path.is_symlink():
-                path.rmdir()
+                shutil.rmtree(path)
             elif path.is_symlink() or not path.is_file() or path.name not in self.sound:
                 path.unlink()
         for name, data in self.sound.items():

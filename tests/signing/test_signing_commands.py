@@ -33,7 +33,7 @@ def test_from_a_key_to_a_verified_bundle(folder: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert f"{NAME}: intact, tiny-1b for sm_90a" in out and f"{second} (second.pub)" in out
     assert "release 3, built by urn:example:ci" in out
-    (folder / "trust.toml").write_text('[trust]\nkeys = ["second.pub"]\nminimum = 3\n')
+    (folder / "trust.toml").write_text('[trust]\nformat = 2\nkeys = ["second.pub"]\nminimum = 3\n')
     assert commands.run(["bundle", "verify", NAME, "--trust", "trust.toml", "--json"]) == 0
     row = json.loads(capsys.readouterr().out)["bundles"][0]
     assert row["signed"] == {"keys": [{"keyid": second, "name": "second.pub"}], "release": 3, "builder": "urn:example:ci"}
@@ -46,7 +46,7 @@ def test_what_is_refused_and_how(folder: Path, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr("sys.stdin", None)
     (folder / "open").write_bytes((folder / "key").read_bytes())
     (folder / "open").chmod(0o640)
-    (folder / "bad.toml").write_text("[trust]\n")
+    (folder / "bad.toml").write_text("[trust]\nformat = 2\n")
     (folder / "broken.bundle").write_bytes(bundle_bytes()[:-1])
     private = (folder / "key").read_bytes()
     for arguments, status, words in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +21,7 @@ def test_no_change_is_used(signed_scene: Scene) -> None:
     assert not [line for one in found.values() for line in one.wrong]
     assert all(one.tried == 3 for one in found.values())
     assert all(sum(one.refused.values()) == 3 for name, one in found.items() if not FAMILIES[name].harmless)
-    assert found["changed after loading"].used == 3
+    assert found["changed after loading"].used == 3 and found["search: unsigned beside signed"].used == 3
     assert max(one.worst_mib for one in found.values()) < LIMIT_MIB
 
 
@@ -42,11 +43,13 @@ def test_the_campaign_sees_a_loader_that_checks_no_signature(signed_scene: Scene
     assert all(len(one.wrong) == 1 and "it was used" in one.wrong[0] for one in found.values())
 
 
-@pytest.mark.parametrize("dropped", ["the wrong one", "high s", "the key"])
+@pytest.mark.parametrize("dropped", ["the wrong one", "high s", "the key", "the numbers", "the search", "the folder"])
 def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypatch: pytest.MonkeyPatch, dropped: str) -> None:
-    """Mistakes that verifiers were known for: any signature is right, ECDSA in either half, any key that is named."""
-    from tilec import signing_keys
-    from tilec.runtime.trust import TrustedKey
+    """Mistakes that verifiers were known for: any signature is right, ECDSA in either half, any key that is named; names that
+    stand for any numbers, a search that ends at the first that is refused, a folder that no policy is asked for."""
+    from tilec import finder, signing_keys
+    from tilec.ops.kernels import Kernels
+    from tilec.runtime.trust import Trust, TrustedKey
 
     if dropped == "the wrong one":
         monkeypatch.setattr(signing_keys.PublicKey, "accepts", lambda *_: True)
@@ -54,9 +57,21 @@ def test_the_campaign_sees_a_verifier_that_is_lax(signed_scene: Scene, monkeypat
     elif dropped == "high s":
         monkeypatch.setattr(signing_keys, "_normal", lambda signature: signature)
         names = ("sidecar: forms of ECDSA",)
+    elif dropped == "the numbers":
+        monkeypatch.setattr(Trust, "oldest", lambda self, model, _: self.models[model].minimum if model in self.models else 0)
+        names = ("model: a toy's key signs other numbers", "model: older releases by another name")
+    elif dropped == "the search":
+        monkeypatch.setattr(
+            finder._Search, "opened", lambda self, paths: (finder.open_bundle(one, trust=self.trust) for one in paths)
+        )
+        names = ("search: unsigned beside signed",)
+    elif dropped == "the folder":
+        monkeypatch.setattr(Kernels, "_of_folder", lambda *_: SimpleNamespace(manifest=None))
+        monkeypatch.setattr(Kernels, "_compare", lambda *_: None)
+        names = ("prebuilt: a folder, under a policy",)
     else:
         monkeypatch.setattr(TrustedKey, "signs_for", lambda *_: True)
         monkeypatch.setattr(TrustedKey, "signs_of", lambda *_: True)
         names = ("signed: another provenance", "policy")
-    found = run(signed_scene, {name: FAMILIES[name] for name in names}, 60 * len(names), seed=3, memory=False)
+    found = run(signed_scene, {name: FAMILIES[name] for name in names}, 100 * len(names), seed=3, memory=False)
     assert all(one.wrong for one in found.values())

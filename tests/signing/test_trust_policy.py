@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.signing.scene import NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
+from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, Scene, keys, signed
 from tilec.cli import commands
 from tilec.runtime import BundleError, open_bundle
-from tilec.runtime.trust import Trust, TrustedKey, read_trust, trust_keys
+from tilec.runtime.trust import Trust, TrustedKey, TrustedModel, read_trust, trust_keys
 from tilec.runtime.trust_place import find_trust
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,13 +60,14 @@ def test_the_error_names_bundle_key_and_fix(signed_scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('= { "tiny-1b" = 7 }', "= 8", "signed it as release 7, and 8 is the oldest"),
+        ("minimum = 7", "minimum = 8", "signed it as release 7, and 8 is the oldest"),
         ("tiny-*", "large-*", "may not sign for `tiny-1b`"),
         ("urn:example:*", "urn:other:*", "may not sign for the builder 'urn:example:builder'"),
     ],
 )
 def test_what_a_key_may_not_sign(signed_scene: Scene, old: str, new: str, words: str) -> None:
-    signed_scene.policy.write_text(POLICY.replace(old, new))
+    another = f'[[trust.models]]\nname = "large-1b"\ndigests = ["{"1" * 64}"]\n'
+    signed_scene.policy.write_text(POLICY.replace(old, new) + another)
     found = refusal(signed_scene)
     assert found.code == "E0714" and words in found.message
     assert any(signer.public_key.id in found.message for signer in signed_scene.signers)
@@ -75,10 +76,12 @@ def test_what_a_key_may_not_sign(signed_scene: Scene, old: str, new: str, words:
 def test_policies_that_let_it_in(signed_scene: Scene) -> None:
     pem = signed_scene.signers[1].public_key.pem().decode()
     for text in (
-        'trust = { keys = ["first.pub"] }',
-        'trust = { keys = ["second.pub", "first.pub"], threshold = 2, minimum = 7 }',
-        f'[trust]\nkeys = ["first.pub", """{pem}"""]\nthreshold = 2\n',
-        f'[trust]\nminimum = {{ "other-1b" = 9 }}\n[[trust.keys]]\nkey = """{pem}"""\nmodels = ["x", "tiny-?b"]\n',
+        'trust = { format = 2, keys = ["first.pub"] }',
+        'trust = { format = 2, keys = ["second.pub", "first.pub"], threshold = 2, minimum = 7 }',
+        f'[trust]\nformat = 2\nkeys = ["first.pub", """{pem}"""]\nthreshold = 2\n',
+        f'[trust]\nformat = 2\nminimum = 9\n[[trust.keys]]\nkey = """{pem}"""\nmodels = ["x-*", "tiny-?b"]\n'
+        f'[[trust.models]]\nname = "x-1b"\ndigests = ["{"1" * 64}"]\n'
+        f'[[trust.models]]\nname = "tiny-1b"\ndigests = ["{"2" * 64}", "{DIGEST}"]\nminimum = 7\n',
     ):
         signed_scene.policy.write_text(text)
         signed_scene.policy.chmod(0o600)
@@ -88,14 +91,26 @@ def test_policies_that_let_it_in(signed_scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (POLICY.replace("threshold", "treshold"), "has 'treshold' in `[trust]`, which may have keys, minimum, threshold"),
-        (POLICY.replace("= 2", "= 3"), "asks for 3 signatures, and has 2 keys"),
-        (POLICY.replace("= 2", "= 0"), "asks for 0 signatures"),
+        (
+            POLICY.replace("threshold", "treshold"),
+            "has 'treshold' in `[trust]`, which may have format, keys, minimum, models, thr",
+        ),
+        (POLICY.replace("threshold = 2", "threshold = 3"), "asks for 3 signatures, and has 2 keys"),
+        (POLICY.replace("threshold = 2", "threshold = 0"), "asks for 0 signatures"),
         (POLICY.replace("second.pub", "first.pub"), "twice"),
         (POLICY.replace("second.pub", "absent.pub"), "cannot be read"),
-        (POLICY.replace('"tiny-1b" = 7', '"tiny-*" = 7'), "has 'tiny-*' in `minimum`, which takes names of models"),
-        (POLICY.replace('"tiny-1b" = 7', '"Tiny" = 7'), "has 'Tiny' in `minimum`"),
-        ("[trust]\n", "needs a list of 1 to 64 as `keys`"),
+        (POLICY.replace('"tiny-1b"', '"tiny-*"'), "has 'tiny-*' as `name` of a model, which is no name of one"),
+        (POLICY.replace('"tiny-1b"', '"Tiny"'), "has 'Tiny' as `name` of a model"),
+        (
+            POLICY.replace('"tiny-1b"', '"tiny-2b"') + POLICY[POLICY.index("[[trust.models") : POLICY.index("[[trust.k")],
+            "for `tiny-2b`",
+        ),
+        (POLICY.replace("minimum = 7", 'minimum = 7\n[[trust.models]]\nname = "tiny-1b"'), "has the model `tiny-1b` twice"),
+        (POLICY.replace(DIGEST, DIGEST.upper()), "in `digests` of `tiny-1b`, which is no sha256 of 64 hex digits"),
+        (POLICY.replace('["tiny-*"]', '["large-*"]'), "lets a key sign for 'large-*', and `models` has none of that name"),
+        (POLICY.replace("format = 2", "format = 3"), "has the format 3; this tilec reads format 2"),
+        (POLICY.replace("format = 2\n", ""), "has no `format`: rules for models went by names that signers chose"),
+        ("[trust]\nformat = 2\n", "needs a list of 1 to 64 as `keys`"),
         ("keys = [", "is no TOML"),
         ("", "has no table where `[trust]` is expected"),
     ],
@@ -200,8 +215,14 @@ def test_keys_that_must_all_have_signed(signed_scene: Scene, tmp_path: Path) -> 
 
 def test_a_policy_made_by_a_program(signed_scene: Scene) -> None:
     key = TrustedKey(signed_scene.signers[0].public_key, "mine", ("tiny-1b",))
-    open_bundle(signed_scene.bundle, trust=Trust({key.key.id: key}, 1, {"*": 7}, "a program")).close()
-    assert "8 is the oldest" in refusal(signed_scene, Trust({key.key.id: key}, 1, {"tiny-1b": 8}, "a program")).message
+    for oldest in (7, 8):
+        policy = Trust({key.key.id: key}, 1, {"tiny-1b": TrustedModel(frozenset({DIGEST}), oldest)}, "a program")
+        if oldest == 7:
+            open_bundle(signed_scene.bundle, trust=policy).close()
+        else:
+            assert "8 is the oldest" in refusal(signed_scene, policy).message
+    with pytest.raises(ValueError, match="none of that name"):
+        Trust({key.key.id: key}, 1, {}, "a program")
 
 
 _WITHOUT = """

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from tilec.output import Output
 from tilec.toolchain import find_ptxas
 
 MOST_SECONDS: Final = 600
@@ -22,7 +23,7 @@ MOST_SECONDS: Final = 600
 def run(ptx: bytes, arch: str) -> tuple[bytes | None, str]:
     """The CUBIN of a module, None where it is refused, and the report."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernel").write_bytes(ptx)
+        Output(Path(folder), None).write("kernel", ptx, durable=False)
         command = [find_ptxas(), f"-arch={arch}", "-O3", "-v", "kernel", "-o", "cubin"]
         try:
             done = subprocess.run(

@@ -70,9 +70,7 @@ def _launch(
     report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed)
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
-    faults = [str(fault) for fault in report.faults if fault.kind != "race-same-value"]
-    benign = [str(fault) for fault in report.faults if fault.kind == "race-same-value"]
-    row |= {"faults": faults, "same_value_races": benign, "instructions": report.statistics["instruction_lanes"]}
+    row |= {"faults": [str(fault) for fault in report.faults], "instructions": report.statistics["instruction_lanes"]}
     if compare:
         row["differs"] = _differences(function, arrays, scalars, case, report.tensors)
     return row

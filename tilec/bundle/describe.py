@@ -47,6 +47,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
         "model": bundle.model,
         "arch": bundle.arch,
         "sha256": bundle.digest,
+        "model_digest": bundle.model_digest,
         "bytes": bundle.size,
         "blobs": len(bundle.blobs),
         "cubin_bytes": sum(blob.size for blob in bundle.blobs.values()),

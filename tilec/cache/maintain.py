@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tilec.cache.folder import TEMPORARY_NAME, Folder
 from tilec.cache.lock import HOLDERS
 from tilec.cache.record import DIGEST, LARGEST_OUTPUT, LONGEST_ENTRY, Record, parse_entry
 from tilec.cache.store import LOCKS, STATISTICS, TAG, Store
+from tilec.folder import TEMPORARY_NAME, Folder
 
 DEFAULT_CAP = 4 << 30  # bytes
 GRACE = 600.0  # seconds in which an unreferenced file may still be on its way into the store

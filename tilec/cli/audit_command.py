@@ -12,6 +12,7 @@ from typing import Any
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.progress import DEFAULT_LIMITS
 from tilec.runtime import BundleError
 from tilec.target import TARGETS, Target
@@ -76,7 +77,5 @@ def _assembled(ptx: str, target: Target) -> bytes:
 def _write(path: str, report: dict[str, Any]) -> None:
     from tilec.bundle_format import canonical
 
-    try:
-        Path(path).write_bytes(canonical(json.loads(json.dumps(report))))
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    output, name = Output.file(Path(path))
+    output.write(name, canonical(json.loads(json.dumps(report))))

@@ -18,7 +18,8 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics import CompileError
+from tilec.output import Output
 from tilec.project.models import Constant
 from tilec.terminal import wants_colour
 
@@ -127,9 +128,5 @@ def _drawn(path: Path, values: dict[str, Constant], root: Path) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    from tilec.cache import write_atomically
-
-    try:
-        write_atomically(path, data, durable=False)
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    output, name = Output.file(path)
+    output.write(name, data, durable=False)

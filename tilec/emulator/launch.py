@@ -7,7 +7,7 @@ arguments in the order of the manifest's ABI: pointers, dims (i32), strides (i64
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import ml_dtypes
@@ -45,10 +45,12 @@ def run(
     limits: Limits | None = None,
     blocks: Sequence[Block] | None = None,
     overlaps: bool = False,
+    replicating: Collection[int] = (),
 ) -> Report:
     """Runs `entry` over `grid` blocks (only over `blocks`, if given) of `block` threads. Arguments are numbers, pointers
     (allocations of `memory`) or the bytes of a parameter. UnsupportedPtx where the program uses what the emulator does not
-    know. The report's tensors are those of `memory`, by name."""
+    know. The report's tensors are those of `memory`, by name. `replicating`: lines of the PTX text with stores that bring one
+    value from several threads by design, beside those that the text names itself (`replicas`)."""
     function = module.functions.get(entry)
     if function is None:
         raise UnsupportedPtx(f"no entry {entry}")
@@ -59,7 +61,10 @@ def run(
     if any(size != 1 for size in cluster):
         raise UnsupportedPtx("clusters of several blocks", function.line)
     with np.errstate(all="ignore"):
-        machine = Machine(module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits)
+        machine = Machine(
+            module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
+            replicating=replicating,
+        )  # fmt: skip
         machine.overlaps = overlaps
         _check_shape(machine)
         _place_parameters(machine, arguments)

@@ -22,7 +22,7 @@ from tilec.ir.types import DTYPES
 from tilec.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
 from tilec.spelling import did_you_mean, nearest
 
-DIRECTIVES = frozenset({"grid", "requires", "resident", "values"})
+DIRECTIVES = frozenset({"grid", "ensures", "requires", "resident", "values"})
 WORDS = frozenset(language.__all__)
 """Every word of the kernel language."""
 

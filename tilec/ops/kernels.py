@@ -1,7 +1,8 @@
 """Where the kernels of an op come from: constants and a device go in, a loaded kernel comes out.
 
 A bundle or a folder of artifacts, where the op or `TILEC_PREBUILT` names one: then from there and from nowhere else. Otherwise
-compiled as needed, where the compiler is installed; else from bundles that are installed or were pulled (`tilec.finder`).
+compiled as needed, where the compiler is installed; else from bundles that are installed or were pulled (`tilec.finder`). The
+trust policy that holds judges all that is prebuilt: a folder, which nobody signs, is none for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any, Final
 from tilec.frontend import Interface
 from tilec.ir.types import DTYPES
 from tilec.ops.declaration import Value, refuse
-from tilec.runtime import BundleError, Device, Kernel, load_artifact, open_bundle
+from tilec.runtime import Bundle, BundleError, Device, Kernel, load_artifact, open_bundle
+from tilec.runtime.trust_place import find_trust
 from tilec.toolchain import PACKAGES, is_installed
 
 PREBUILT: Final = "TILEC_PREBUILT"
@@ -42,7 +44,7 @@ class Kernels:
 
     def get(self, constants: Mapping[str, Value], device: Device) -> Kernel:
         """The kernel at these constants. CompileError where it is refused; BundleError E0707, E0735 where what is prebuilt has
-        none; LaunchError E0919 where it is of another kernel than the op."""
+        none, E0714 where the trust policy refuses it; LaunchError E0919 where it is of another kernel than the op."""
         key = (tuple((name, type(value), value) for name, value in constants.items()), device.ordinal)
         with self._lock:
             found = self._loaded.get(key)
@@ -54,8 +56,10 @@ class Kernels:
     def _load(self, constants: dict[str, Value], device: Device) -> Kernel:
         place = self._prebuilt or os.environ.get(PREBUILT)
         if place:
-            folder = Path(place)
-            return self._of_folder(folder, constants, device) if folder.is_dir() else self._of_bundle(folder, constants, device)
+            path = Path(place)
+            if path.is_dir():
+                return self._of_folder(path, constants, device)
+            return self._of_bundle(open_bundle(path, arch=device.architecture), constants, device)
         if all(is_installed(package) for package in PACKAGES):
             # By name, so that reading this file does not read the compiler.
             just_in_time: Any = importlib.import_module("tilec.project.just_in_time")
@@ -64,12 +68,17 @@ class Kernels:
 
         return self._of_bundle(find_kernel(self._interface.kernel, constants, device.architecture), constants, device)
 
-    def _of_bundle(self, path: Path, constants: dict[str, Value], device: Device) -> Kernel:
-        with open_bundle(path, arch=device.architecture) as bundle:
+    def _of_bundle(self, bundle: Bundle, constants: dict[str, Value], device: Device) -> Kernel:
+        with bundle:
             return bundle.load(bundle.find(self._interface.kernel, **constants), device)
 
     def _of_folder(self, folder: Path, constants: dict[str, Value], device: Device) -> Kernel:
         """As `tilec build` writes it: artifacts in a folder for each architecture, or those of one in the folder itself."""
+        policy = find_trust()
+        if policy is not None:
+            message = f"`{folder}` is a folder of artifacts, which nobody signs, and `{policy.source}` asks for signatures"
+            hint = "name a signed bundle instead (`tilec bundle pack` and `sign`), or leave the policy out: `TILEC_TRUST=none`"
+            raise BundleError("E0714", message, hint=hint)
         own = folder / device.architecture
         kernel = self._interface.kernel
         named = (path for path in (own if own.is_dir() else folder).glob("*.json") if path.stem.partition("-")[0] == kernel)

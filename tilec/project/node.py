@@ -13,7 +13,6 @@ import contextlib
 import functools
 import hashlib
 import pickle
-import shutil
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from tilec.cache import FileDigests, Store, store_root
 from tilec.diagnostics import CompileError
+from tilec.output import Output
 from tilec.project.plan import compiler_digests
 from tilec.project.worker import Task
 from tilec.toolchain import fingerprint
@@ -111,17 +111,14 @@ def _sources(parcel: Parcel) -> Any:
     wanted = parcel.task.request.sources
     if parcel.files.keys() != wanted.keys():
         raise ValueError("a parcel without all of its sources")
-    root = Path(tempfile.mkdtemp(prefix="tilec-node-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="tilec-node-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
         for name, data in parcel.files.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or hashlib.sha256(data).hexdigest() != wanted[name]:
                 raise ValueError("a source that is not what its task names")
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(data)
+            Output(root, None).write(str(path), data, durable=False)
         yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _run(task: Task, runner: Runner, preload: Sequence[str]) -> list[Report | Finished | Crashed]:

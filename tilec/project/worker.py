@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilec import pipeline
-from tilec.cache import Store, write_atomically
+from tilec.cache import Store
 from tilec.cache.products import fetch, put
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.link import link
+from tilec.output import Output
 from tilec.pipeline import Request
 from tilec.target import Target
 
@@ -61,7 +62,8 @@ class Began:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`).
-    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it."""
+    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it;
+    `spoiled` are layer and key of entries there that were refused."""
 
     position: int
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -73,6 +75,7 @@ class Outcome:
     made: tuple[str, ...] = ()
     counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     fetched: bool = False
+    spoiled: tuple[tuple[str, str], ...] = ()
 
 
 def raise_if_fatal(outcome: Outcome) -> None:
@@ -151,7 +154,8 @@ def _outcome(
     problems = _problems(store, before)
     made = tuple(store.made)
     store.made.clear()
-    return Outcome(position, diagnostics, products, work.milliseconds, work.hits, problems, work.costs, made, counts)
+    outcome = Outcome(position, diagnostics, products, work.milliseconds, work.hits, problems, work.costs, made, counts)
+    return outcome if store.remote is None else replace(outcome, spoiled=tuple(sorted(store.remote.spoiled)))
 
 
 def _problems(store: Store, before: int) -> tuple[str, ...]:
@@ -179,8 +183,4 @@ def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> 
 def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:
     assert task.dump is not None
     folder = Path(task.dump[1]) / (work.target.name if work.target else "")
-    path = folder / f"{task.name}{stage.suffix}"
-    try:
-        write_atomically(path, work.products[stage.name], durable=False)
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    Output(folder, None).write(f"{task.name}{stage.suffix}", work.products[stage.name], durable=False)

@@ -20,7 +20,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tilec.bundle_format import FORMAT, HEADER, MAGIC, MAX_BLOBS, MAX_FILE, MAX_MANIFEST, TRAILER, Header, expand
+from tilec.bundle_format import (
+    FORMAT,
+    HEADER,
+    MAGIC,
+    MAX_BLOBS,
+    MAX_FILE,
+    MAX_MANIFEST,
+    TRAILER,
+    Header,
+    expand,
+    model_digest,
+)
 from tilec.cubin_image import Image, check_image, read_image
 from tilec.regular_file import read_regular
 from tilec.runtime.bundle_manifest import Blob, BundledKernel, Contents, read_contents
@@ -85,6 +96,11 @@ class Bundle:
         """Bytes from the first blob on; ValueError where the bundle is closed."""
         start = self._offset + offset
         return self._open()[start : start + size]
+
+    @property
+    def model_digest(self) -> str:
+        """What it runs, as a trust policy names it: hex sha256 of the model's numbers and the step."""
+        return model_digest(self.config, self.declaration.syntax)
 
     @property
     def manifest_text(self) -> bytes:
@@ -173,7 +189,8 @@ def open_bundle(
         raise BundleError("E0705", f"`{path}` is damaged: {error}"[:500]) from None
     if arch is not None and contents.arch != arch:
         raise BundleError("E0706", f"`{path}` is for `{contents.arch}`, not for `{arch:.20}`")
-    signed = None if vouchers is None else vouchers.admit(contents.model, contents.arch)
+    runs = (contents.config, contents.declaration.syntax)
+    signed = None if vouchers is None else vouchers.admit(contents.model, contents.arch, model_digest(*runs))
     return Bundle(place, data, contents, header.blobs_offset, whole.hexdigest(), signed)
 
 

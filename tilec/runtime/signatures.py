@@ -7,9 +7,10 @@ The sidecar (`tilec.signature_format`) is read once, as one copy, like the bundl
    keys that the policy does not have count for nothing.
 3. What such a key signed is a statement, and about the sha256 of the whole file. Only now is anything read that was signed, and
    only after `threshold` keys stand behind it is the bundle itself read (`authenticate`).
-4. Of provenance and of bill of materials, `threshold` different keys remain each that the policy lets sign for the model. For
-   provenance they must besides name the bundle's model and architecture, a builder that the policy lets them sign for, and a
-   release that it takes; a bill of materials names none of these (`Vouchers.admit`).
+4. What the bundle runs, its model's numbers and its step, is what its name stands for in the policy. Of provenance and of bill
+   of materials, `threshold` different keys remain each that the policy lets sign for the model. For provenance they must
+   besides name the bundle's model and architecture, a builder that the policy lets them sign for, and a release that it takes;
+   a bill of materials names none of these (`Vouchers.admit`).
 """
 
 from __future__ import annotations
@@ -59,9 +60,16 @@ class Vouchers:
     trust: Trust
     found: tuple[_Voucher, ...]
 
-    def admit(self, model: str, arch: str) -> Signed:
-        """Who signed the bundle of this model and architecture; BundleError E0714 where that is not enough."""
-        oldest, objections = self.trust.oldest(model), list[str]()
+    def admit(self, model: str, arch: str, digest: str) -> Signed:
+        """Who signed the bundle of this model and architecture, which runs the numbers and step of a digest; BundleError E0714
+        where that is not enough."""
+        try:
+            oldest = self.trust.oldest(model, digest)
+        except ValueError as error:
+            why = f"`{self.path}` calls itself `{model}` and runs the model digest {digest}; `{self.trust.source}` {error}"
+            hint = "where you trust this to be the model, put that digest into the policy: `tilec explain E0714`"
+            raise BundleError("E0714", why[:900], hint=hint) from None
+        objections = list[str]()
         accepted: dict[str, dict[str, _Voucher]] = {kind: {} for kind in PREDICATES.values()}
         for one in self.found:
             objection = _objection(one, model, arch, oldest)

@@ -1,19 +1,29 @@
 """Whose bundles are taken: a `trust.toml` goes in, the keys and rules of it come out, or nothing where there is no policy.
 
     [trust]
+    format = 2                          # of this file
     threshold = 1                       # how many of the keys must have signed; 1 where left out
-    minimum = { "qwen3-4b" = 7 }        # oldest release taken, by model (`*`: all others), or one number; 0 where left out
+    minimum = 0                         # oldest release taken; 0 where left out
+
+    [[trust.models]]
+    name = "qwen3-4b"                   # of bundles
+    digests = ["8b1f..."]               # what may run under the name: numbers and step (`tilec.bundle_format.model_digest`)
+    minimum = 7                         # oldest release of it that is taken; that above where left out
 
     [[trust.keys]]
     key = "release.pub"                 # a file, relative to this one, or the PEM text itself
     name = "release"                    # for messages; the name of the file where left out
-    models = ["qwen3-*"]                # models it may sign for, with `*` and `?`; all where left out
+    models = ["qwen3-*"]                # models above that it may sign for, with `*` and `?`; all of them where left out
     builders = ["urn:tilec:builder:*"]  # builders whose provenance it may sign; all where left out
 
-`keys = ["release.pub", "other.pub"]` is the short form. A policy is found, first match first, as the argument given, in the
-file that `TILEC_TRUST` names, in `tilec/trust.toml` of the user's configuration folder; the word `none` instead of a file is no
-policy. Where one is found and cannot be read, or says anything that is not in the list above, nothing is opened: a mistake in
-it must not mean less than was meant. Without one, bundles are opened as far as they are intact.
+An engine runs what has its model's numbers, whatever its signer called it, so a rule for a model goes by both: under a policy
+with models a bundle must have the name of one and a digest of that one. A policy without models trusts its keys for every model
+alike, and has no rule that goes by one. `keys = ["release.pub", "other.pub"]` is the short form.
+
+A policy is found, first match first, as the argument given, in the file that `TILEC_TRUST` names, in `tilec/trust.toml` of the
+user's configuration folder; the word `none` instead of a file is no policy. Where one is found and cannot be read, or says
+anything that is not in the list above, nothing is opened: a mistake in it must not mean less than was meant. Policies of before
+`format`, whose rules went by names alone, are among these. Without a policy, bundles are opened as far as they are intact.
 
 A policy and the files it names are the user's word: they belong to the user or to root, and nobody else may write to them.
 """
@@ -21,6 +31,7 @@ A policy and the files it names are the user's word: they belong to the user or 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -35,24 +46,31 @@ from tilec.runtime.errors import BundleError, shown
 if TYPE_CHECKING:
     from tilec.signing_keys import PublicKey
 
+POLICY_FORMAT: Final = 2
+"""1 had no `format`, and took a signer's word for what a name stands for."""
 MAX_POLICY: Final = 1 << 16
 """Bytes of a policy."""
 MAX_KEYS: Final = 64
+MAX_MODELS: Final = 256
+MAX_DIGESTS: Final = 64
 MAX_PATTERNS: Final = 64
 MAX_TEXT: Final = 200
 """Characters of a name or pattern."""
-_RULES: Final = frozenset({"keys", "threshold", "minimum"})
+_RULES: Final = frozenset({"format", "keys", "threshold", "minimum", "models"})
+_MODEL_RULES: Final = frozenset({"name", "digests", "minimum"})
 _KEY_RULES: Final = frozenset({"key", "name", "models", "builders"})
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_ALL: Final = ("*",)
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A key that is trusted to sign for these models, as built by these builders; `name` is for messages."""
+    """A key that is trusted to sign for these models of its policy, as built by these builders; `name` is for messages."""
 
     key: PublicKey
     name: str
-    models: tuple[str, ...] = ("*",)
-    builders: tuple[str, ...] = ("*",)
+    models: tuple[str, ...] = _ALL
+    builders: tuple[str, ...] = _ALL
 
     def __str__(self) -> str:
         return f"{self.key.id} ({self.name})"
@@ -67,18 +85,48 @@ class TrustedKey:
 
 
 @dataclass(frozen=True, slots=True)
+class TrustedModel:
+    """What a name stands for: the model digests (`tilec.bundle_format`) that may run under it, and the oldest release taken."""
+
+    digests: frozenset[str]
+    minimum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Trust:
-    """A policy: keys by id, how many of them must have signed, the oldest release of each model (`*` for all), and where it
-    comes from, for messages."""
+    """A policy: keys by id, how many of them must have signed, models by name, where it comes from (for messages), and the
+    oldest release that is taken where there are no models. ValueError where a key is for a model that is not there, or one
+    digest is that of two models."""
 
     keys: Mapping[str, TrustedKey]
     threshold: int
-    minimum: Mapping[str, int]
+    models: Mapping[str, TrustedModel]
     source: str
+    minimum: int = 0
 
-    def oldest(self, model: str) -> int:
-        """The oldest release of a model that is taken."""
-        return self.minimum.get(model, self.minimum.get("*", 0))
+    def __post_init__(self) -> None:
+        for key in self.keys.values():
+            for pattern in key.models if key.models != _ALL else ():
+                if not any(fnmatchcase(name, pattern) for name in self.models):
+                    raise ValueError(f"lets a key sign for {shown(pattern)}, and `models` has none of that name")
+        names: dict[str, str] = {}
+        for name, model in self.models.items():
+            for digest in sorted(model.digests):
+                if names.setdefault(digest, name) != name:
+                    raise ValueError(f"has the digest {digest} for `{names[digest]}` and for `{name}`")
+
+    def oldest(self, model: str, digest: str) -> int:
+        """The oldest release that is taken of what a bundle calls `model` and runs the digest; ValueError, as the end of a
+        sentence about the policy, where it has no such model."""
+        if not self.models:
+            return self.minimum
+        known = self.models.get(model)
+        if known is not None and digest in known.digests:
+            return known.minimum
+        other = next((name for name, one in self.models.items() if digest in one.digests), None)
+        if other is not None:
+            raise ValueError(f"says that numbers and step of that digest are `{other}`")
+        raise ValueError(f"has other digests for `{model}`" if known is not None else f"has no model `{model}`")
 
 
 TrustSource = Trust | str | os.PathLike[str] | None
@@ -88,7 +136,7 @@ TrustSource = Trust | str | os.PathLike[str] | None
 def trust_keys(paths: Sequence[str]) -> Trust:
     """The policy that each of these public keys has signed; BundleError E0715 where one is none, or there twice."""
     keys = [TrustedKey(_key_of(path, _read(Path(path), "key")), Path(path).name) for path in paths]
-    return _policy("--key", keys, len(keys), {})
+    return _policy("--key", keys, len(keys), {}, 0)
 
 
 def read_trust(path: Path) -> Trust:
@@ -105,22 +153,42 @@ def read_trust(path: Path) -> Trust:
         raise _refused(path, f"is no TOML: {shown(said)}") from None
     try:
         rules = _table(data, frozenset({"trust"}), "the file").get("trust")
+        _check_format(path, rules)
         rules = _table(rules, _RULES, "`[trust]`")
         keys = [_trusted(item, path.parent) for item in _list(rules.get("keys"), MAX_KEYS, "keys")]
-        threshold = _number(rules.get("threshold", 1), "threshold")
-        return _policy(path, keys, threshold, _minimum(rules.get("minimum", 0)))
+        threshold, minimum = _number(rules.get("threshold", 1), "threshold"), _number(rules.get("minimum", 0), "minimum")
+        models = _models(rules["models"], minimum) if "models" in rules else {}
+        return _policy(path, keys, threshold, models, minimum)
     except ValueError as error:
         raise _refused(path, str(error)) from None
 
 
-def _policy(source: str | Path, keys: Sequence[TrustedKey], threshold: int, minimum: Mapping[str, int]) -> Trust:
+def _check_format(path: Path, rules: Any) -> None:
+    """A refusal of a policy of another format, before anything else in it is judged."""
+    if not isinstance(rules, dict):
+        return
+    if "format" in rules:
+        if _number(rules["format"], "format") != POLICY_FORMAT:
+            raise ValueError(f"has the format {rules['format']}; this tilec reads format {POLICY_FORMAT}")
+        return
+    why = f"has no `format`: rules for models went by names that signers chose, and this tilec reads format {POLICY_FORMAT}"
+    hint = f"add `format = {POLICY_FORMAT}`, and `[[trust.models]]` for each model with a rule: `tilec explain E0715`"
+    raise BundleError("E0715", f"the trust policy `{shown(str(path))[1:-1]}` {why}", hint=hint)
+
+
+def _policy(
+    source: str | Path, keys: Sequence[TrustedKey], threshold: int, models: Mapping[str, TrustedModel], minimum: int
+) -> Trust:  # fmt: skip
     by_id = {one.key.id: one for one in keys}
     if len(by_id) != len(keys):
         twice = next(one for one in keys if by_id[one.key.id] is not one)
         raise _refused(source, f"has the key {twice.key.id} twice")
     if not 1 <= threshold <= len(keys):
         raise _refused(source, f"asks for {threshold} signatures, and has {len(keys)} keys")
-    return Trust(by_id, threshold, minimum, str(source))
+    try:
+        return Trust(by_id, threshold, models, str(source), minimum)
+    except ValueError as error:
+        raise _refused(source, str(error)) from None
 
 
 def _trusted(item: Any, folder: Path) -> TrustedKey:
@@ -134,7 +202,7 @@ def _trusted(item: Any, folder: Path) -> TrustedKey:
     )
     name = _text(rules.get("name", "inline" if inline else Path(given).name), "name")
     return TrustedKey(
-        key, name, _patterns(rules.get("models", ["*"]), "models"), _patterns(rules.get("builders", ["*"]), "builders")
+        key, name, _patterns(rules.get("models", [*_ALL]), "models"), _patterns(rules.get("builders", [*_ALL]), "builders")
     )
 
 
@@ -201,9 +269,18 @@ def _number(data: Any, what: str) -> int:
     return data
 
 
-def _minimum(data: Any) -> dict[str, int]:
-    table: dict[Any, Any] = data if isinstance(data, dict) else {"*": data}  # pyright: ignore[reportUnknownVariableType]
-    for model in table:
-        if model != "*" and not MODEL.fullmatch(model):
-            raise ValueError(f"has {shown(model)} in `minimum`, which takes names of models, and `*` for all others")
-    return {model: _number(number, "minimum") for model, number in table.items()}
+def _models(data: Any, minimum: int) -> dict[str, TrustedModel]:
+    found: dict[str, TrustedModel] = {}
+    for item in _list(data, MAX_MODELS, "models"):
+        rules = _table(item, _MODEL_RULES, "an entry of `models`")
+        name = rules.get("name")
+        if not isinstance(name, str) or not MODEL.fullmatch(name):
+            raise ValueError(f"has {shown(name)} as `name` of a model, which is no name of one")
+        if name in found:
+            raise ValueError(f"has the model `{name}` twice")
+        digests = _list(rules.get("digests"), MAX_DIGESTS, "digests")
+        wrong = next((one for one in digests if not isinstance(one, str) or not _DIGEST.fullmatch(one)), None)
+        if wrong is not None:
+            raise ValueError(f"has {shown(wrong)} in `digests` of `{name}`, which is no sha256 of 64 hex digits")
+        found[name] = TrustedModel(frozenset(digests), _number(rules.get("minimum", minimum), "minimum"))
+    return found

@@ -1,20 +1,30 @@
 """Which operations decide where memory is touched: all that an index, a loop bound or a branch condition is computed from.
 
-Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use.
+Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use. Of what passes add, so has what
+decides which elements are copied, and who waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
 from tilec.ir.ops_staging import StageCopy
+from tilec.ir.types import TileType
 
 
-def deciding_ops(function: Function) -> list[Op]:
-    """Those operations and all loops, in program order."""
-    roots = [value for op in function.body.walk() for value in _roots(op)]
+def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
+    """Those operations, and those that some other values are computed from, and all loops, in program order."""
+    return _deciding(function, [*also, *(value for op in function.body.walk() for value in _roots(op))])
+
+
+def steering_ops(function: Function) -> list[Op]:
+    """Those of a prepared function: also all that coordinates of copies and places in shared memory are computed from."""
+    return _deciding(function, [value for op in function.body.walk() for value in (*_roots(op), *_shared_places(op))])
+
+
+def _deciding(function: Function, roots: list[Value]) -> list[Op]:
     found = _sources_of(function, roots) | {op for op in function.body.walk() if isinstance(op, For)}
     return [op for op in function.body.walk() if op in found]
 
@@ -56,6 +66,13 @@ def _roots(op: Op) -> list[Value]:
             return op.operands[:1]
         case _:
             return []
+
+
+def _shared_places(op: Op) -> list[Value]:
+    """Integers that say what of shared memory an operation touches, and of tensors what it copies there."""
+    if isinstance(op, MemoryOp) or op.effect in (Effect.NONE, Effect.CONTROL) or op.attributes().get("unsafe") is not None:
+        return []
+    return [value for value in op.operands if isinstance(value.type, TileType) and not value.type.rank]
 
 
 def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:

@@ -33,8 +33,13 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
     """One obligation per `Out` tensor."""
     for parameter in findings.index.function.parameters:
         if parameter.access is Access.OUT:
-            writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
-            _prove_tensor(findings, parameter, writes)
+            prove_written_whole(findings, sites, parameter)
+
+
+def prove_written_whole(findings: Findings, sites: list[AccessSite], parameter: Parameter) -> None:
+    """The obligation of one tensor."""
+    writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
+    _prove_tensor(findings, parameter, writes)
 
 
 def tensor_elements(findings: Findings, parameter: Parameter) -> list[Poly]:
@@ -282,7 +287,10 @@ def _complain(
     where = writes[0].location if writes else parameter.loc
     because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
     message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
-    hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
+    otherwise = (
+        "declare it `InOut`" if parameter.access is Access.OUT else f"state with `values({name}, ...)` what it held before"
+    )
+    hint = f"make the grid and the stores reach every element of `{name}`, or {otherwise}"
     # A write that is refused for its index too is meant for other elements: no bound of the tensor mends that.
     misplaced = any(one.primary is not None and one.primary.span == where for one in findings.diagnostics)
     fixes = tuple(_bounded(parameter, writes, where)) if where is not None and not misplaced else ()

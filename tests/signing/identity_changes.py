@@ -1,0 +1,198 @@
+"""Attacks on what a policy says of models: keys that sign more than they may by other names, what lies beside a signed bundle,
+policies of before, and what nobody signs.
+
+There are two models of which each has its key: `tiny-1b`, the scene's, and a toy that somebody else makes.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.bundle import samples
+from tests.ops import prebuilt
+from tests.runtime.fake_driver import FakeDriver
+from tests.signing.scene import DIGEST, NAME, POLICY, RELEASE, SIDECAR, Scene, payloads_of, signed
+from tilec.bundle_format import model_digest
+from tilec.finder import find_bundle
+from tilec.frontend import read_interface
+from tilec.ops.kernels import Kernels
+from tilec.runtime import Bundle, BundleError, Device
+from tilec.runtime.trust_place import find_trust
+from tilec.signature_format import encode_sidecar, sidecar_path
+from tilec.signing_keys import FileSigner
+
+NUMBERS: dict[str, Any] = {"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16", "layers": 2}
+"""Of the model that an engine runs: `tiny-1b`."""
+SIZES = ("hidden_size",)
+TOY: dict[str, Any] = {"hidden_size": 16, "tied": True, "eps": 1e-6, "dtype": "bf16"}
+VAGUE: dict[str, Any] = {"tied": True, "dtype": "bf16"}
+"""Numbers of a toy that does not say all that decides: those of `tiny-1b` are among those that have them."""
+STEP: Any = samples.STEP["step"]
+OTHER_STEP: Any = [STEP[0], [*STEP[1], ["Assign", [["Name", "group"]], ["Constant", 1]]]]
+ROLES = f"""[trust]
+format = 2
+
+[[trust.models]]
+name = "tiny-1b"
+digests = ["{DIGEST}"]
+minimum = {RELEASE}
+
+[[trust.models]]
+name = "toy-1m"
+digests = ["{model_digest(TOY, STEP)}", "{model_digest(VAGUE, STEP)}"]
+
+[[trust.keys]]
+key = "first.pub"
+models = ["tiny-*"]
+
+[[trust.keys]]
+key = "second.pub"
+models = ["toy-*"]
+"""
+BEFORE = (
+    '[trust]\nthreshold = 2\nminimum = {{ "tiny-1b" = 7 }}\n{keys}', '[trust]\nthreshold = 2\nminimum = 7\n{keys}',
+    '[trust]\nkeys = ["first.pub"]\n', 'trust = {{ keys = ["second.pub", "first.pub"], threshold = 2 }}\n', "[trust]\n{keys}",
+)  # fmt: skip
+"""Policies as they were, with the rules of the scene's keys."""
+
+Use = Callable[[], None]
+
+
+def _bundle(model: str, config: dict[str, Any], step: Any = STEP, salts: tuple[int, ...] = (1, 2, 1)) -> bytes:
+    description, blobs = samples.parts(salts=salts)
+    return samples.encode(description | {"model": model, "config": config, "step": step}, blobs)
+
+
+def _put(path: Path, data: bytes, signers: tuple[FileSigner, ...], release: int = RELEASE) -> None:
+    """A bundle and its signatures."""
+    payloads = payloads_of(path, data, release)
+    if signers:
+        sidecar_path(path).write_bytes(encode_sidecar(signed(payloads.values(), signers)))
+
+
+def _searched(scene: Scene, check: Callable[[Bundle], None]) -> Use:
+    """The engine's search among the files of the scene; packages of this machine are no part of it."""
+
+    def use() -> None:
+        with (
+            patch("tilec.finder.bundles_folder", lambda: scene.folder),
+            patch("tilec.finder._entry_points", list),
+            find_bundle(NUMBERS, "sm_90a", scene.policy, deciding=SIZES) as bundle,
+        ):
+            check(bundle)
+
+    scene.folder.chmod(0o700)
+    return use
+
+
+def toy_key(scene: Scene, rng: random.Random) -> Use | None:
+    """The key of a toy signs what an engine takes for `tiny-1b`: its numbers, or another step, under any name."""
+    scene.policy.write_text(ROLES)
+    scene.sidecar.unlink()
+    toy = scene.signers[1:]
+    numbers: dict[str, Any] = samples.parts()[0]["config"]
+    fewer = {name: value for name, value in numbers.items() if name != rng.choice(("tied", "eps", "dtype"))}
+    name, config, step = rng.choice(
+        (
+            ("toy-1m", numbers, STEP), ("tiny-1b", numbers, STEP), ("toy-2m", numbers, STEP), ("toy-1m", fewer, STEP),
+            ("toy-1m", numbers | {"layers": 2}, STEP), ("toy-1m", TOY | {"hidden_size": 128}, STEP),
+            ("tiny-1b", fewer, STEP), ("toy-1m", numbers, OTHER_STEP), ("toy-1m", VAGUE, STEP),
+        )
+    )  # fmt: skip
+    _put(scene.bundle, _bundle(name, config, step), toy)
+    if config is VAGUE or rng.random() < 0.5:
+        return _searched(scene, lambda _: None)
+    return None
+
+
+def older_release(scene: Scene, rng: random.Random) -> None:
+    """The right keys signed a release that is outdone, when the model had another name, step, or list of numbers."""
+    numbers: dict[str, Any] = samples.parts()[0]["config"]
+    name, config, step = rng.choice(
+        (
+            ("tiny-1b-beta", numbers, STEP), ("other", numbers, STEP), ("tiny-1b", numbers | {"layers": 2}, STEP),
+            ("tiny-1b", numbers, OTHER_STEP), ("tiny-1b", VAGUE, STEP), ("tiny-1b-beta", numbers, OTHER_STEP),
+            ("tiny-1b", numbers, STEP),
+        )
+    )  # fmt: skip
+    _put(scene.bundle, _bundle(name, config, step, (3, 9)), scene.signers, rng.randrange(RELEASE))
+
+
+def policy_of_before(scene: Scene, rng: random.Random) -> None:
+    """A policy whose rules go by names alone, beside bundles that it would have taken."""
+    rules = POLICY[POLICY.index("[[trust.keys]]") :]
+    scene.policy.write_text(rng.choice(BEFORE).format(keys=rules))
+    if rng.random() < 0.5:
+        _put(scene.bundle, _bundle(rng.choice(("tiny-1b", "tiny-2b")), TOY), scene.signers)
+
+
+def unsigned_beside(scene: Scene, rng: random.Random) -> Use:
+    """Bundles for the same numbers that come first where the engine looks: unsigned, signed by others, outdone, damaged. The
+    signed one must be found behind them."""
+    numbers: dict[str, Any] = samples.parts()[0]["config"]
+    for place in range(rng.randrange(1, 4)):
+        path = scene.folder / f"a{place}-sm_90a.bundle"
+        kind = rng.randrange(5)
+        if kind == 4:
+            path.write_bytes(scene.sound[NAME][:-1] + b"x")
+        else:
+            signers = ((), scene.strangers, scene.signers, scene.signers[:1])[kind]
+            _put(path, _bundle("tiny-1b", numbers, salts=(4, 5)), signers, RELEASE - 1)
+    told = _Told()
+
+    def check(bundle: Bundle) -> None:
+        scene.check(bundle)
+        assert all("is passed over" in text for text in told.texts) and told.texts, "nothing was said of what was passed over"
+
+    search = _searched(scene, check)
+
+    def use() -> None:
+        logger = logging.getLogger("tilec.finder")
+        logger.addHandler(told)
+        try:
+            search()
+        except BundleError as error:
+            raise AssertionError(f"the signed bundle was hidden: {error}") from None
+        finally:
+            logger.removeHandler(told)
+
+    return use
+
+
+class _Told(logging.Handler):
+    """Keeps what a logger says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+ADD = prebuilt.KERNELS / "add.py"
+
+
+def prebuilt_folder(scene: Scene, rng: random.Random) -> Use:
+    """A folder of artifacts for an op, which nobody signs, beside the scene's own signatures."""
+    folder = prebuilt.write(scene.folder / "build", prebuilt.add("bf16"))
+    place = rng.choice((folder, folder / "sm_90a"))
+    (place / f"{place.name}.intoto.jsonl").write_bytes(scene.sound[SIDECAR])
+    kernels = Kernels(_interface(), ADD, place)
+
+    def use() -> None:
+        with patch("tilec.ops.kernels.find_trust", functools.partial(find_trust, scene.policy)):
+            kernels.get({"E": "bf16", "BLOCK": 2048}, Device(FakeDriver()))
+
+    return use
+
+
+@functools.cache
+def _interface() -> Any:
+    return read_interface(ADD)
