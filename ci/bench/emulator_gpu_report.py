@@ -218,7 +218,7 @@ def write(rows: list[Row], device: dict[str, Any], result: Result) -> int:
         errors = f"{worst[1]:.1e} | {worst[2]:.1e}"
         lines.append(f"| `{kernel}` | {len(mine)} | {bits} | {identical} | {worst[0]} | {errors} |")
     lines += ["", *(f"- disagrees: {row['case']} `{row['tensor']}` {row.get('why', '')} {row['faults'][:1]}" for row in wrong)]
-    result.write({"run": device, "rows": rows})
+    result.write({"run": device, "rows": rows}, exit_status=int(bool(wrong)))
     (RESULTS / "emulator_gpu.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print("\n".join(lines))
     return int(bool(wrong))

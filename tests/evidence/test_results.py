@@ -25,7 +25,7 @@ JUDGED = entry("source:tilec", "cubin:sm_90a:add-*")
 
 
 def made(root: Path) -> dict[str, object]:
-    return Result("judged", root=root, entry=JUDGED).stamped({"wrong": 0})
+    return Result("judged", root=root, entry=JUDGED).stamped({"wrong": 0}, exit_status=0)
 
 
 def state(root: Path, data: object) -> Status:
@@ -73,7 +73,7 @@ def test_a_run_that_failed_or_tried_too_little_does_not_hold(repository: Path) -
     result = Result("judged", root=repository, entry=JUDGED)
     assert state(repository, result.stamped({}, exit_status=1)).state == "failed"
     large = entry("source:tilec", at_least={"kernels": 100, "rows": 2})
-    data = Result("judged", root=repository, entry=large).stamped({"kernels": 100, "rows": [1, 2]})
+    data = Result("judged", root=repository, entry=large).stamped({"kernels": 100, "rows": [1, 2]}, exit_status=0)
     assert status(large, data, Digests(repository)).state == "fresh"
     assert status(large, data | {"kernels": 99}, Digests(repository)).reasons == ("`kernels` is 99 of 100",)
     assert status(large, data | {"rows": [1]}, Digests(repository)).reasons == ("`rows` is 1 of 2",)
@@ -84,14 +84,14 @@ def test_a_result_of_sources_that_changed_meanwhile_is_not_written(repository: P
     write(repository / "tilec/judge.py", SOURCE.replace("< 3", "< 4"))
     record(repository)
     with pytest.raises(Changed, match="source:tilec changed"):
-        result.write({}, repository / "out")
+        result.write({}, repository / "out", exit_status=0)
     assert not (repository / "out").exists() or not list((repository / "out").iterdir())
 
 
 def test_a_list_becomes_rows_and_a_stamp_is_replaced(repository: Path) -> None:
     result = Result("judged", root=repository, entry=JUDGED)
-    assert result.stamped([1, 2])["rows"] == [1, 2]
-    path = result.write({"rests_on": {"old": "0"}, "exit_status": 1, "wrong": 0}, repository / "out")
+    assert result.stamped([1, 2], exit_status=0)["rows"] == [1, 2]
+    path = result.write({"rests_on": {"old": "0"}, "exit_status": 1, "wrong": 0}, repository / "out", exit_status=0)
     data = json.loads(path.read_text())
     assert data["rests_on"] == result.rests_on and "exit_status" not in data and data["wrong"] == 0
 
