@@ -31,6 +31,7 @@ def enter(module: str) -> int:
         return fail(EngineError("the answer cannot be written: stdout is closed"))
     spell_everything()
     try:
+        importlib.import_module("tilec.visible").guard_streams()
         run = importlib.import_module(module).run
         signal.signal(signal.SIGINT, signal.default_int_handler)
         status = int(run())

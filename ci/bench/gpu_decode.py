@@ -43,7 +43,7 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
             return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in ((1, 8, 2), (3, 1, 160), (8, 8, 512))]
         case "rotary_decode_attention":
             tile, group = int(constants["BN"]), int(constants["G"])
-            found = [(1, 3, 1, 1), (2, 5, 3, 2), (1, 8, 64, 64), (3, 8, 9, 5)]
+            found = [(4, 3, 1, 1), (8, 5, 3, 2), (1, 8, 64, 64), (3, 8, 9, 5)]
             return [
                 {"B": b, "HKV": h, "S": tiles * tile, "P": parts, "R": tiles * tile + 77}
                 for b, h, tiles, parts in found
@@ -57,6 +57,11 @@ def adjust(manifest: Manifest, t: Tensors) -> None:
     """Contents that random numbers do not give, in place."""
     if manifest.kernel.startswith("scaled_"):  # they add up to about what K elements of deviation 1 do
         t["squares"].abs_().mul_(t["x"].shape[1] / t["squares"].shape[1])
+        t["w"].mul_(t["x"].shape[1] ** -0.5)
+    if manifest.kernel.endswith(("matvec_argmax", "matvec_argmax_rows")):
+        # Logits are small integers times one scale, which every dtype has: equal ones are equal in all of them.
+        for name in ("x", "w"):
+            t[name].copy_(torch.randint(-1, 2, t[name].shape, device=t[name].device))
     if manifest.kernel == "decode_merge_kv":
         t["sums"].abs_().add_(0.5)
 

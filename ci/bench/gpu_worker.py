@@ -186,15 +186,25 @@ def _time_kernel(bench: Bench, name: str, entries: list[Entry]) -> None:
             chosen = [entry for entry in entries if entry.dtype == dtype and fits(entry.manifest, problem.dims)]
             if not chosen or (dtype != "bf16" and problem != problems(name)[0]):
                 continue
-            try:
-                _time_problem(bench, problem, dtype, chosen)
-            except Exception as error:
-                emit("problem", kernel=name, text=f"{problem.label} {dtype}: {type(error).__name__}: {error}"[:500])
-                if "CUDA error" in str(error) or "CUDA_ERROR" in str(error):
-                    raise SystemExit(70) from None
-            finally:
-                if not bench.dry:
-                    torch.cuda.empty_cache()
+            for variants in _of_same_tensors(chosen):
+                try:
+                    _time_problem(bench, problem, dtype, variants)
+                except Exception as error:
+                    emit("problem", kernel=name, text=f"{problem.label} {dtype}: {type(error).__name__}: {error}"[:500])
+                    if "CUDA error" in str(error) or "CUDA_ERROR" in str(error):
+                        raise SystemExit(70) from None
+                finally:
+                    if not bench.dry:
+                        torch.cuda.empty_cache()
+
+
+def _of_same_tensors(entries: list[Entry]) -> list[list[Entry]]:
+    """Artifacts whose tensors have the same shapes; a constant such as a number of parts makes other tensors."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        shapes = tuple(str(dim) for spec in entry.manifest.tensors for dim in spec.dims)
+        groups.setdefault(shapes, []).append(entry)
+    return list(groups.values())
 
 
 def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entry]) -> None:

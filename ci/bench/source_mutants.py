@@ -19,7 +19,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ sys.path.insert(0, str(ROOT))
 from ci.evidence import Digests, Result  # noqa: E402
 from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
+from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
 from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
 from tests.source_mutation.suite import Step, command, steps  # noqa: E402
 
@@ -47,17 +47,15 @@ FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
-"""Seconds of CPU for a step where no baseline says what it takes: several times what the dearest takes."""
-PATIENCE = 10
-"""A step that waits and computes nothing ends after so many times its limit of wall time."""
+"""Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
 SEEN = ("failed", "hung")
-OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its time)."""
+    """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its processor time, or it stood
+    still). `seconds` are of processor time."""
 
     status: str
     test: str
@@ -66,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant: killed (a test failed), hung (a step ran past its time), survived, unfinished."""
+    """What became of a mutant: killed (a test failed), hung (a step no longer ended), survived, unfinished."""
 
     outcome: str
     test: str
@@ -83,40 +81,32 @@ class Tree:
         if (ROOT / "artifacts").exists():
             (folder / "artifacts").symlink_to(ROOT / "artifacts")
 
-    def run(self, step: Step, limit: float, left: float = float("inf")) -> tuple[int, str]:
-        """Exit status and output of a step; status 124 past the limit in seconds of CPU, which a busy machine does not move,
-        and where it waits for ever; 125 where this run has no more time `left`."""
+    def run(self, step: Step, limit: float, until: float = float("inf")) -> tuple[str, int, str, float]:
+        """How a step ended (`tests.processor_time`), its exit status and output, and the processor seconds it took."""
         with tempfile.TemporaryDirectory() as scratch:  # of this step alone: no step finds what another left
             environment = os.environ | {
                 "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "TILEC_CACHE_DIR": f"{scratch}/store",
                 "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
             }  # fmt: skip
             process = subprocess.Popen(
-                ["bash", "-c", f'ulimit -t {int(limit)} && exec "$@"', "step", *command(step)], cwd=self.root, env=environment,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+                command(step), cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                start_new_session=True,
             )  # fmt: skip
-            try:
-                output, _ = process.communicate(timeout=min(PATIENCE * limit, left))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                return (124 if PATIENCE * limit <= left else 125), ""
-            return (124 if process.returncode in OUT_OF_TIME else process.returncode), output
+            how, output, seconds = finish(process, limit, until=until)
+            return how, process.returncode, output, seconds
 
-    def judge(self, mutant: Mutant, step: Step, limit: float, left: float) -> tuple[str, str, float] | None:
-        """Make the mistake, run the step, unmake it: status, test and seconds; None where this run has no more time left."""
+    def judge(self, mutant: Mutant, step: Step, limit: float, until: float) -> tuple[str, str, float] | None:
+        """Make the mistake, run the step, unmake it: status, test and seconds; None where it was not at its end at `until`."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
-        start = time.perf_counter()
         try:
             path.write_text(mutant.applied(text), encoding="utf-8")
-            status, output = self.run(step, limit, left)
+            how, status, output, seconds = self.run(step, limit, until)
         finally:
             path.write_text(text, encoding="utf-8")
-        seconds = time.perf_counter() - start
-        if status == 125:
+        if how == STOPPED:
             return None
-        if status == 124:
+        if how != ENDED:
             return "hung", name_of(step), seconds
         if status in (0, 5):  # 5: no test was collected
             return "passed", "", seconds
@@ -185,14 +175,12 @@ class State:
 
 
 def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
-    """Run every step once without a mistake: all must pass; time limits follow from what they took."""
+    """Run every step once without a mistake: all must pass; limits follow from the processor time that they took."""
     limits: dict[Step, float] = {}
     for step in dict.fromkeys(step for _, step in todo):
-        start = time.perf_counter()
-        status, output = tree.run(step, 1200)
-        took = time.perf_counter() - start
+        how, status, output, took = tree.run(step, 1200)
         print(f"baseline {took:6.1f} s  {name_of(step)}", flush=True)
-        if status not in (0, 5):
+        if how != ENDED or status not in (0, 5):
             raise SystemExit(f"without any mistake {name_of(step)} fails:\n{output[-3000:]}")
         limits[step] = 20 + slack * took
     return limits
@@ -200,7 +188,7 @@ def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[
 
 def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -> None:
     """Run what the state does not hold yet, in `--jobs` copies of the tree: the first step of all, then the second, ..."""
-    begin = time.perf_counter()
+    until = time.monotonic() + arguments.stop_after
     numbered = [(n, m, step) for m in wanted for n, step in enumerate(steps(ROOT, m.path)[: arguments.steps])]
     todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
     if not todo:
@@ -216,13 +204,12 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
 
         def work(task: tuple[Mutant, Step]) -> None:
             mutant, step = task
-            left = arguments.stop_after - (time.perf_counter() - begin)
             with lock:
-                if left <= 0 or not state.is_open(mutant, step):
+                if time.monotonic() > until or not state.is_open(mutant, step):
                     return
             tree, limit = trees.get(), limits.get(step, LIMIT)
             try:
-                said = tree.judge(mutant, step, limit, left)
+                said = tree.judge(mutant, step, limit, until)
             finally:
                 trees.put(tree)
             if said is None:
@@ -244,7 +231,7 @@ def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str],
     how = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
     took = sum(results[m.identity].seconds for m in wanted)
     lived = f"{counts['survived']} survived, {counts['unfinished']} not judged to the end"
-    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {lived}. Sum of run times: {took:.0f} s.", ""]
+    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {lived}. Processor time of all: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
     for operator, count in operators.most_common():
@@ -281,10 +268,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
-        "--slack", type=float, default=4, help="a step may take so many times its time without a mistake, and 20 s"
+        "--slack", type=float, default=4, help="a step may take so many times its processor time without a mistake, and 20 s"
     )
     parser.add_argument(
-        "--no-baseline", action="store_true", help=f"do not run the steps without a mistake first: {LIMIT:.0f} s each"
+        "--no-baseline",
+        action="store_true",
+        help=f"do not run the steps without a mistake first: {LIMIT:.0f} s of processor time each",
     )
     parser.add_argument(
         "--budget",

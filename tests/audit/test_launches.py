@@ -10,14 +10,13 @@ from tests.campaign import chosen
 from tests.shipped import LIKE, NAMES
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import BLOCKS, Case, contents, edge_launches
-from tilec.audit.smt import Budget
 from tilec.ir.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
 
 def launches(name: str, most: int = 5) -> list[Case]:
     manifest, function = samples.manifest(name), parse_function(samples.text(name))
-    return edge_launches(manifest, function, contract_of(manifest, function), Budget(), most)
+    return edge_launches(manifest, function, contract_of(manifest, function), most)
 
 
 @pytest.mark.parametrize("name", chosen(NAMES, lambda name: name not in LIKE))

@@ -31,6 +31,8 @@ BLOCKS: Final = 48
 """Most blocks of a launch."""
 ELEMENTS: Final = 3 << 20
 """Most elements of all tensors of a launch together."""
+SIZE_STEPS: Final = 400_000
+"""Steps of z3 for one question about sizes."""
 SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
 """Bounds on the sizes that nothing asks of, tried in this order."""
 
@@ -43,18 +45,26 @@ class Case:
     values: dict[str, int]
 
 
-def edge_launches(manifest: Manifest, function: Function, contract: Contract, budget: Budget, most: int) -> list[Case]:
-    """At most `most` launches within the contract, none twice, the smallest first."""
+def edge_launches(
+    manifest: Manifest, function: Function, contract: Contract, most: int, why: list[str] | None = None
+) -> list[Case]:  # fmt: skip
+    """At most `most` launches within the contract, none twice, the smallest first. `why` gets a line for every wish that
+    gave none."""
     smt.fresh()
     found: list[Case] = []
     for name, wanted in _wishes(function, contract):
-        if len(found) == most or budget.spent():
+        if len(found) == most:
             break
-        values = _solve(manifest, contract, wanted, budget)
+        refused: list[str] = []
+        values = _solve(manifest, contract, wanted, refused)
         if values is None and len(wanted) > 1:
-            values = _as_much(manifest, contract, wanted, budget)
-        if values is not None and _cheap(manifest, values) and all(values != case.values for case in found):
+            values = _as_much(manifest, contract, wanted, refused)
+        if values is not None and not _cheap(manifest, values):
+            refused.append(_too_large(manifest, values))
+        elif values is not None and all(values != case.values for case in found):
             found.append(Case(name, values))
+        if why is not None:
+            why += [f"{name}: {reason}" for reason in refused[-1:]]
     return found
 
 
@@ -100,19 +110,20 @@ def _cuts(function: Function, symbol: str) -> list[int]:
     return sorted(cut for cut in found if 1 < cut <= 4096)
 
 
-def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
+def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
     """The same with as many of the lower ends as go together, taken in order."""
     kept: dict[str, int] = {}
     found: dict[str, int] | None = None
     for name, value in least.items():
-        values = _solve(manifest, contract, {**kept, name: value}, budget)
+        values = _solve(manifest, contract, {**kept, name: value}, why)
         if values is not None and _cheap(manifest, values):
             kept[name], found = value, values
     return found
 
 
-def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
-    """Values within the contract with these lower ends, as small as the bounds of `SMALL` give."""
+def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
+    """Values within the contract with these lower ends, as small as the bounds of `SMALL` give; None where there are none, and
+    `why` says so."""
     host = HostTerms(contract)
     facts = host.assumptions()
     facts += host.definitions.facts
@@ -127,11 +138,15 @@ def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget
             facts.append(smt.some([host.expression(dim) >= 2, room == 1]))
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
+    reason = f"the contract has no sizes below {SMALL[-1]} for it"
     for bound in SMALL:
         near = [_near(host.symbol(name), max(bound, least.get(name, 0) + bound - 1)) for name in contract.symbols]
-        answer = smt.check([*facts, *wanted, *near], Budget(budget.deadline, 400_000))
+        answer = smt.check([*facts, *wanted, *near], Budget(SIZE_STEPS))
         if answer.verdict == "found":
             return {name: answer.model.get(name, max(0, low)) for name, (low, _) in contract.symbols.items()}
+        if answer.verdict == "undecided":
+            reason = f"sizes for it were not found: {answer.reason}"
+    why.append(reason)
     return None
 
 
@@ -140,8 +155,19 @@ def _near(term: Term, bound: int) -> Term:
 
 
 def _cheap(manifest: Manifest, values: dict[str, int]) -> bool:
+    blocks, elements = _extent(manifest, values)
+    return blocks <= BLOCKS and elements <= ELEMENTS
+
+
+def _too_large(manifest: Manifest, values: dict[str, int]) -> str:
+    blocks, elements = _extent(manifest, values)
+    return f"its {blocks} blocks and {elements} elements are more than {BLOCKS} and {ELEMENTS} that are emulated"
+
+
+def _extent(manifest: Manifest, values: dict[str, int]) -> tuple[int, int]:
+    """Blocks of a launch, and elements of all of its tensors."""
     blocks = prod(axis.evaluate(values) for axis in manifest.grid)
-    return blocks <= BLOCKS and sum(_elements(spec, values) for spec in manifest.tensors) <= ELEMENTS
+    return blocks, sum(_elements(spec, values) for spec in manifest.tensors)
 
 
 def _elements(spec: TensorSpec, values: dict[str, int]) -> int:

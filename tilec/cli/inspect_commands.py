@@ -22,6 +22,7 @@ from tilec.diagnostics import CompileError
 from tilec.output import Output
 from tilec.project.models import Constant
 from tilec.terminal import wants_colour
+from tilec.visible import unguarded, visible
 
 
 def explain_command(code: str) -> int:
@@ -36,7 +37,7 @@ def explain_command(code: str) -> int:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console().print(Markdown(text))
+        Console(file=unguarded(sys.stdout)).print(Markdown(text))
     else:
         print(text.rstrip())
     return 0
@@ -93,6 +94,8 @@ def dump_command(
         return status_of(diagnostics)
     if output is not None:
         _write(Path(output), data)
+    elif sys.stdout.isatty():
+        print(visible(data.decode("utf-8", "backslashreplace")), end="")
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tilec.diagnostics import CompileError, Diagnostic, render_all
 from tilec.spelling import or_mean
 from tilec.terminal import paint_for
+from tilec.visible import visible
 
 if TYPE_CHECKING:
     from tilec.cache import Store
@@ -177,7 +178,7 @@ def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[s
 
 def say(line: str) -> None:
     """A line for a person while a command runs."""
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
@@ -204,7 +205,7 @@ def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]
 
 def print_line(kind: str, text: str) -> None:
     """A line on stderr that begins with `error`, `warning` or `note` (a role of `terminal.STYLES`)."""
-    print(f"{paint_for(sys.stderr)(kind, kind)}: {text}", file=sys.stderr)
+    print(f"{paint_for(sys.stderr)(kind, kind)}: {visible(text)}", file=sys.stderr)
 
 
 REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E0811", "E0812")
