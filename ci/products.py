@@ -25,6 +25,7 @@ from ci.evidence.digests import PRODUCTS, Digests, UnknownDigest  # noqa: E402
 from ci.evidence.products import DIGITS, Record, read_products, write_products  # noqa: E402
 from tilec.cache import FileDigests, Store  # noqa: E402
 from tilec.cli.project import open_store, print_diagnostics, toolchain  # noqa: E402
+from tilec.output import Output  # noqa: E402
 from tilec.project.buildfile import BuildFile, read_build_file  # noqa: E402
 from tilec.project.driver import build_project  # noqa: E402
 from tilec.project.plan import digests_note, plan  # noqa: E402
@@ -73,7 +74,7 @@ def write(root: Path, store: Store, jobs: int) -> int:
     """Build, and write the record; 1 where an artifact is refused."""
     build = read_build_file(root / "build.toml")
     with tempfile.TemporaryDirectory() as output:
-        built = build_project(build, build.entries, None, store, toolchain(store), jobs=jobs, output=Path(output))
+        built = build_project(build, build.entries, None, store, toolchain(store), jobs=jobs, output=Output(Path(output), None))
     if built.diagnostics:
         print_diagnostics(built.diagnostics, build.root)
         return 1

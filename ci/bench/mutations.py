@@ -73,10 +73,11 @@ def main() -> int:
         *(f"| {name} | {n} |" for name, n in codes.most_common(12)),
     ]
     options.out.mkdir(parents=True, exist_ok=True)
-    result.write(records, options.out)
+    wrong = [record for record in records if record["outcome"] == "false accept"]
+    if options.only is None:
+        result.write(records, options.out, exit_status=int(bool(wrong)))
     (options.out / "mutations.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    wrong = [record for record in records if record["outcome"] == "false accept"]
     for record in wrong:
         print("FALSE ACCEPT", record)
     return int(bool(wrong))

@@ -156,9 +156,10 @@ def main() -> int:
     counts = Counter(f"{job.kind} {outcome.kind}" for job, outcome in found)
     noted = [{"kind": j.kind, "number": j.number, "outcome": o.kind, "detail": o.detail} for j, o in found if o.kind != "equal"]
     data = {"programs": len(found), "counts": dict(sorted(counts.items())), "first": arguments.first, "noted": noted}
-    result.write(data, arguments.output)
+    status = int(bool(noted))
+    result.write(data, arguments.output, exit_status=status)
     print(text)
-    return 1 if noted else 0
+    return status
 
 
 if __name__ == "__main__":

@@ -221,9 +221,10 @@ def main() -> int:
         "inexact_examples": inexact,
         "noted": kept,
     }
-    result.write(data, arguments.output)
+    status = int(bool(counts["false_accept"] or counts["crash"]))
+    result.write(data, arguments.output, exit_status=status)
     print(text)
-    return 1 if counts["false_accept"] or counts["crash"] else 0
+    return status
 
 
 if __name__ == "__main__":

@@ -317,12 +317,13 @@ def main() -> int:
     left_out = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
     text = table(wanted, fates, notes, left_out)
     print(text)
+    unexplained = [m for m in wanted if fates[m.identity].outcome == "survived" and m.identity not in notes]
+    status = int(bool(unexplained))
     if not arguments.only and not arguments.steps:
-        arguments.output.mkdir(parents=True, exist_ok=True)
         (arguments.output / "source_mutants.md").write_text(text, encoding="utf-8")
-        result.write([asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted], arguments.output)
-    outcomes = {m.identity: fates[m.identity].outcome for m in wanted}
-    return int(any(o == "unfinished" or (o == "survived" and i not in notes) for i, o in outcomes.items()))
+        rows = [asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted]
+        result.write(rows, arguments.output, exit_status=status)
+    return status
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Result:
         self.root, self.device = root, device
         self.rests_on = Digests(root).all_of(self.entry.rests_on)
 
-    def stamped(self, data: Any, exit_status: int = 0) -> dict[str, Any]:
+    def stamped(self, data: Any, *, exit_status: int) -> dict[str, Any]:
         """The data with what it rests on; a list becomes `rows`. Changed where the sources are no longer those of the start."""
         now = Digests(self.root).all_of(self.entry.rests_on)
         moved = [name for name in now if now[name] != self.rests_on[name]]
@@ -45,11 +45,11 @@ class Result:
         }  # fmt: skip
         return stamp | ({"exit_status": exit_status} if exit_status else {}) | fields
 
-    def write(self, data: Any, folder: Path = RESULTS, *, exit_status: int = 0) -> Path:
-        """Write `NAME.json` to `folder`; the path."""
+    def write(self, data: Any, folder: Path = RESULTS, *, exit_status: int) -> Path:
+        """Write `NAME.json` to `folder`; the path. An `exit_status` of the command other than 0 makes the result `failed`."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{self.entry.name}.json"
-        path.write_text(json.dumps(self.stamped(data, exit_status), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(self.stamped(data, exit_status=exit_status), indent=1) + "\n", encoding="utf-8")
         return path
 
 
