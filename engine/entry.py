@@ -50,7 +50,8 @@ def enter(module: str) -> int:
         status = fail(Interrupted())
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGINT, end_at_once)
-    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not; a next text undoes it.
+    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not. The next text that
+    # is run undoes that.
     exec("")
     try:
         sys.stdout.flush()
