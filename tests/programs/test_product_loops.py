@@ -24,7 +24,7 @@ from tilec.passes.schedule import early_stages, prepare, ring_check, width_check
 from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
-KERNELS = Path(__file__).with_name("product_kernels")
+KERNELS = Path(__file__).resolve().parents[1] / "soundness" / "corpus"
 EDGES: dict[str, list[dict[str, int]]] = {
     "w1_step": [
         {"s0": 715827883, "M": 64, "N": 64, "K": 64},
