@@ -1,7 +1,7 @@
 """Kernels that were accepted once and are not safe, or were accepted and then not built: each is refused now, or mended.
 
-One file in `corpus`, one hole. Where the prover accepts, enumeration finds no fault, the kernel is lowered, and what passes made
-of it touches the same elements; of kernels that pass tiles through shared memory, the boxes that are summed are followed
+One file in `corpus`, one hole. Where the prover accepts, enumeration finds no fault, the kernel is lowered, and what passes
+make of it touches the same elements; of kernels that pass tiles through shared memory, the boxes that are summed are followed
 elsewhere (`tests/programs/test_product_loops.py`).
 """
 
