@@ -48,10 +48,11 @@ WANTED: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("number", campaign.first(3, range(40)))
+@pytest.mark.parametrize("number", campaign.first(4, (36, 132, *range(36))))
 def test_every_schedule_sums_the_same_boxes(number: int, tmp_path: Path) -> None:
+    """36 ends far away, 132 steps by all that there is: what follows rings once took for ever, or refused it."""
     for outcome in judge(number, tmp_path, 3):
-        assert outcome.kind != "wrong", outcome
+        assert outcome.kind in ("equal", "none", "refused") or "equally often" in outcome.detail, outcome
 
 
 @pytest.mark.parametrize("name", EDGES)

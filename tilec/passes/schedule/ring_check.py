@@ -47,7 +47,7 @@ from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
 _STEERING: Final = (For, If, Roles, Acquire, Wait, TakeTurn)
 OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
-LAST: Final = i32.integer_range()[1]
+FIRST, LAST = i32.integer_range()
 FAR: Final = ("steps", "beginning")
 """What lies at the end of i32 in a run."""
 
@@ -130,7 +130,8 @@ class _Run(Operations):
             self.choose(op.lower, first, keep=True)
         for op in roots:
             self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=op.upper in others)
-        return all(self.env[op.lower] + self.env[op.step] * self.turns_of(op) <= LAST for op in roots)
+        numbers = [(self.env[op.lower], self.env[op.lower] + self.env[op.step] * self.turns_of(op)) for op in roots]
+        return all(begin >= FIRST and behind <= LAST for begin, behind in numbers)
 
     def choose(self, value: Value, otherwise: int, *, keep: bool) -> None:
         if value not in self.fixed:
