@@ -127,17 +127,19 @@ class OpenOutput(Folder):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command writes: a folder, made when it is first written to. `root` is the project's, which the folder lies in;
-    None where the user named the folder. Methods that take the name of a file take one with folders before it too, such as
-    `sm_90a/k.json`. What they cannot write is CompileError E0702, unless they say otherwise."""
+    """Where a command writes: a folder, made when it is first written to unless it `is_there`. `root` is the project's,
+    which the folder lies in; None where the user named the folder. Methods that take the name of a file take one with
+    folders before it too, such as `sm_90a/k.json`. What they cannot write is CompileError E0702, unless they say
+    otherwise."""
 
     folder: Path
     root: Path | None
+    is_there: bool = False
 
     @classmethod
     def file(cls, path: Path) -> tuple[Output, str]:
-        """The folder of a file that the user named, and the name in it."""
-        return cls(path.parent, None), path.name
+        """The folder of a file that the user named, which must be there, and the name in it."""
+        return cls(path.parent, None, is_there=True), path.name
 
     def path(self, name: str) -> Path:
         """Where a file of that name lies."""
@@ -147,7 +149,7 @@ class Output:
         """The folder below this one that `folders` lead to. OSError where it cannot be opened, InTheWay among it."""
         if self.root is None:
             anchor, parts = self.folder, list(folders)
-            if create:
+            if create and not self.is_there:
                 anchor.mkdir(parents=True, exist_ok=True)
         else:
             anchor, parts = self.root, [*_below(self.root, self.folder), *folders]

@@ -15,6 +15,7 @@ from tilec.ir.ops import Constant, For
 from tilec.ir.ops_staging import AsyncCopy, GroupMma, SharedLoad, WaitMma
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Wait
 from tilec.passes.schedule import prepare, ring_check
+from tilec.schedule import Overrides
 from tilec.target import SM_90A, SM_120A, TARGETS, Target
 
 PIPELINED = ("matmul", "flash_attention", "decode_attention")
@@ -228,3 +229,18 @@ def test_a_ring_that_is_still_read_is_refused(tmp_path: Path) -> None:
     never_meet_behind(function)
     with pytest.raises(VerifyError, match="overwrites a stage that is in use"):
         ring_check.check(function)
+
+
+def test_a_far_end_takes_no_longer(tmp_path: Path) -> None:
+    """A few turns are followed, whatever number ends the loop: hundreds of millions would never end."""
+    path = tmp_path / "k.py"
+    path.write_text(
+        "import tilec\nfrom tilec import Dim, In, Out, bf16, f32, grid, i32, load, mma, store, zeros\n\n"
+        "class N(Dim):\n    pass\n\n@tilec.kernel\n"
+        "def k(a: In[bf16, N, 64, 64], w: In[bf16, N, 64, 64], out: Out[f32, 64, 64], first: i32):\n    grid(1)\n"
+        "    acc = zeros((64, 64), f32)\n    for j in range(first, 2147483638, 3):\n"
+        "        x = load(a, (j, 0, 0), shape=(1, 64, 64), pad=0).reshape((64, 64))\n"
+        "        y = load(w, (j, 0, 0), shape=(1, 64, 64), pad=0).reshape((64, 64))\n"
+        "        acc = mma(x, y.T, acc)\n    store(out, (0, 0), acc)\n"
+    )
+    assert inside(prepare(load_kernel(path, {}, root=tmp_path), SM_90A, Overrides(copy="tma")), Wait)

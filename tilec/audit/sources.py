@@ -33,7 +33,9 @@ _READERS: Final = (
     "audit/values.py",
     "diagnostics.py",
     "ir",
+    "limits.py",
     "manifest_reader.py",
+    "visible.py",
 )
 SOURCES: Final = {
     PROOF: (
@@ -52,10 +54,19 @@ SOURCES: Final = {
         "assemble",
         "audit/cubins.py",
         "audit/tasks.py",
+        "bundle_format.py",
         "diagnostics.py",
+        "folder.py",
         "ir",
+        "limits.py",
+        "output.py",
+        "progress.py",
+        "signature_format.py",
+        "strict_json.py",
         "target.py",
+        "temporary_files.py",
         "toolchain.py",
+        "visible.py",
     ),
 }
 """Files and folders of tilec by kind of verdict."""

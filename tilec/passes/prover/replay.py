@@ -103,6 +103,7 @@ class _Run:
     turns: dict[For, int]
     values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
     steps: int = 0
+    on_the_way: bool = True  # all loops around are in the iteration that is asked for
 
     def held(self) -> dict[Value, Tile]:
         """Elements by value; nothing of values that were not reached."""
@@ -132,16 +133,18 @@ class _Run:
         if lower is None or upper is None or step is None or step < 1:
             return False
         held = [self.of(value) for value in op.initial]
-        body = op.regions[0]
+        body, around = op.regions[0], self.on_the_way
         for turn in range(lower, upper, step):
+            self.on_the_way = around and self.turns.get(op) in (None, turn)
             self.values.update(zip(body.arguments, [[turn], *held], strict=True))
             if not self.inside(body):
                 return False
-            if self.turns.get(op) == turn:
-                return True  # what is around is of this iteration, and nothing behind the loop is asked for
+            if self.on_the_way and op in self.turns:
+                return True  # nothing behind the loop is asked for
             held = [self.of(value) for value in body.ops[-1].operands]
+        self.on_the_way = around
         self.values.update(zip(op.results, held, strict=True))
-        return op not in self.turns
+        return not (around and op in self.turns)
 
     def branch(self, op: If) -> bool:
         taken = self.scalar(op.operands[0])

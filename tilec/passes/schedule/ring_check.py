@@ -30,7 +30,6 @@ sees.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import gcd
@@ -49,7 +48,7 @@ from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
 _STEERING: Final = (For, If, Roles, Acquire, Wait, TakeTurn)
 OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
-LAST: Final = i32.integer_range()[1]
+FIRST, LAST = i32.integer_range()
 FAR: Final = ("steps", "beginning")
 """What lies at the end of i32 in a run."""
 
@@ -122,11 +121,11 @@ class _Run(Operations):
 
     def bound(self, loops: list[For]) -> bool:
         """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
-        in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it. So do
-        those of a loop that begins whole steps behind another. False where a variable would leave i32, of which its loop has an
+        and in steps; where such a number is an end too, as in `range(1)`, the turns follow from it. So do those of a loop that
+        begins whole steps behind another, or ends where another does. False where a variable would leave i32: its loop has an
         obligation that it does not."""
         ends = {op.upper for op in loops}
-        uses = Counter(value for op in loops for value in (op.lower, op.step, op.upper))
+        others = {value for op in loops for value in (op.lower, op.step)}
         steps = {(op.lower, op.step) for op in loops}
         roots = [one for one in loops if root(one, steps) is one.lower]
         for op in roots:
@@ -138,8 +137,9 @@ class _Run(Operations):
                 first = min(LAST - self.turns * self.env[op.step], self.ranges[op.lower].high)
             self.choose(op.lower, first, keep=True)
         for op in roots:
-            self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=uses[op.upper] > 1)
-        return all(self.env[op.lower] + self.env[op.step] * self.turns_of(op) <= LAST for op in roots)
+            self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=op.upper in others)
+        numbers = [(self.env[op.lower], self.env[op.lower] + self.env[op.step] * self.turns_of(op)) for op in roots]
+        return all(begin >= FIRST and behind <= LAST for begin, behind in numbers)
 
     def bound_of_tile(self, tiles: For, turns: int) -> None:
         """Choose the bounds that a tile itself decides, so that its pipelined loops take so many turns. What is computed inside

@@ -1,4 +1,4 @@
-"""A left shift by the width or more is 0, so that the box begins at 5 and hangs over: its mask is needed, and stays."""
+"""A left shift by the width or more is 0; `aligned_ranges` takes it for a large number, and the mask of a store is dropped."""
 
 import tilec
 from tilec import Dim, In, InOut, f32, full, grid, i32, minimum, store
@@ -9,7 +9,7 @@ class N(Dim):
 
 
 @tilec.kernel
-def shifted_out_ok(x: In[f32, N], out: InOut[f32, 8]):
+def v1_shl_mask(x: In[f32, N], out: InOut[f32, 8]):
     grid(1)
     n = x.shape[0]
     off = 5 - minimum(n << i32(33), 5)
