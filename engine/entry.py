@@ -49,7 +49,7 @@ def enter(module: str) -> int:
         status = fail(Interrupted())
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGINT, end_at_once)
-    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not; a next text undoes it.
+    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not; another undoes it
     exec("")
     try:
         sys.stdout.flush()
