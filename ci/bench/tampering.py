@@ -3,8 +3,9 @@
 `python -P ci/bench/tampering.py` tries 3,200 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
 writes `ci/bench/results/tampering.md` and `.json`. Each change is made to a bundle of three kernels that two keys have signed
 and that opens; it must be refused by one clear error, whatever was changed, or, where a file changes while it is read, give
-the sound bundle or nothing; where others lie before it, a search must find the sound one. `--bundle FILE` also measures, on a real bundle, what verifying costs and how a private copy is
-had for the least. Status 1 where anything was used that must not be, or a refusal took more than it may.
+the sound bundle or nothing; where others lie before it, a search must find the sound one. `--bundle FILE` also measures, on a
+real bundle, what verifying costs and how a private copy is had for the least. Status 1 where anything was used that must not
+be, or a refusal took more than it may.
 """
 
 from __future__ import annotations
