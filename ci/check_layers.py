@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 VOCABULARY: Final = (
-    "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step", "mlir",
-    "atoms", "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file", "signature_format",
-    "temporary_files", "signing_keys", "cubin_image", "schedule", "shipped",
+    "visible", "startup", "limits", "progress", "diagnostics", "spelling", "language", "target", "toolchain", "ir", "step",
+    "mlir", "atoms", "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file", "signature_format",
+    "temporary_files", "folder", "output", "output_tree", "signing_keys", "cubin_image", "schedule", "shipped",
 )  # fmt: skip
 STAGES: Final = (
     "workers",
@@ -38,8 +38,8 @@ STAGES: Final = (
 PASSES: Final = {"analysis": (), "prover": ("analysis",), "schedule": ("analysis",)}
 """What a folder of `tilec/passes` may use of the others: proofs and schedules know nothing of each other."""
 AUDIT: Final = ("audit",)
-"""A second opinion: it sees what describes and runs artifacts, and nothing of what made them."""
-AUDIT_MAY_USE: Final = ("workers", "runtime", "emulator", "interpreter", "")
+"""A second opinion: it sees what describes and runs artifacts, and nothing of what made them. Its verdicts lie in the store."""
+AUDIT_MAY_USE: Final = ("workers", "cache", "runtime", "emulator", "interpreter", "")
 FINDER: Final = ("finder",)
 """Joins what a machine without a compiler has: where bundles lie, registries that have some, the loader that judges them."""
 FINDER_MAY_USE: Final = ("cache", "registry", "runtime")
@@ -49,14 +49,14 @@ OPS_MAY_USE: Final = ("frontend", "runtime", "finder")
 DRIVERS: Final = (
     "defects", "terminal", "pipeline", "link", "project", "tuning", "bundle", "lsp", "cli", "__main__", "__init__",
 )  # fmt: skip
-ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step")
+ENGINE_MAY_USE: Final = ("runtime", "finder", "artifact", "ir", "step", "output", "output_tree", "visible")
 RUNS_SOURCES: Final = ("engine", "backends", "interpreter")
 SOURCES_NEED: Final = ("frontend", "interpreter", "diagnostics", "shipped")
 COMPILER_PACKAGES: Final = frozenset({"torch_mlir", "mlir", "llvmlite", "islpy", "networkx", "platformdirs", "grandalf"})
 NO_COMPILER: Final = (
-    "__init__", *VOCABULARY[:6], "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file",
-    "signature_format", "temporary_files", "signing_keys", "cubin_image", "runtime", "registry", "finder", "ops", "target",
-    "ir", "step",
+    "__init__", *VOCABULARY[:7], "artifact", "manifest_reader", "bundle_format", "strict_json", "regular_file",
+    "signature_format", "temporary_files", "folder", "output", "output_tree", "signing_keys", "cubin_image", "runtime",
+    "registry", "finder", "ops", "target", "ir", "step",
 )  # fmt: skip
 
 

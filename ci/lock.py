@@ -3,10 +3,10 @@
 
     python ci/lock.py [--upgrade NAME ...]
 
-In: the ranges of pyproject.toml (the extras `compiler` and `test`, and what builds the package), the package index that pip and
-uv are set up to ask, and the versions that the lock has now, which stay where the ranges still allow them and `--upgrade` does
-not name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows, and the constraints; none
-names an index. Needs `uv` (`pip install uv`) and an index to ask; nothing is installed.
+In: the ranges of pyproject.toml (the extras `compiler` and `test`, and what builds the package), the package index that pip
+and uv are set up to ask, and the versions that the lock has now, which stay where the ranges still allow them and `--upgrade`
+does not name them. Out: the lock, for Linux and every version of Python that pyproject.toml allows, and the constraints;
+neither names an index. Needs `uv` (`pip install uv`) and an index to ask; nothing is installed.
 """
 
 from __future__ import annotations

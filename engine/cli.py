@@ -21,6 +21,7 @@ from engine.sampling import SamplingParams
 from engine.text.messages import PROMPT_LIMIT
 from engine.tools.graph_command import graph_command
 from engine.tools.profile import table as profile_table
+from tilec.visible import unguarded
 
 PROFILE_COLUMNS: Final = 128
 
@@ -163,7 +164,7 @@ def _load(
     trust: str | None,
 ) -> Engine:  # fmt: skip
     """Load with a bar at a terminal."""
-    console = Console(stderr=True)
+    console = Console(file=unguarded(sys.stderr))
     columns = (TextColumn("loading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("weights", total=None)

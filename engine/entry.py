@@ -35,6 +35,7 @@ def enter(module: str) -> int:
         return fail(EngineError("the answer cannot be written: stdout is closed"))
     spell_everything()
     try:
+        importlib.import_module("tilec.visible").guard_streams()
         run = importlib.import_module(module).run
         sys.unraisablehook = raise_lost_interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -49,7 +50,8 @@ def enter(module: str) -> int:
         status = fail(Interrupted())
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGINT, end_at_once)
-    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not; another undoes it
+    # Where Ctrl-C came while a text was run, as `dataclass` does, CPython ends by the signal, caught or not. The next text that
+    # is run undoes that.
     exec("")
     try:
         sys.stdout.flush()

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import tilec
-from tilec import In, InOut, Out, grid, i32, load, store, where
+from tilec import In, InOut, Out, ensures, grid, i32, load, requires, store, values, where
 
 
 @tilec.kernel
@@ -18,6 +18,12 @@ def advance(
     """`ids = token`, `positions += 1`, `slots = positions` and `lengths = positions + 1`. A token outside the vocabulary, which
     logits that are not finite give, becomes 0, so that the next step stays in bounds."""
     grid(1)
+    requires(vocab_size >= 1)
+    values(positions, 0, 2147483646)
+    ensures(ids, 0, vocab_size)
+    ensures(positions, 1, 2, above=positions)
+    ensures(slots, 1, 2, above=positions, distinct=True)
+    ensures(lengths, 2, 3, above=positions)
     following = load(positions, 0, shape=1) + 1
     chosen = load(token, 0, shape=1)
     store(ids, 0, where((chosen >= 0) & (chosen < vocab_size), chosen, 0))

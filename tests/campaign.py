@@ -17,7 +17,6 @@ SPREAD: Final = {
     "assemble/test_reads_behind_the_wait.py::test_machine_code_reads_no_more_before_the_wait_than_its_text": 3,
     "audit/test_attacks.py::test_an_edited_manifest_is_not_confirmed": 3,
     "audit/test_launches.py::test_launches_are_within_the_contract": 4,
-    "audit/test_limits.py::test_a_task_that_fails_is_unknown_and_costs_itself_only": 2,
     "audit/test_proofs.py::test_mutations_are_never_confirmed": 3,
     "audit/test_proofs.py::test_shipped_kernels_are_confirmed": 3,
     "cli/test_json_interface.py::test_every_refusal_fits_the_schema_and_certain_fixes_end_it": 3,

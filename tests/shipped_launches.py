@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -83,7 +84,7 @@ SIZES: dict[str, list[dict[str, float | str]]] = {
 }
 """Dims, scalars and the constants that matter. Where a kernel allows it, a block reaches past an edge."""
 
-EXTRA = {
+EXTRA: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "argmax_blocks": lambda env: (env["BLOCK"],),
     "topk_blocks": lambda env: (env["BLOCK"], env["K"]),
     "decode_attention": lambda env: (env["P"], env["BN"]),

@@ -28,7 +28,9 @@ def _run() -> int:
             print("error: the output cannot be written: stdout is closed", file=sys.stderr)
             return 2
         from tilec.cli.commands import run
+        from tilec.visible import guard_streams
 
+        guard_streams()
         status = run()
         leave_signals()
         return status

@@ -6,13 +6,14 @@ JSON of it, which `tilec.manifest_reader` reads.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from tilec.ir.expr import Expr
 
 if TYPE_CHECKING:
-    from tilec.ir.core import Function, ValueFact
+    from tilec.ir.core import Function, Promise, ValueFact
 
 MANIFEST_FORMAT: Final = 5
 ACCESSES: Final = ("in", "out", "inout", "scratch", "atomic")
@@ -92,6 +93,26 @@ class ValueCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class ValuePromise:
+    """Every integer that a launch leaves in `tensor`, less what the tensors `above` held at the same place before it, lies in
+    `low <= v < high`; no two are equal, if `distinct`, and none is smaller than the one before it, if `sorted`. `above`,
+    `distinct` and `sorted` are left out of records where they say nothing."""
+
+    tensor: str
+    low: Expr
+    high: Expr
+    above: tuple[str, ...] = ()
+    distinct: bool = False
+    sorted: bool = False
+
+    def __str__(self) -> str:
+        said = {"all distinct": self.distinct, "none below the one before": self.sorted}
+        above = f" - {' - '.join(f'{name} before' for name in self.above)}" if self.above else ""
+        words = "".join(f", {text}" for text, holds in said.items() if holds)
+        return f"{self.low} <= values of {self.tensor}{above} < {self.high}{words}"
+
+
+@dataclass(frozen=True, slots=True)
 class Resources:
     """Per-thread registers, spill bytes (stores + loads), stack bytes; per-block static and dynamic shared memory bytes."""
 
@@ -104,8 +125,8 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """One proven fact. `property` is bounds, race, coverage, order, wrap or divisor; `rung` is static, interval, set, launch,
-    value or unsafe; `facts` are the texts of the preconditions and value facts the proof used; `sets` the isl sets."""
+    """One proven fact. `property` is bounds, race, coverage, order, wrap, divisor or values; `rung` is static, interval, set,
+    launch, value or unsafe; `facts` are the texts of the preconditions and value facts the proof used; `sets` the isl sets."""
 
     property: str
     subject: str
@@ -143,6 +164,7 @@ class Manifest:
     toolchain: dict[str, str]
     schedule: dict[str, Any] = field(default_factory=dict[str, Any])
     tensor_maps: tuple[TensorMapSpec, ...] = ()
+    promises: tuple[ValuePromise, ...] = ()
     format: int = MANIFEST_FORMAT
 
 
@@ -169,8 +191,22 @@ def value_check(fact: ValueFact) -> ValueCheck:
     return ValueCheck(fact.tensor, fact.low, fact.high, fact.distinct, fact.sorted, fact.ends)
 
 
-OPTIONAL: Final[dict[type[Any], tuple[str, ...]]] = {ValueCheck: ("sorted", "ends")}
-"""Fields of records that are false where a record does not have them."""
+def value_promise(promise: Promise) -> ValuePromise:
+    """What a kernel is proven to leave behind."""
+    return ValuePromise(promise.tensor, promise.low, promise.high, promise.above, promise.distinct, promise.sorted)
+
+
+OPTIONAL: Final[dict[type[Any], tuple[str, ...]]] = {
+    ValueCheck: ("sorted", "ends"),
+    ValuePromise: ("above", "distinct", "sorted"),
+    Manifest: ("promises",),
+}
+"""Fields of records that are false or empty where a record does not have them."""
+
+
+def json_bytes(data: Any) -> bytes:
+    """JSON data as stages write it, of which digests are taken."""
+    return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
 def to_json(value: Any) -> Any:

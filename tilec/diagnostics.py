@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tilec.visible import visible
+
 Paint = Callable[[str, str], str]
 """Takes the role of a piece of a rendered diagnostic (a key of `terminal.STYLES`) and its text, gives the text as printed."""
 
@@ -141,20 +143,22 @@ def _source_lines(file: str, sources: dict[str, str]) -> list[str]:
 def render(diagnostic: Diagnostic, sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:
     """Text of one diagnostic; `sources` maps file names to their text where the disk should not be read, `paint` colours it."""
     sources = {} if sources is None else dict(sources)
-    lines = [paint(diagnostic.level, f"{diagnostic.level}[{diagnostic.code}]") + paint("message", f": {diagnostic.message}")]
+    lines = [
+        paint(diagnostic.level, f"{diagnostic.level}[{diagnostic.code}]") + paint("message", f": {visible(diagnostic.message)}")
+    ]
     labels = [*diagnostic.secondary] + ([diagnostic.primary] if diagnostic.primary else [])
     gutter = max((len(str(label.span.line)) for label in labels), default=1)
     margin = " " * gutter
     if diagnostic.primary is not None:
         bar = f"{margin} {paint('frame', '|')}"
-        lines.append(f"{margin}{paint('frame', '-->')} {diagnostic.primary.span}")
+        lines.append(f"{margin}{paint('frame', '-->')} {visible(str(diagnostic.primary.span))}")
         lines.extend((bar, *_snippets(diagnostic, labels, gutter, sources, paint), bar))
     equals = f"{margin} {paint('frame', '=')}"
     if diagnostic.counterexample is not None:
-        lines.append(f"{equals} {paint('counterexample', 'counterexample')}: {diagnostic.counterexample}")
-    lines.extend(f"{equals} {note}" for note in diagnostic.notes)
+        lines.append(f"{equals} {paint('counterexample', 'counterexample')}: {visible(str(diagnostic.counterexample))}")
+    lines.extend(f"{equals} {visible(note)}" for note in diagnostic.notes)
     if diagnostic.hint:
-        lines.extend(("", f"{paint('hint', 'hint')}: {diagnostic.hint}"))
+        lines.extend(("", f"{paint('hint', 'hint')}: {visible(diagnostic.hint)}"))
     return "\n".join(lines)
 
 
@@ -170,17 +174,17 @@ def _snippets(
         text_lines = _source_lines(span.file, sources)
         text = text_lines[span.line - 1] if span.line <= len(text_lines) else ""
         if shown is not None and shown[0] != span.file:
-            yield f"{' ' * gutter} {paint('frame', ':::')} {span}"
+            yield f"{' ' * gutter} {paint('frame', ':::')} {visible(str(span))}"
         if shown != (span.file, span.line):
             if shown is not None and shown[0] == span.file and span.line > shown[1] + 1:
                 yield "..."
-            yield f"{paint('frame', f'{span.line:>{gutter}} |')} {text}"
+            yield f"{paint('frame', f'{span.line:>{gutter}} |')} {visible(text)}"
         shown = (span.file, span.line)
         end = span.end_column if span.end_line == span.line else len(text)
-        pad = " " * display_width(text[: span.column])
-        mark = ("^" if label is primary else "-") * max(1, display_width(text[span.column : end]))
+        pad = " " * display_width(visible(text[: span.column]))
+        mark = ("^" if label is primary else "-") * max(1, display_width(visible(text[span.column : end])))
         role = "primary" if label is primary else "secondary"
-        yield f"{' ' * gutter} {paint('frame', '|')} {pad}{paint(role, f'{mark} {label.text}'.rstrip())}"
+        yield f"{' ' * gutter} {paint('frame', '|')} {pad}{paint(role, f'{mark} {visible(label.text)}'.rstrip())}"
 
 
 def render_all(diagnostics: Iterable[Diagnostic], sources: dict[str, str] | None = None, paint: Paint = unpainted) -> str:

@@ -39,6 +39,8 @@ MAX_MODULES: Final = 256
 """Files that one kernel depends on."""
 MAX_IMPORT_DEPTH: Final = 32
 """Imports in a chain; each is some frames of Python's stack."""
+MAX_NAME: Final = 200
+"""Characters of a name in a kernel file. Ours have at most 40; file systems take 255 bytes with what stands around it."""
 MAX_OPERATIONS: Final = 10_000
 """Operations of a kernel after tile functions were inlined."""
 MAX_INLINED: Final = 10_000

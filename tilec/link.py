@@ -13,11 +13,11 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tilec import __version__
-from tilec.artifact import MANIFEST_FORMAT
+from tilec.artifact import MANIFEST_FORMAT, json_bytes
 from tilec.defects import told_as_diagnostics
 from tilec.ir.lines import source_of
 from tilec.manifest_reader import manifest_from_json
-from tilec.pipeline import STAGES, Work, json_bytes
+from tilec.pipeline import STAGES, Work
 from tilec.toolchain import stated
 
 NOTE_CODES: Final = {"narrow_access": "N0101", "tensor_core": "N0102", "spill": "N0103"}
@@ -63,6 +63,8 @@ def _link(work: Work) -> None:
         "digests": {"source": source} | {stage.name: work.digests[stage.name] for stage in STAGES},
         "toolchain": {"tilec": f"{__version__} sha256:{own}"} | stated(request.toolchain),
     }
+    if "promises" in proofs:
+        manifest["promises"] = proofs["promises"]
     manifest_from_json(manifest)
     rungs: dict[str, int] = {}
     for obligation in proofs["obligations"]:

@@ -22,10 +22,12 @@ from tilec.artifact import (
     TensorMapSpec,
     TensorSpec,
     ValueCheck,
+    ValuePromise,
 )
 from tilec.ir.expr import Expr, from_json
 from tilec.ir.tensor_maps import MAP_ALIGNMENT, MAP_BYTES, MAP_ELEMENTS, MAP_SWIZZLES, MAX_BOX, MAX_MAP_RANK
 from tilec.ir.types import DTYPES
+from tilec.limits import MAX_NAME
 
 MAX_ITEMS: Final = 100_000
 """Of any list of a manifest."""
@@ -35,7 +37,6 @@ MAX_SLOTS: Final = 4095
 MAX_RANK: Final = 64
 MAX_SCHEDULED: Final = 64
 """Roles, pipelines and stages of a schedule."""
-MAX_NAME: Final = 200
 NO_SCALARS: Final = ("f8e4m3", "f8e5m2")
 """Dtypes that PTX has no parameters of."""
 
@@ -93,6 +94,9 @@ def _manifest(record: dict[str, Any]) -> Manifest:
         value_checks=tuple(
             _value_check(item, by_kind["pointer"], f"value_checks[{i}]")
             for i, item in enumerate(_list(record["value_checks"], "value_checks"))
+        ),
+        promises=tuple(
+            _promise(item, tensors, f"promises[{i}]") for i, item in enumerate(_list(record.get("promises", []), "promises"))
         ),
         no_alias=tuple(_pair(item, by_kind["pointer"]) for item in _list(record["no_alias"], "no_alias")),
         resources=_resources(record["resources"]),
@@ -296,11 +300,33 @@ def _value_check(data: Any, tensors: set[str], where: str) -> ValueCheck:
     record = _record(data, ValueCheck, where)
     if _name(record["tensor"], f"{where}.tensor") not in tensors:
         raise ValueError(f"{where}: no tensor `{record['tensor']}`")
-    said = {name: record.get(name, False) for name in ("distinct", "sorted", "ends")}
-    for name, value in said.items():
+    said = _flags(record, ("distinct", "sorted", "ends"), where)
+    return ValueCheck(record["tensor"], _expression(record["low"], where), _expression(record["high"], where), **said)
+
+
+def _promise(data: Any, tensors: tuple[TensorSpec, ...], where: str) -> ValuePromise:
+    record = _record(data, ValuePromise, where)
+    specs = {spec.name: spec for spec in tensors}
+    tensor = specs.get(_name(record["tensor"], f"{where}.tensor"))
+    if tensor is None or tensor.access not in ("out", "inout"):
+        raise ValueError(f"{where}: no tensor `{record['tensor']}` that is written")
+    above = _texts(record.get("above", []), f"{where}.above")
+    for name in above:
+        if name not in specs or specs[name].access not in ("in", "inout") or specs[name].dims != tensor.dims:
+            raise ValueError(f"{where}.above: no tensor {name!r:.80} that is read and has the same extents")
+    said = _flags(record, ("distinct", "sorted"), where)
+    return ValuePromise(
+        tensor.name, _expression(record["low"], where), _expression(record["high"], where), above, **said
+    )  # fmt: skip
+
+
+def _flags(record: dict[str, Any], names: tuple[str, ...], where: str) -> dict[str, bool]:
+    """Fields that are false where a record does not have them."""
+    found = {name: record.get(name, False) for name in names}
+    for name, value in found.items():
         if not isinstance(value, bool):
             raise ValueError(f"{where}.{name}: not a bool")
-    return ValueCheck(record["tensor"], _expression(record["low"], where), _expression(record["high"], where), **said)
+    return found
 
 
 def _pair(data: Any, tensors: set[str]) -> tuple[str, str]:

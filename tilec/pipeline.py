@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec import progress
+from tilec.artifact import json_bytes
 from tilec.defects import told_as_diagnostics
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.progress import DEFAULT_LIMITS, Limits
@@ -105,11 +106,6 @@ def _check_sources(request: Request) -> None:
             raise CompileError(Diagnostic("E0713", message, hint="run the command again"))
 
 
-def json_bytes(data: Any) -> bytes:
-    """A JSON product."""
-    return json.dumps(data, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"
-
-
 def _tir(work: Work) -> dict[str, bytes]:
     from tilec.artifact import parameter_specs, to_json
     from tilec.frontend import load_kernel
@@ -149,6 +145,8 @@ def _proofs(work: Work) -> dict[str, bytes]:
         prove(work.function())  # which is refused in words of the kernel's own types
         raise
     record = {name: to_json(getattr(proofs, name)) for name in ("obligations", "launch_checks", "value_checks", "no_alias")}
+    if proofs.promises:
+        record["promises"] = to_json(proofs.promises)
     record["unsafe"] = [f"{block.loc or '?'}: {block.reason}" for block in function.unsafe]
     lines = line_numbers(function)
     return {"proofs": json_bytes(record), "positive_divisions": json_bytes([lines[op] for op in positive_divisions(function)])}

@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 from collections.abc import Generator
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -30,19 +31,33 @@ def temporary_name(path: Path) -> Path:
 def locked(path: Path) -> Generator[BinaryIO]:
     """A new file, locked as long as it is open. OSError where it cannot be made."""
     with open(path, "x+b") as file:
-        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file)
         yield file
+
+
+def lock(file: BinaryIO | FileIO) -> None:
+    """Say that a file is somebody's, as long as it is open."""
+    with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sweep(folder: Path) -> None:
     """Remove what was left in a folder. A file is somebody's while it is locked, wherever they are, and while the process that
     its name tells lives here, which may be about to lock it."""
     with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            found = _NAME.fullmatch(name)
-            if found is not None and not _lives(int(found[1])):
-                _remove_unlocked(folder / name)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            sweep_open(handle)
+        finally:
+            os.close(handle)
+
+
+def sweep_open(handle: int) -> None:
+    """`sweep` of the folder with this descriptor. OSError where it cannot be read."""
+    for name in os.listdir(handle):
+        found = _NAME.fullmatch(name)
+        if found is not None and not _lives(int(found[1])):
+            _remove_unlocked(handle, name)
 
 
 def _lives(process: int) -> bool:
@@ -55,10 +70,10 @@ def _lives(process: int) -> bool:
     return True
 
 
-def _remove_unlocked(path: Path) -> None:
+def _remove_unlocked(folder: int, name: str) -> None:
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         with open(handle, "rb", buffering=0) as file:
             if stat.S_ISREG(os.fstat(handle).st_mode):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.unlink()
+                os.unlink(name, dir_fd=folder)

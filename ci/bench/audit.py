@@ -1,40 +1,90 @@
-"""Audit the bundles of every model for every architecture, and write what was confirmed, emulated and left open.
+"""Audit the bundles of every model for every architecture: what is confirmed, emulated and left open, idle and busy.
 
-    python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--time-limit S] [--launches N] [--seeds N]
+    python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--busy N] [--idle-only] [--bundles DIR]
+                             [--launches N] [--seeds N] [--output DIR]
 
-Packs into a temporary folder what the store has, audits one bundle after the other, and shares results between bundles by the
-digest of what they depend on. Writes `ci/bench/results/audit.md` and `audit.json`; the exit status is the worst of the audits.
+Packs into a temporary folder what the store has, and audits one bundle after the other with an empty store of verdicts, then
+all of them again with the verdicts of the first time; then both once more beside `--busy` processes that only compute. The
+reports of all four must be the same but for their times. Writes `audit.md` and `audit.json` after every bundle; the exit status
+is the worst of the audits, and 1 where reports differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
+import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tilec.audit.report import lines, seal  # noqa: E402
-from tilec.audit.run import Memo, Options, audit  # noqa: E402
+from tilec.audit.run import audit  # noqa: E402
+from tilec.audit.sources import KINDS, rests_on  # noqa: E402
+from tilec.audit.verdicts import Verdicts  # noqa: E402
+from tilec.audit.work import Options  # noqa: E402
 from tilec.bundle.pack import pack  # noqa: E402
+from tilec.cache import Store  # noqa: E402
+from tilec.cli.audit_command import assembler  # noqa: E402
 from tilec.cli.bundle_commands import needed_entries  # noqa: E402
 from tilec.cli.project import chosen_targets, open_project, open_store, toolchain  # noqa: E402
+from tilec.output import Output  # noqa: E402
 from tilec.project.closed_world import enumerate_world  # noqa: E402
 from tilec.project.driver import build_project  # noqa: E402
 from tilec.runtime import open_bundle  # noqa: E402
 
 RESULTS = ROOT / "ci" / "bench" / "results"
-HEADER = (
-    "| bundle | artifacts | obligations | confirmed | unknown | refuted | missing | clean in the emulator | launches | "
-    "instructions | new work, s |"
-)
+HEADER: Final = (
+    "bundle", "artifacts", "obligations", "confirmed", "unknown", "refuted", "missing", "tensor maps", "CUBINs of their PTX",
+    "clean in the emulator", "launches", "instructions", "verdicts", "reused",
+)  # fmt: skip
+FIRST: Final = "idle, first"
+PASSES: Final = (FIRST, "idle, again", "busy, first", "busy, again")
+"""How often each bundle is audited: alone on the machine or not, with an empty store or with its verdicts."""
+
+
+@dataclass
+class Audits:
+    """What came out so far: the reports of the first pass by bundle, and by pass and bundle its seconds and seal."""
+
+    options: Options
+    busy: int
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    passes: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict[str, dict[str, tuple[float, str]]])
+
+    def differing(self) -> list[str]:
+        """Bundles whose report is another in a later pass."""
+        return [
+            f"{name}: {when}"
+            for when, found in self.passes.items()
+            for name, (_, sealed) in found.items()
+            if sealed != seal(self.reports[name])
+        ]
+
+    def seconds(self, when: str) -> float:
+        """Of a whole pass."""
+        return sum(seconds for seconds, _ in self.passes.get(when, {}).values())
+
+
+@contextlib.contextmanager
+def beside(count: int) -> Generator[None]:
+    """So many processes compute meanwhile."""
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
 
 
 def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) -> list[Path]:
@@ -52,14 +102,14 @@ def bundles(folder: Path, models: tuple[str, ...], arch: str | None, jobs: int) 
             raise SystemExit(built.diagnostics[0].message)
         for model in chosen:
             for target in targets:
-                with pack(model, build.families[model.family], target, world, built, store, folder) as bundle:
+                with pack(model, build.families[model.family], target, world, built, store, Output(folder, None)) as bundle:
                     found.append(bundle.path)
     return found
 
 
-def row(report: dict[str, Any], seconds: float) -> str:
+def row(report: dict[str, Any]) -> str:
     """A line of the table."""
-    total = report["summary"]
+    total, run = report["summary"], report["run"]
     counts = total["obligations"]
     cells = (
         f"{report['bundle']['model']} {report['bundle']['arch']}",
@@ -69,10 +119,13 @@ def row(report: dict[str, Any], seconds: float) -> str:
         counts["unknown"],
         counts["refuted"],
         sum(total["missing"].values()),
+        total["tensor_maps"],
+        total["cubins"].get("same", 0),
         total["emulation"].get("clean", 0),
         total["emulated_launches"],
         total["emulated_instructions"],
-        f"{seconds:.0f}",
+        sum(run["judged"].values()),
+        sum(run["reused"].values()),
     )
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -87,7 +140,7 @@ def distinct(reports: list[dict[str, Any]]) -> list[str]:
             proofs[one["digests"]["tir"]] = len(one["obligations"])
             ptx[one["digests"]["ptx"]] = one["emulation"]
         text = lines(report)
-        open_ |= set(text[text.index("") + 1 : -1]) - {""}
+        open_ |= set(text[text.index("") + 1 : -2]) - {""}
     shares = sorted(emulation["coverage"] for emulation in ptx.values() if "coverage" in emulation)
     found = [f"Distinct tile IR: {len(proofs)} texts with {sum(proofs.values())} obligations. Distinct PTX: {len(ptx)} texts."]
     if shares:
@@ -102,24 +155,73 @@ def distinct(reports: list[dict[str, Any]]) -> list[str]:
     return [*found, "", "Open: " + ("nothing." if not open_ else ""), *(f"- {text}" for text in sorted(open_))]
 
 
-def write(reports: list[dict[str, Any]], rows: list[str], options: Options) -> None:
+def digests(reports: list[dict[str, Any]]) -> dict[str, str]:
+    """What the results rest on: the texts and machine code of all bundles, and what judged them."""
+    found: dict[str, str] = {}
+    for text in ("tir", "ptx", "cubin"):
+        names = sorted({one["digests"][text] for report in reports for one in report["artifacts"]})
+        found[text] = hashlib.sha256("".join(names).encode()).hexdigest()
+    for kind in KINDS:
+        for name, value in rests_on(kind).items():
+            if name == "source":
+                found[f"source of {kind}"] = value
+    return found
+
+
+def write(audits: Audits, folder: Path) -> None:
     """The results so far."""
-    table = [HEADER, "|---|" + "--:|" * 10, *rows]
+    reports = list(audits.reports.values())
+    table = ["| " + " | ".join(HEADER) + " |", "|---|" + "--:|" * (len(HEADER) - 1), *map(row, reports)]
+    options = audits.options
     intro = (
-        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, and the "
-        "PTX of every artifact run in the emulator at the edges of its contract. Results are shared between bundles by "
-        f"digest, so the seconds are those of what a bundle adds; {options.jobs} processes, at most {options.launches} "
-        f"launches of an artifact, each in {options.seeds} schedules."
+        "Every bundle of build.toml through `tilec audit`: obligations derived from the tile IR and proven with z3, the PTX of "
+        "every artifact run in the emulator at the edges of its contract, arguments and tensor maps held against both, and the "
+        f"PTX assembled again. Verdicts are kept by digest, so a bundle adds what is new in it. {options.jobs} processes on "
+        f"{os.cpu_count()} processors, at most {options.launches} launches of an artifact, each in {options.seeds} schedules."
     )
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "audit.md").write_text(
-        "\n".join(["# Audit", "", intro, "", *table, "", *distinct(reports), ""]), encoding="utf-8"
-    )
-    data = [
-        {"bundle": r["bundle"], "tools": r["tools"], "limits": r["limits"], "summary": r["summary"], "seal": seal(r)}
-        for r in reports
-    ]
-    (RESULTS / "audit.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    differing = audits.differing()
+    times = ["| pass | bundles | s | slowest bundle, s | reports |", "|---|--:|--:|--:|---|"]
+    for when, found in audits.passes.items():
+        shown = when.replace("busy", f"beside {audits.busy} busy processes")
+        other = sum(text.endswith(when) for text in differing)
+        same = "-" if when == FIRST else "the same" if not other else f"{other} differ"
+        slowest = max((seconds for seconds, _ in found.values()), default=0.0)
+        times.append(f"| {shown} | {len(found)} | {audits.seconds(when):.0f} | {slowest:.1f} | {same} |")
+    text = ["# Audit", "", intro, "", *table, "", *times, "", *distinct(reports), ""]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "audit.md").write_text("\n".join(text), encoding="utf-8")
+    data = {
+        "rests_on": digests(reports),
+        "tools": reports[0]["tools"],
+        "limits": reports[0]["limits"],
+        "jobs": options.jobs,
+        "busy": audits.busy,
+        "processors": os.cpu_count(),
+        "differing": differing,
+        "seconds": {when: round(audits.seconds(when), 1) for when in audits.passes},
+        "bundles": [
+            {
+                "bundle": report["bundle"], "summary": report["summary"], "seal": seal(report), "run": report["run"],
+                "seconds": {when: round(found[name][0], 2) for when, found in audits.passes.items() if name in found},
+            }
+            for name, report in audits.reports.items()
+        ],
+    }  # fmt: skip
+    (folder / "audit.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output: Path) -> None:
+    """One pass over all bundles, with the verdicts that lie in `store`."""
+    known = Store(store)
+    with contextlib.closing(known), beside(audits.busy if when.startswith("busy") else 0):
+        for path in paths:
+            with open_bundle(path) as bundle:
+                report = audit(bundle, audits.options, Verdicts(known), assembler(known))
+            name, seconds = f"{bundle.model} {bundle.arch}", report["run"]["milliseconds"] / 1000
+            audits.reports.setdefault(name, report)
+            audits.passes.setdefault(when, {})[name] = seconds, seal(report)
+            write(audits, output)
+            print(f"{when}: {seconds:7.1f} s  {row(report)}", flush=True)
 
 
 def main() -> int:
@@ -128,24 +230,22 @@ def main() -> int:
     parser.add_argument("--models", default="", help="names, separated by commas; all where empty")
     parser.add_argument("--arch")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--time-limit", type=float, default=600.0, help="seconds per bundle")
+    parser.add_argument("--busy", type=int, default=8, help="processes that compute beside the second half of the passes")
+    parser.add_argument("--idle-only", action="store_true", help="leave that half out")
+    parser.add_argument("--bundles", type=Path, help="a folder of bundles that are packed already")
     parser.add_argument("--launches", type=int, default=Options().launches)
     parser.add_argument("--seeds", type=int, default=Options().seeds)
+    parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    options = Options(given.time_limit, given.jobs, (), given.launches, given.seeds)
-    memo: Memo = {}
-    reports: list[dict[str, Any]] = []
-    rows: list[str] = []
+    audits = Audits(Options(given.jobs, (), given.launches, given.seeds), given.busy)
     with tempfile.TemporaryDirectory() as folder:
         models = tuple(name for name in given.models.split(",") if name)
-        for path in bundles(Path(folder), models, given.arch, given.jobs):
-            start = time.perf_counter()
-            with open_bundle(path) as bundle:
-                reports.append(audit(bundle, options, memo))
-            rows.append(row(reports[-1], time.perf_counter() - start))
-            print(rows[-1], flush=True)
-            write(reports, rows, options)
-    return max((report["summary"]["status"] for report in reports), default=0)
+        packed = sorted(given.bundles.glob("*.bundle")) if given.bundles else None
+        paths = packed or bundles(Path(folder) / "bundles", models, given.arch, given.jobs)
+        for when in PASSES[:2] if given.idle_only else PASSES:
+            audit_all(paths, when, audits, Path(folder) / when.partition(",")[0], given.output)
+    status = max((report["summary"]["status"] for report in audits.reports.values()), default=0)
+    return 1 if audits.differing() else status
 
 
 if __name__ == "__main__":

@@ -54,10 +54,11 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
     """Dims of the launches of an artifact: one block or less, and several with a ragged end."""
     c: dict[str, Any] = dict(manifest.constants)
     rows, batch = int(c.get("ROWS", 1)), int(c.get("B", 1))
+    m, n, k = (int(c.get(name, 1)) for name in ("BM", "BN", "BK"))
     match manifest.kernel:
         case "add" | "silu_mul":
             return [{"N": c["BLOCK"] * 2 + n} for n in (803, 0, 801, 802, 804, 806, 807)] + [{"N": 5}]
-        case "rms_norm" | "add_rms_norm" | "kv_update":
+        case "rms_norm" | "add_rms_norm" | "add_rms_norm_splits" | "kv_update":
             return [{"T": 3, "S": 8}]
         case "embedding" | "gather_row":
             return [{"T": 5, "V": 7}, {"T": 1, "V": 1}]
@@ -92,8 +93,17 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "matvec_argmax":
             return [{"V": 4 * rows + 3 if batch == 1 else 2 * rows + 12, "P": 3}]
         case "matmul":
-            m, n = int(c["BM"]), int(c["BN"])
-            return [{"M": m + 5, "N": n + 8, "K": 9 * c["BK"] + 8}, {"M": 3, "N": 16, "K": 8}]
+            # Ten, five and one iteration; four tiles and one, which few persistent blocks share.
+            return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "N": 16, "K": 5 * k}, {"M": 3, "N": 16, "K": 8}]
+        case "matmul_few":
+            return [{"M": m + 5, "N": n + 8, "K": 9 * k + 8}, {"M": 3, "N": 2 * n + 8, "K": 5 * k}, {"M": 1, "N": 16, "K": 8}]
+        case "matmul_silu_mul" | "matmul_silu_mul_few":
+            return [{"M": m + 5, "I": n + 8, "K": 9 * k + 8}, {"M": 2 * m + 1, "I": 16, "K": 5 * k}, {"M": 3, "I": 16, "K": 8}]
+        case "matmul_split":  # the last part is shorter, or has no depth of its own
+            parts = int(c["S"])
+            return [{"M": m + 5, "N": n + 8, "K": (2 * parts + 1) * k + 8}, {"M": 3, "N": 16, "K": 8}]
+        case "merge_splits":
+            return [{"M": 3, "N": c["BLOCK"] + 8}, {"M": 1, "N": 8}]
         case "qk_norm_rope_kv":
             group = int(c["GROUP"])
             return [{"T": 2, "HQ": 2 * group, "HKV": 2 * group, "HEADS": 6 * group, "P": 9, "S": 11}]
@@ -108,19 +118,26 @@ def sizes(manifest: Manifest) -> list[dict[str, int]]:
         case "sample_token":
             return [{"B": 2, "P": 5, "K": 7, "S": 9}, {"B": 1, "P": 3, "K": 20, "S": 2}]
         case "flash_attention":
-            return [{"T": c["BM"] // 2 + 20, "HKV": 1, "G": 2, "S": 3 * c["BN"]}, {"T": 3, "HKV": 2, "G": 1, "S": c["BN"]}]
+            # Three iterations or fewer, one, and five or more behind a cache that tiles do not fill.
+            return [
+                {"T": m // 2 + 20, "HKV": 1, "G": 2, "S": 3 * n},
+                {"T": 3, "HKV": 2, "G": 1, "S": n},
+                {"T": m + 3, "HKV": 1, "G": 1, "S": 6 * n},
+            ]
         case "decode_attention":
             return [{"B": 2, "HKV": 2, "G": 4, "S": 96, "P": 2}, {"B": 1, "HKV": 1, "G": 7, "S": 160, "P": 3}]
         case "decode_merge":
             return [{"B": 2, "HKV": 1, "G": 2}]
         case "rotary_decode_attention":
-            return [{"B": 2, "HKV": 3, "S": 96, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 160, "P": 3, "R": 9}]
+            return [{"B": 2, "HKV": 3, "S": 2 * n, "P": 2, "R": 50}, {"B": 1, "HKV": 4, "S": 7 * n, "P": 3, "R": 9}]
         case "rotary_decode_attention_kv":
             return [{"B": 2, "HKV": 3, "S": 256, "R": 50}, {"B": 1, "HKV": 4, "S": 128, "R": 9}]
         case "decode_merge_kv":
             return [{"B": 2, "HKV": 3, "S": 9, "R": 50}]
-        case _:
+        case "advance":
             return [{}]
+        case kernel:
+            raise ValueError(f"no launches of `{kernel}` are listed")
 
 
 def scalars(manifest: Manifest, dims: dict[str, int]) -> dict[str, int | float]:
@@ -215,8 +232,9 @@ def _adjust(case: Case, arrays: dict[str, Array], seed: int) -> None:
     stream = Stream(case.name, "", seed)
     if kernel in ("decode_merge", "decode_merge_kv"):
         arrays["sums"] = np.abs(arrays["sums"]) + np.float32(1)
-    if kernel.startswith("scaled_"):
-        arrays["squares"] = np.abs(arrays["squares"])
+    if kernel.startswith("scaled_"):  # they add up to about what K elements of deviation 1 do
+        squares = np.abs(arrays["squares"])
+        arrays["squares"] = squares * np.float32(case.env["K"] // squares.shape[-1] or 1)
     if kernel == "sample_token":  # as `topk_blocks` leaves them: descending, columns distinct
         arrays["best"] = -np.sort(-arrays["best"], axis=2)
         shape = arrays["indices"].shape

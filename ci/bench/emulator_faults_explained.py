@@ -10,40 +10,49 @@ from typing import Any, Final
 
 NEVER_NEGATIVE: Final = "equivalent: the operands are indices and extents, which no legal launch makes negative"
 LAUNCH_NEXT: Final = "equivalent: guards only `griddepcontrol.launch_dependents`, a hint for when the next launch may begin"
-SLOW_PATH: Final = "equivalent: chooses between the path of whole vectors and the one of single elements, which does the same"
-LAST_BARRIER: Final = "equivalent: nothing touches shared memory between this barrier and the next one or the end"
 DRAINED: Final = "equivalent: every copy was waited for in the loop before; none is in flight here"
-ONE_MORE: Final = "equivalent: at that extent one more stage is started, with every copy masked"
-NOT_THE_MAXIMUM: Final = "reads another element of the same row: seen only where one of the two is the maximum"
-ROW_END: Final = "seen only where a row ends at this element of a thread's, which no row tried does"
-RANK_UNUSED: Final = "the launches keep at most 20 of the 64 ranks, and this one is masked"
+ACCUMULATORS: Final = (
+    "equivalent: since an earlier fence nothing but products and waits for them touched the registers of the product"
+)
+ONE_GROUP: Final = "equivalent: the first product alone is under way, so that no count above 0 waits for anything"
+SAME_PARITY: Final = "equivalent: the register holds that parity"
+DIVISION: Final = "equivalent: asks for the sign of a remainder and divisor together, whose exclusive or is 0 for no remainder"
+MULTIPLE_OF_8: Final = "equivalent: the extent is a multiple of 8, and the bound is none"
+INDEX: Final = "equivalent: the contract keeps the index below the extent"
+FENCED_BEFORE: Final = "equivalent: the fence of the product before lies behind the same waits and covers the same copies"
+NOBODY_WRITES: Final = "equivalent: no launch writes the tensor"
+THE_TOKEN: Final = "seen only where the token is the first that is none, which no input tried is"
+THE_ROW: Final = "seen only where the rows end in this part of a tile, which no size tried does"
 
 REASONS: Final[tuple[tuple[str, str, str, str], ...]] = (
     # class, part of the file's name, part of the instruction, reason
-    ("barrier dropped", "matvec", "bar.sync", LAST_BARRIER),
-    ("cp.async wait dropped", "matvec", "wait_group 0", DRAINED),
-    ("cp.async wait dropped", "decode_attention", "wait_group 0", DRAINED),
-    ("cp.async wait dropped", "matmul", "wait_group 0", DRAINED),
-    ("cp.async wait count one too high", "matvec", "wait_group 0", DRAINED),
-    ("cp.async wait count one too high", "decode_attention", "wait_group 0", DRAINED),
-    ("sign dropped", "embedding", "setp.gt.s32 %p7", SLOW_PATH),
     ("sign dropped", "", "", NEVER_NEGATIVE),
     ("sign extension dropped", "", "", NEVER_NEGATIVE),
-    ("bound off by one", "triton matmul_tf32", "", ONE_MORE),
-    ("bound off by one", "rms_norm", "setp.lt.u32 %p1", LAUNCH_NEXT),
-    ("bound off by one", "gather_row", "setp.lt.u32 %p2", LAUNCH_NEXT),
-    ("bound off by one", "silu_mul_rows", "setp.gt.s32 %p3", SLOW_PATH),
-    ("bound off by one", "argmax_reduce", "setp.lt.s32 %p4", SLOW_PATH),
-    ("bound off by one", "embedding", "2042", "equivalent: the operand is a multiple of eight"),
-    ("bound off by one", "topk_blocks", "", ROW_END),
-    ("branch negated", "embedding", "%p6 bra", SLOW_PATH),
-    ("branch negated", "advance", "%p1 bra", LAUNCH_NEXT),
-    ("branch negated", "rms_norm", "%p1 bra", LAUNCH_NEXT),
-    ("branch negated", "embedding", "%p5 bra", LAUNCH_NEXT),
-    ("global pointer shifted", "argmax_blocks", "", NOT_THE_MAXIMUM),
-    ("shared pointer shifted", "sample_token", "", RANK_UNUSED),
-    ("sum turned to difference", "sample_token", "", RANK_UNUSED),
-)  # fmt: skip
+    ("wgmma fence dropped", "", "", ACCUMULATORS),
+    ("wgmma wait count one too high", "", "wait_group.sync.aligned 1", ONE_GROUP),
+    ("wgmma wait dropped", "", "wait_group.sync.aligned 1", ONE_GROUP),
+    ("cp.async wait dropped", "", "wait_group 0", DRAINED),
+    ("cp.async wait count one too high", "", "wait_group 0", DRAINED),
+    ("mbarrier phase wrong", "flash_attention 64x64", "%r55", SAME_PARITY),
+    ("mbarrier phase wrong", "matmul_split 16x64", "%r48", SAME_PARITY),
+    ("bound off by one", "", "setp.lt.s32 %p67, %r215, 0", DIVISION),
+    ("bound off by one", "persistent", "setp.lt.s32 %p29, %r93, 0", DIVISION),
+    ("bound off by one", "few", ", 33;", MULTIPLE_OF_8),
+    ("bound off by one", "few", ", 49;", MULTIPLE_OF_8),
+    ("bound off by one", "split", ", 33;", MULTIPLE_OF_8),
+    ("bound off by one", "matmul 64x64 persistent", "setp.lt.s32 %p17", MULTIPLE_OF_8),
+    ("bound off by one", "matvec", "setp.lt.u32 %p1,", LAUNCH_NEXT),
+    ("bound off by one", "persistent", "setp.lt.u32 %p1,", LAUNCH_NEXT),
+    ("bound off by one", "matmul_split", "setp.lt.u32 %p16,", LAUNCH_NEXT),
+    ("bound off by one", "advance", "setp.lt.s32 %p4", THE_TOKEN),
+    ("bound off by one", "gather_row", "setp.ge.s32 %p3", INDEX),
+    ("bound off by one", "matmul_tf32-sm_120", "setp.lt.s32 %p2", THE_ROW),
+    ("branch negated", "gather_row", "%p2 bra", LAUNCH_NEXT),
+    ("branch negated", "advance_rows", "%p1 bra", LAUNCH_NEXT),
+    ("branch negated", "scaled_matvec_silu_mul", "%p1 bra", LAUNCH_NEXT),
+    ("proxy fence dropped", "attention-sm_90", "", FENCED_BEFORE),
+    ("read-only path where it is written", "softmax", "", NOBODY_WRITES),
+)
 
 
 def reason(row: dict[str, Any]) -> str:

@@ -4,9 +4,12 @@
     python3 ci/bench/emulator_gpu.py device artifacts/build/sm_90a --work artifacts/emulator_gpu --out $OUT
     python ci/bench/emulator_gpu.py compare artifacts/build/sm_90a --work artifacts/emulator_gpu --gpu FOLDER
 
-`prepare` writes which launches there are and the digest of each one's inputs, which are made from a seed. `device` makes the
-same inputs (NumPy), refuses others, launches every CUBIN through `tilec.runtime` (torch, cuda-bindings) and writes what the
-kernels wrote as `outputs-N.npz` of at most 12 MB. `compare` emulates the same launches and writes `emulator_gpu.{md,json}`.
+`prepare` writes which launches the GPU has not made yet (`--all`: all) and the digest of each one's inputs, which are made from
+a seed. `device` makes the same inputs (NumPy), refuses others, launches every CUBIN through `tilec.runtime` (torch and
+cuda-bindings) and writes what the kernels wrote as `outputs-N.npz` of at most 12 MB. `compare` keeps what the GPU gave in
+`verdicts/gpu_outputs.txt`, by CUBIN and inputs, emulates every launch whose verdict is not kept in `verdicts/emulator_gpu.txt`,
+by what the GPU gave, the PTX and the emulator's source, and writes `emulator_gpu.{md,json}`. Without `--gpu` it holds the
+emulator against what is kept of the GPU: an edit of the emulator needs none.
 """
 
 from __future__ import annotations
@@ -24,12 +27,18 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
 import numpy as np  # noqa: E402
 from emulator_cases import Array, Case, cases, digest, make_arrays  # noqa: E402
 
+from ci.evidence.verdicts import Verdicts, key  # noqa: E402
+
 SEEDS: Final = (0,)
 PREPARED: Final = "prepared.json"
+OUTPUTS: Final = "gpu_outputs"
+"""The file of verdicts that keeps what a GPU gave: by tensor, the digest of its bytes and its distance from float64."""
 MOST_BYTES: Final = 12_000_000
 """Compressed bytes of one file of outputs."""
 GUARD: Final = 256
 """Bytes of 0xFF before and after each written tensor on the device."""
+PERSISTENT_BLOCKS: Final = 3
+"""Persistent blocks of a launch: as few as in the emulator, so that each processes several tiles of a small problem."""
 TORCH: Final = {
     "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i8": "int8", "i16": "int16", "i32": "int32", "i64": "int64",
     "u8": "uint8", "bool": "bool",
@@ -46,25 +55,36 @@ def main() -> int:
     parser.add_argument("--gpu", type=Path, default=None, help="where `compare` finds them")
     parser.add_argument("--only", default="", help="artifacts whose name contains this")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--all", action="store_true", help="launch what was launched before, too")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="`compare` ends between launches; the next run goes on")
     options = parser.parse_args()
     if options.phase == "prepare":
-        return prepare(options.folder, options.work, options.only)
+        return prepare(options.folder, options.work, options.only, again=options.all)
     if options.phase == "device":
         return device(options.folder, options.work, options.out or options.work)
     from emulator_gpu_report import compare
 
-    return compare(options.folder, options.work, options.gpu or options.work, options.only, options.workers)
+    return compare(options.folder, options.gpu, options.only, options.workers, options.budget)
 
 
-def prepare(folder: Path, work: Path, only: str) -> int:
+def launch_key(case: Case, inputs: str) -> str:
+    """What a GPU's outputs follow from: the CUBIN, the arguments."""
+    return key(case.manifest.digests["cubin"], inputs, sorted(case.scalars.items()))
+
+
+def prepare(folder: Path, work: Path, only: str, *, again: bool) -> int:
     """Write the list of launches."""
     listed: list[dict[str, Any]] = []
+    seen = Verdicts(OUTPUTS)
     for case in cases(folder, only):
         for seed in SEEDS:
+            inputs = digest(make_arrays(case, seed))
+            if not again and seen.find(case.name, launch_key(case, inputs)) is not None:
+                continue
             listed.append(
                 {
                     "case": case.name, "seed": seed, "dims": case.dims, "scalars": case.scalars,
-                    "cubin": case.manifest.digests["cubin"], "inputs": digest(make_arrays(case, seed)),
+                    "cubin": case.manifest.digests["cubin"], "inputs": inputs,
                 }
             )  # fmt: skip
     work.mkdir(parents=True, exist_ok=True)
@@ -122,6 +142,8 @@ def _launch(torch: Any, runtime: Any, chip: Any, case: Case, arrays: dict[str, A
         tensors[spec.name] = body.view(getattr(torch, TORCH[spec.dtype])).view(array.shape)
         wholes[spec.name] = whole
     kernel = runtime.Kernel(manifest, case.cubin, chip)
+    if kernel.at_once is not None:
+        kernel.at_once = PERSISTENT_BLOCKS
     trusted = {check.tensor: runtime.TRUSTED for check in manifest.value_checks}
     plan = kernel.plan({**tensors, **case.scalars}, values=trusted)
     plan.launch(int(torch.cuda.current_stream().cuda_stream))

@@ -2,86 +2,182 @@
 
 A kernel whose PTX has only operations that IEEE 754 or the integers define exactly must agree bit for bit; where approximations
 of the chip or tensor cores take part, both are held against the float64 reference, and their distance is given in units of the
-last place of the stored type.
+last place of the stored type. Of outputs that an earlier run brought, the digest and the distance from the reference are kept:
+enough to judge by, but not for the units.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import emulator_run
 import numpy as np
-from emulator_cases import STORAGE, Array, Case, cases, make_arrays
+from emulator_cases import STORAGE, Array, Case, cases, digest, make_arrays
+from emulator_gpu import OUTPUTS, launch_key
+
+from ci.evidence import Digests, Result
+from ci.evidence.digests import short
+from ci.evidence.verdicts import Budget, Line, Verdict, Verdicts, key
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = ROOT / "ci" / "bench" / "results"
 INEXACT: Final = re.compile(r"\b(?:\w+\.approx|div\.full|wgmma|mma\.sync|tanh|red\.\S*add\S*f|atom\.\S*add\S*f)")
 """Instructions whose last bits the PTX ISA leaves to the chip, or whose order of summation it does."""
+JUDGES: Final = (
+    "tilec/emulator", "tilec/ir", "tilec/artifact.py", "kernels_src/reference.py", "kernels_src/reference_attention.py",
+    "ci/bench/emulator_run.py", "ci/bench/emulator_gpu_report.py",
+)  # fmt: skip
+"""Sources that a verdict follows from, beside the PTX and what the GPU gave."""
+BATCH: Final = 32
+UNFINISHED: Final = 3
+Row = dict[str, Any]
 ALLOWED_FACTOR: Final = 1.5
 """The emulator's error against float64, over the GPU's; and the other way round."""
 SLACK: Final = 2.0**-20
 """Relative error below which the factor does not matter: a few units of an f32's last place."""
 
 
-def compare(folder: Path, work: Path, gpu: Path, only: str, workers: int) -> int:
-    """Emulate everything that the GPU ran, write `emulator_gpu.{md,json}`; 1 if something disagrees."""
-    began = time.monotonic()
-    outputs: dict[str, Array] = {}
-    for path in sorted(gpu.glob("outputs-*.npz")):
-        with np.load(path) as data:
-            outputs |= {name: data[name] for name in data.files}
-    device = json.loads((gpu / "device.json").read_text(encoding="utf-8"))
-    listed = json.loads((work / "prepared.json").read_text(encoding="utf-8"))
-    seeds = {row["case"]: row["seed"] for row in listed}
-    todo = [(folder, case.stem, case.number) for case in cases(folder, only) if case.name in seeds]
-    rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(workers) as pool:
-        jobs = (
-            pool.submit(_one, folder, stem, number, {k: v for k, v in outputs.items() if k.startswith(f"{stem}#{number}|")})
-            for folder, stem, number in todo
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A launch to judge: its folder, artifact and number, the GPU's outputs by tensor where this run has them and its name,
+    what is kept of them (the GPU's name; digest and distance by tensor) and of the verdict, and the digest of the judges."""
+
+    folder: Path
+    stem: str
+    number: int
+    outputs: dict[str, Array]
+    gpu: str
+    seen: Line | None
+    kept: Line | None
+    judges: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows of a launch, what to keep of the GPU's outputs and of the verdict, and whether it was emulated now."""
+
+    case: str
+    rows: list[Row]
+    seen: Line | None
+    kept: Line
+    emulated: bool
+
+
+def compare(folder: Path, gpu: Path | None, only: str, workers: int, seconds: float | None) -> int:
+    """Hold the emulator against all that the GPU gave, write `emulator_gpu.{md,json}`; 1 if something disagrees, 3 where the
+    budget ended before the last launch."""
+    result, budget = Result("emulator_gpu"), Budget(seconds)
+    outputs, device = _brought(gpu)
+    seen, verdicts = Verdicts(OUTPUTS), Verdicts("emulator_gpu")
+    judges = Digests(ROOT).sources(JUDGES)
+    todo = [
+        Task(
+            folder, case.stem, case.number, outputs.get(case.name, {}), device["gpu"], seen.known(case.name),
+            verdicts.known(case.name), judges,
         )
-        for job in list(jobs):
-            rows += job.result()
-    return write(rows, device, time.monotonic() - began)
+        for case in cases(folder, only)
+    ]  # fmt: skip
+    rows: list[Row] = []
+    emulated = done = 0
+    with ProcessPoolExecutor(workers) as pool:
+        for start in range(0, len(todo), BATCH):
+            if budget.is_spent():
+                break
+            for found in pool.map(judged, todo[start : start + BATCH]):
+                rows += found.rows
+                emulated += found.emulated
+                done += 1
+                if found.seen is not None and found.seen != seen.known(found.case):
+                    seen.add(found.case, *found.seen)
+                if found.emulated:
+                    verdicts.add(found.case, *found.kept)
+    names = [f"{task.stem}#{task.number}" for task in todo] if not only else None
+    seen.close(names)
+    verdicts.close(names)
+    if done < len(todo):
+        print(f"{done} of {len(todo)} launches judged, {emulated} of them now: run again to go on")
+        return UNFINISHED
+    gpus = sorted({line.verdict.detail[0] for line in seen.lines.values()})
+    result.device = ", ".join(gpus)
+    told = {"gpus": gpus, "launches": len(todo), "launched_now": device["launched"], "emulated_now": emulated}
+    return write(rows, told | {"problems": device["problems"]}, result)
 
 
-def _one(folder: Path, stem: str, number: int, outputs: dict[str, Array]) -> list[dict[str, Any]]:
-    case = next(c for c in cases(folder, stem) if c.stem == stem and c.number == number)
-    return list(judge(case, (folder / f"{stem}.ptx").read_text(encoding="utf-8"), outputs))
+def _brought(folder: Path | None) -> tuple[dict[str, dict[str, Array]], dict[str, Any]]:
+    """What `device` wrote: outputs by launch and tensor, and its record."""
+    outputs: dict[str, dict[str, Array]] = {}
+    if folder is None:
+        return outputs, {"gpu": "", "launched": 0, "problems": []}
+    for path in sorted(folder.glob("outputs-*.npz")):
+        with np.load(path) as data:
+            for name in data.files:
+                case, _, tensor = name.split("|")
+                outputs.setdefault(case, {})[tensor] = data[name]
+    return outputs, json.loads((folder / "device.json").read_text(encoding="utf-8"))
 
 
-def judge(case: Case, ptx: str, outputs: dict[str, Array]) -> Iterator[dict[str, Any]]:
-    """One row a tensor that the launch writes. `outputs` has bytes by `case|seed|tensor`."""
+def judged(task: Task) -> Judged:
+    """The verdict on a launch: the one that is kept where it holds, else that of the emulator."""
+    case = next(c for c in cases(task.folder, task.stem) if c.stem == task.stem and c.number == task.number)
+    ptx = (task.folder / f"{task.stem}.ptx").read_text(encoding="utf-8")
     arrays = make_arrays(case)
-    began = time.perf_counter()
+    launch = launch_key(case, digest(arrays))
+    seen = task.seen if task.seen is not None and launch in task.seen.keys else None
+    if task.outputs:
+        seen = Line((launch,), Verdict("ran", [task.gpu, _kept(case, arrays, task.outputs)]))
+    now = key(task.judges, short(ptx.encode()), launch, json.dumps(seen and seen.verdict.detail))
+    if task.kept is not None and now in task.kept.keys:
+        return Judged(case.name, [{"case": case.name, **row} for row in task.kept.verdict.detail], seen, task.kept, False)
+    rows = list(judge(case, ptx, arrays, task.outputs, seen.verdict.detail[1] if seen is not None else {}))
+    word = "agrees" if all(row["agrees"] for row in rows) else "disagrees"
+    kept = [{name: value for name, value in row.items() if name != "case"} for row in rows]
+    return Judged(case.name, rows, seen, Line((now,), Verdict(word, kept)), True)
+
+
+def _kept(case: Case, arrays: dict[str, Array], theirs: dict[str, Array]) -> dict[str, list[Any]]:
+    """By tensor, what is kept of a GPU's outputs."""
+    exact = emulator_run.expected(case, arrays)
+    found: dict[str, list[Any]] = {}
+    for spec in case.manifest.tensors:
+        if spec.name in theirs and spec.name in exact:
+            typed = emulator_run.typed(theirs[spec.name].view(np.dtype(STORAGE[spec.dtype])), spec.dtype)
+            norm = emulator_run.error(typed.reshape(np.asarray(exact[spec.name]).shape), exact[spec.name]).norm
+            found[spec.name] = [short(theirs[spec.name].tobytes()), norm]
+    return found
+
+
+def judge(
+    case: Case, ptx: str, arrays: dict[str, Array], theirs: dict[str, Array], seen: Mapping[str, Any]
+) -> Iterator[Row]:  # fmt: skip
+    """One row a tensor that the launch writes. `theirs` has bytes by tensor, `seen` digests and distances."""
     report = emulator_run.run(case, ptx, arrays)
-    seconds = time.perf_counter() - began
     exact = emulator_run.expected(case, arrays)
     bitwise = INEXACT.search(ptx) is None
-    faults = [str(fault) for fault in report.faults if fault.kind != "race-same-value"]
+    faults = [str(fault) for fault in report.faults]
     for spec in case.manifest.tensors:
         if spec.access in ("in", "scratch"):
             continue
-        key = f"{case.name}|0|{spec.name}"
-        row: dict[str, Any] = {"case": case.name, "tensor": spec.name, "bitwise": bitwise, "faults": faults, "seconds": seconds}
-        if key not in outputs:
+        row: Row = {"case": case.name, "tensor": spec.name, "bitwise": bitwise, "faults": faults}
+        if spec.name not in seen:
             yield row | {"agrees": False, "why": "the GPU did not run it"}
             continue
+        digest_of_theirs, chips = seen[spec.name]
         mine = np.ascontiguousarray(report.tensors[spec.name])
-        theirs = outputs[key].view(np.dtype(STORAGE[spec.dtype])).reshape(mine.shape)
-        mine = mine.view(theirs.dtype)
-        same = mine.tobytes() == theirs.tobytes()
-        truth = exact[spec.name]
-        ours = emulator_run.error(emulator_run.typed(mine, spec.dtype), truth).norm
-        chips = emulator_run.error(emulator_run.typed(theirs, spec.dtype), truth).norm
+        same = short(mine.tobytes()) == digest_of_theirs
+        ours = emulator_run.error(
+            emulator_run.typed(mine.view(np.dtype(STORAGE[spec.dtype])), spec.dtype), exact[spec.name]
+        ).norm
         near = ours <= ALLOWED_FACTOR * chips + SLACK and chips <= ALLOWED_FACTOR * ours + SLACK
-        row |= {"identical": same, "units": units_apart(mine, theirs, spec.dtype), "emulator": ours, "gpu": chips}
+        row |= {"identical": same, "emulator": ours, "gpu": chips}
+        if spec.name in theirs:
+            other = theirs[spec.name].view(np.dtype(STORAGE[spec.dtype])).reshape(mine.shape)
+            row["units"] = units_apart(mine.view(other.dtype), other, spec.dtype)
         yield row | {"agrees": (same if bitwise else same or near) and not faults, "elements": int(mine.size)}
 
 
@@ -99,7 +195,7 @@ def units_apart(first: Array, second: Array, dtype: str) -> int:
     return int(np.abs(ordered(first) - ordered(second)).max(initial=0))
 
 
-def write(rows: list[dict[str, Any]], device: dict[str, Any], seconds: float) -> int:
+def write(rows: list[Row], device: dict[str, Any], result: Result) -> int:
     """The JSON, the table, the verdict."""
     wrong = [row for row in rows if not row["agrees"]]
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -107,22 +203,22 @@ def write(rows: list[dict[str, Any]], device: dict[str, Any], seconds: float) ->
         groups.setdefault(re.split(r"[-#]", row["case"])[0], []).append(row)
     lines = [
         "# The emulator and a GPU", "",
-        f"Every artifact for {device['arch']} on one {device['gpu']} and in the emulator, the same launches and inputs: "
-        f"{device['launched']} launches, {len(rows)} tensors; {len(wrong)} disagree. Emulated in {seconds:.0f} s.", "",
+        f"Every artifact for sm_90a on {', '.join(device['gpus'])} and in the emulator, the same launches and inputs: "
+        f"{device['launches']} launches, {len(rows)} tensors; {len(wrong)} disagree.", "",
         "*Exact* kernels have no approximate and no tensor core instruction and must agree in every bit. For the others the "
-        "errors are norms against float64, the largest of each kernel, and units are of the last place of the stored type.", "",
+        "errors are norms against float64, the largest of each kernel, and units are of the last place of the stored type, of "
+        "launches that were made in the last run.", "",
         "| kernel | tensors | exact | identical | most units apart | emulator's error | GPU's error |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]  # fmt: skip
     for kernel, mine in groups.items():
-        ran = [row for row in mine if "units" in row]
-        worst = [max((row[name] for row in ran), default=0) for name in ("units", "emulator", "gpu")]
+        ran = [row for row in mine if "identical" in row]
+        worst = [max((row.get(name, 0) for row in ran), default=0) for name in ("units", "emulator", "gpu")]
         bits, identical = sum(row["bitwise"] for row in mine), sum(row["identical"] for row in ran)
         errors = f"{worst[1]:.1e} | {worst[2]:.1e}"
         lines.append(f"| `{kernel}` | {len(mine)} | {bits} | {identical} | {worst[0]} | {errors} |")
     lines += ["", *(f"- disagrees: {row['case']} `{row['tensor']}` {row.get('why', '')} {row['faults'][:1]}" for row in wrong)]
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "emulator_gpu.json").write_text(json.dumps({"device": device, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    result.write({"run": device, "rows": rows}, exit_status=int(bool(wrong)))
     (RESULTS / "emulator_gpu.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
     print("\n".join(lines))
     return int(bool(wrong))

@@ -20,15 +20,11 @@ from tilec.emulator.launch import emulate
 from tilec.emulator.syntax import Module
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT))
+
+from tests.shipped_launches import EXTRA  # noqa: E402
+
 NUMPY: Final = {"bf16": ml_dtypes.bfloat16}
-EXTRA: Final[dict[str, tuple[str, ...]]] = {
-    "argmax_blocks": ("BLOCK",),
-    "topk_blocks": ("BLOCK", "K"),
-    "decode_attention": ("P", "BN"),
-    "rotary_decode_attention": ("P", "BN"),
-    "matvec_argmax": ("P", "ROWS"),
-}
-"""What a reference takes beside the kernel's inputs and scalars."""
 
 
 def run(case: Case, ptx: str | Module, arrays: dict[str, Array], seed: int = 0) -> Report:
@@ -52,7 +48,8 @@ def expected(case: Case, arrays: dict[str, Array]) -> dict[str, Array]:
     function: Any = next(getattr(module, kernel) for module in modules if hasattr(module, kernel))
     inputs = [typed(arrays[s.name], s.dtype) for s in case.manifest.tensors if s.access in ("in", "inout")]
     scalars = [case.scalars[s.name] for s in case.manifest.scalars]
-    found: Any = function(*inputs, *scalars, *(case.env[name] for name in EXTRA.get(kernel, ())))
+    extra = EXTRA[kernel](case.env) if kernel in EXTRA else ()
+    found: Any = function(*inputs, *scalars, *extra)
     written = [s.name for s in case.manifest.tensors if s.access in ("out", "inout")]
     results: list[Any] = list(found) if isinstance(found, tuple) else [found]  # pyright: ignore[reportUnknownArgumentType]
     return dict(zip(written, results, strict=True))

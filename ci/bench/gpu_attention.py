@@ -199,12 +199,12 @@ def _qk_norm_rope_kv(manifest: Manifest, t: Tensors) -> Tensors:
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
     k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
     slots = t["slots"].long()
-    k_cache[slots], v_cache[slots] = _turned(keys, t["k_weight"], cos, sin), values
-    return {"q": _turned(queries, t["q_weight"], cos, sin), "k_cache": k_cache, "v_cache": v_cache}
+    k_cache[slots], v_cache[slots] = rotated(keys, t["k_weight"], cos, sin), values
+    return {"q": rotated(queries, t["q_weight"], cos, sin), "k_cache": k_cache, "v_cache": v_cache}
 
 
-def _turned(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
-    """Heads normed and rotated."""
+def rotated(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
+    """Heads normed and rotated; (B, heads, D), (D,), two (B, 1, D / 2) -> (B, heads, D)."""
     low, high = functional.rms_norm(x, (x.shape[-1],), weight, EPSILON).chunk(2, dim=-1)
     return torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1)
 
@@ -213,7 +213,7 @@ def _rotary_decode_attention_kv(manifest: Manifest, t: Tensors) -> Tensors:
     heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
     queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
     cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
-    queries, keys = _turned(queries, t["q_weight"], cos, sin), _turned(keys, t["k_weight"], cos, sin)
+    queries, keys = rotated(queries, t["q_weight"], cos, sin), rotated(keys, t["k_weight"], cos, sin)
     k_cache, v_cache, out = t["k_cache"].clone(), t["v_cache"].clone(), torch.empty_like(t["out"], dtype=queries.dtype)
     for b, length in enumerate(t["lengths"].tolist()):
         k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
@@ -245,9 +245,12 @@ def _matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
-    """Logits are compared as the kernel stores them nowhere: rounded from f32, so that a tie falls to the lowest column."""
-    rows, parts = int(manifest.constants["ROWS"]), t["maxima"].shape[1]
-    logits = t["x"] @ t["w"].T
+    return argmax_of_parts(t["x"] @ t["w"].T, int(manifest.constants["ROWS"]), t["maxima"].shape[1])
+
+
+def argmax_of_parts(logits: Any, rows: int, parts: int) -> Tensors:
+    """Maximum and its column of each part, which has every `parts`-th group of `rows` columns. Logits are compared as the
+    kernel stores them nowhere: rounded from f32, so that a tie falls to the lowest column."""
     groups = -(-logits.shape[1] // (rows * parts)) * parts
     padded = functional.pad(logits, (0, groups * rows - logits.shape[1]), value=-math.inf)
     columns = torch.arange(groups * rows, device=logits.device).view(-1, parts, rows).transpose(0, 1).reshape(parts, -1)

@@ -7,8 +7,25 @@ import math
 from pathlib import Path
 from typing import Any, Final
 
+from ci.evidence.verdicts import Verdict, Verdicts
+
 GEOMETRIC_MEAN_FLOORS: Final = {"matvec": 1.15}
 Record = dict[str, Any]
+
+
+def keep_verdicts(records: list[Record], folder: Path, *, every: bool) -> None:
+    """Write `verdicts/kernels_gpu.txt` to `folder`: what was kept before and still holds, and what was checked now. `every`:
+    there are no other artifacts than those of `records`."""
+    kept = Verdicts("kernels_gpu")
+    kept.path = folder / "verdicts" / kept.path.name
+    known = {record["kept"] for record in records if "kept" in record}
+    cases = [case for case, line in kept.lines.items() if known & {*line.keys}]
+    for record in records:
+        if record["kind"] == "checked" and "key" in record:
+            detail = {name: record[name] for name in ("sizes", "ours", "torch", "ratio")}
+            kept.add(record["case"], [record["key"]], Verdict("right" if record["right"] else "wrong", detail))
+            cases.append(record["case"])
+    kept.close(cases if every else None)
 
 
 def write_report(records: list[Record], folder: Path, seconds: float) -> int:
@@ -19,7 +36,8 @@ def write_report(records: list[Record], folder: Path, seconds: float) -> int:
     lines = ["## Correctness", *_checked(records), "", "## Times", *_times(best), "", "## Verdicts", *verdicts]
     variants = _variants(timed)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "kernels_gpu.json").write_text(json.dumps({"seconds": seconds, "records": records}, indent=1) + "\n")
+    gpu = next((record["gpu"] for record in records if record["kind"] == "machine"), "")
+    (folder / "kernels_gpu.json").write_text(json.dumps({"gpu": gpu, "seconds": seconds, "records": records}, indent=1) + "\n")
     text = "\n".join([*lines, *(["", "## Variants", *variants] if variants else [])])
     (folder / "kernels_gpu.md").write_text("# Kernels on the GPU\n\n" + text + "\n")
     # The end of the output is what survives a truncated log, so the verdicts come last.

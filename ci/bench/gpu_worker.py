@@ -27,6 +27,9 @@ from gpu_cases import (
 from gpu_clock import measure
 from gpu_problems import Problem, library_run, problems
 
+from ci.evidence import ROOT, Digests
+from ci.evidence.digests import short
+from ci.evidence.verdicts import Verdicts, key
 from tilec.runtime import Device, Kernel, TensorView
 
 torch: Any = importlib.import_module("torch")
@@ -38,6 +41,10 @@ ROTATED_BYTES: Final = 600_000_000
 """Argument sets together exceed this, ten times the L2 cache of the largest chip here."""
 EXPECTED_BYTES_PER_US: Final = 3.5e6
 EXPECTED_FLOPS_PER_US: Final = 3e8
+JUDGES: Final = (
+    "ci/bench/gpu_worker.py", "ci/bench/gpu_cases.py", "ci/bench/gpu_attention.py", "ci/bench/gpu_decode.py", "tilec/runtime",
+)  # fmt: skip
+"""Sources that a verdict on a CUBIN follows from."""
 OVERLAPPED: Final = ", overlapped"
 """Marks launches that may begin while the one before them runs."""
 
@@ -61,6 +68,8 @@ class Bench:
         else:
             torch.zeros(1, device="cuda")  # makes torch's context the current one before ours looks
             self.device = Device()
+        self.kept = None if dry else Verdicts("kernels_gpu")
+        self.judges = Digests(ROOT).sources(JUDGES)
         self._loaded: dict[int, tuple[Entry, Kernel]] = {}  # the entry too: the id of one that is gone may come again
 
     def kernel(self, entry: Entry) -> Kernel:
@@ -119,9 +128,19 @@ def work(folders: list[Path], only: Sequence[str] | None, dry: bool, skip_checks
         _host_costs(bench, [entry for entry in entries if entry.manifest.kernel == "add"])
 
 
+def case_of(entry: Entry) -> str:
+    """An artifact as the file of verdicts names it."""
+    return f"{entry.manifest.kernel}:{entry.variant}".replace(" ", "-")
+
+
 def _check(bench: Bench, entry: Entry) -> bool:
-    """Check an artifact at every size; False if one is wrong."""
+    """Check an artifact at every size, unless it was right when this CUBIN was checked before; False if one is wrong."""
     manifest, right, count = entry.manifest, True, 0
+    now = key(bench.judges, short(entry.cubin), bench.device.name)
+    known = bench.kept.find(case_of(entry), now) if bench.kept is not None else None
+    if known is not None and known.word == "right":
+        emit("checked", kernel=manifest.kernel, variant=entry.variant, dtype=entry.dtype, right=True, kept=now, **known.detail)
+        return True
     worst = {"ours": 0.0, "torch": 0.0, "ratio": 0.0}
     for dims in checked_sizes(manifest):
         count += 1
@@ -154,7 +173,10 @@ def _check(bench: Bench, entry: Entry) -> bool:
                     "wrong", kernel=manifest.kernel, variant=entry.variant, dims=dims, output=result.output, text=text,
                     ours=[repr(e) for e in result.ours], torch=[repr(e) for e in result.torch],
                 )  # fmt: skip
-    emit("checked", kernel=manifest.kernel, variant=entry.variant, dtype=entry.dtype, sizes=count, right=right, **worst)
+    emit(
+        "checked", kernel=manifest.kernel, variant=entry.variant, dtype=entry.dtype, right=right, case=case_of(entry), key=now,
+        sizes=count, **worst,
+    )  # fmt: skip
     return right and count > 0
 
 
@@ -164,15 +186,25 @@ def _time_kernel(bench: Bench, name: str, entries: list[Entry]) -> None:
             chosen = [entry for entry in entries if entry.dtype == dtype and fits(entry.manifest, problem.dims)]
             if not chosen or (dtype != "bf16" and problem != problems(name)[0]):
                 continue
-            try:
-                _time_problem(bench, problem, dtype, chosen)
-            except Exception as error:
-                emit("problem", kernel=name, text=f"{problem.label} {dtype}: {type(error).__name__}: {error}"[:500])
-                if "CUDA error" in str(error) or "CUDA_ERROR" in str(error):
-                    raise SystemExit(70) from None
-            finally:
-                if not bench.dry:
-                    torch.cuda.empty_cache()
+            for variants in _of_same_tensors(chosen):
+                try:
+                    _time_problem(bench, problem, dtype, variants)
+                except Exception as error:
+                    emit("problem", kernel=name, text=f"{problem.label} {dtype}: {type(error).__name__}: {error}"[:500])
+                    if "CUDA error" in str(error) or "CUDA_ERROR" in str(error):
+                        raise SystemExit(70) from None
+                finally:
+                    if not bench.dry:
+                        torch.cuda.empty_cache()
+
+
+def _of_same_tensors(entries: list[Entry]) -> list[list[Entry]]:
+    """Artifacts whose tensors have the same shapes; a constant such as a number of parts makes other tensors."""
+    groups: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        shapes = tuple(str(dim) for spec in entry.manifest.tensors for dim in spec.dims)
+        groups.setdefault(shapes, []).append(entry)
+    return list(groups.values())
 
 
 def _time_problem(bench: Bench, problem: Problem, dtype: str, entries: list[Entry]) -> None:

@@ -5,8 +5,9 @@
 Several folders, or several artifacts of one kernel, are variants of each other: all are checked, all are timed, the fastest
 one counts. Correctness first: fresh random inputs, poisoned outputs with guard bytes around them, odd sizes, error against
 float64 at most 1.5 times torch's in the same dtype. Then times, in CUDA graphs, beside the library in the same run. The work
-runs in a child process per kernel that fails: a kernel that faults or hangs costs its own results only. Writes
-`kernels_gpu.json` and `kernels_gpu.md`; prints the tables; exit code 1 if a kernel is wrong or misses its floor.
+runs in a child process per kernel that fails: a kernel that faults or hangs costs its own results only. A CUBIN that was right
+when it was checked before is timed, but not checked again (`verdicts/kernels_gpu.txt`). Writes `kernels_gpu.json`,
+`kernels_gpu.md` and the verdicts; prints the tables; exit code 1 if a kernel is wrong or misses its floor.
 Needs torch and cuda-bindings. `--dry-run` walks through everything on a CPU with a driver that launches nothing.
 """
 
@@ -50,8 +51,9 @@ def main() -> int:
         if todo is None or not current:  # it ended, or a new child would die at the same place
             break
         pending = [kernel for kernel in todo if kernel != current]
-    from gpu_report import write_report
+    from gpu_report import keep_verdicts, write_report
 
+    keep_verdicts(records, Path(options.out), every=options.only is None)
     return write_report(records, Path(options.out), time.monotonic() - began)
 
 

@@ -8,7 +8,6 @@ Writes `mutations.json` and `mutations.md`, prints the table; exit code 1 where 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
+from ci.evidence import Result  # noqa: E402
 from tests import shipped  # noqa: E402
 from tests.mutation.generate import Mutant, mutants  # noqa: E402
 from tests.mutation.judge import judge  # noqa: E402
@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "ci" / "bench" / "results")
     options = parser.parse_args()
     began = time.monotonic()
+    result = Result("mutations")
     names = [name for name in shipped.NAMES if options.only is None or name in options.only]
     todo = [mutant for name in names for mutant in mutants(ROOT / "kernels_src" / f"{name}.py")]
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -72,10 +73,11 @@ def main() -> int:
         *(f"| {name} | {n} |" for name, n in codes.most_common(12)),
     ]
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "mutations.json").write_text(json.dumps(records, indent=1) + "\n")
+    wrong = [record for record in records if record["outcome"] == "false accept"]
+    if options.only is None:
+        result.write(records, options.out, exit_status=int(bool(wrong)))
     (options.out / "mutations.md").write_text("\n".join(lines) + "\n")
     print("\n".join(lines))
-    wrong = [record for record in records if record["outcome"] == "false accept"]
     for record in wrong:
         print("FALSE ACCEPT", record)
     return int(bool(wrong))

@@ -3,14 +3,16 @@
 `python ci/bench/programs.py --programs 5000 --traffic 5000 --jobs 2` writes `ci/bench/results/programs.md` and `.json`.
 Programs go through all three architectures; traffic programs (`InOut` and `Scratch` in loops and branches) run under several
 schedules, where the emulator looks for races and missing barriers. `--show program 17` prints one and what became of it.
+
+Outcomes are kept in `verdicts/programs.txt` by program, PTX and the sources of the judges, and by those of the compiler: where
+the compiler is what it was, nothing is compiled; where it changed and made the same PTX, nothing runs. With `--budget SECONDS`
+a run ends between programs, and the next goes on; `--first N` begins at another number.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from ci.evidence import Digests, Result  # noqa: E402
+from ci.evidence.verdicts import Budget, Verdict, Verdicts  # noqa: E402
 from tests.programs.machines import Outcome, load  # noqa: E402
-from tests.programs.workers import MAKE, Job, examine_all, examined  # noqa: E402
+from tests.programs.workers import MAKE, Job, examine_all, examined, kept_outcome  # noqa: E402
 from tests.soundness.features import operations  # noqa: E402
 from tilec.target import TARGETS  # noqa: E402
 
@@ -33,25 +37,60 @@ KINDS = {
 }
 DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 ARCHS = tuple(target.name for target in TARGETS)
+COMPILER = ("tilec/frontend", "tilec/ir", "tilec/passes", "tilec/schedule.py", "tilec/atoms", "tilec/mlir", "tilec/lowering",
+            "tilec/codegen", "tilec/toolchain.py", "tilec/target.py")  # fmt: skip
+JUDGES = (
+    "tilec/emulator", "tilec/interpreter", "tilec/ir", "tilec/passes/prover", "tilec/passes/analysis",
+    "tests/programs/machines.py", "tests/programs/error_bounds.py", "tests/programs/launches.py",
+    "tests/lowering/block_machine.py",
+)  # fmt: skip
+UNFINISHED = 3
 
 
-def jobs(arguments: argparse.Namespace) -> Iterator[Job]:
+def jobs(arguments: argparse.Namespace, judges: str, verdicts: Verdicts) -> Iterator[Job]:
     """All programs, the two kinds in turn; each tenth is proven, each fifth runs on the block machine too."""
     counts = {"program": arguments.programs, "traffic": arguments.traffic}
     counts |= {"odd program": arguments.odd_programs, "odd traffic": arguments.odd_traffic}
     for kind, count in counts.items():
-        for n in range(arguments.seed, arguments.seed + count):
+        for n in range(arguments.first, arguments.first + count):
             seeds = (0, n + 1) if "traffic" in kind else (0,)
             archs = ARCHS if "program" in kind else (ARCHS[n % 3],)
-            yield Job(kind, n, archs, seeds, n % 10 == 0, n % 5 == 0)
+            yield Job(kind, n, archs, seeds, n % 10 == 0, n % 5 == 0, judges, verdicts.known(case(kind, n)))
 
 
-def table(found: list[tuple[Job, Outcome]], wall: float, processes: int) -> str:
+def case(kind: str, number: int) -> str:
+    """A program as the file of verdicts names it."""
+    return f"{kind.replace(' ', '_')}:{number}"
+
+
+def judge_all(arguments: argparse.Namespace, verdicts: Verdicts) -> tuple[list[tuple[Job, Outcome]], int, bool]:
+    """Outcomes in order, how many programs were run now, and whether the budget sufficed; outcomes are kept as they come."""
+    digests = Digests(ROOT)
+    compiler, budget = digests.sources(COMPILER), Budget(arguments.budget)
+    every = list(jobs(arguments, digests.sources(JUDGES), verdicts))
+    done: list[tuple[Job, Outcome]] = []
+    todo: list[Job] = []
+    for job in every:
+        held = verdicts.find(case(job.kind, job.number), job.key(compiler))
+        if held is None:
+            todo.append(job)
+        else:
+            done.append((job, kept_outcome(held)))
+    ran = 0
+    for job, outcome in examine_all((job for job in todo if not budget.is_spent()), arguments.jobs):
+        done.append((job, outcome))
+        ran += bool(outcome.seconds)
+        if outcome.kind != "crash":
+            keys = [job.key(compiler), *([job.key(outcome.ptx)] if outcome.ptx else [])]
+            verdicts.add(case(job.kind, job.number), keys, Verdict(outcome.kind, outcome.detail or None))
+    verdicts.close()
+    return sorted(done, key=lambda pair: (pair[0].kind, pair[0].number)), ran, len(done) == len(every)
+
+
+def table(found: list[tuple[Job, Outcome]], ran: int) -> str:
     """The kept table."""
     lines = ["# Random tile programs on every machine", ""]
-    lines += [
-        f"{len(found)} programs, {wall:.0f} s of wall time in {processes} processes. `program`: all operations and dtypes,"
-    ]
+    lines += [f"{len(found)} programs; {ran} of them run by the last run. `program`: all operations and dtypes,"]
     lines += [f"on {', '.join(ARCHS)}. `traffic`: `InOut` and `Scratch` in loops and branches, one architecture each,"]
     kinds = [kind for kind in MAKE if any(job.kind == kind for job, _ in found)]
     lines += ["two schedules. `odd`: extents are not powers of two.", ""]
@@ -65,11 +104,11 @@ def table(found: list[tuple[Job, Outcome]], wall: float, processes: int) -> str:
         "",
         f"Compared bit for bit: {modes['exact']}; within the bound of a running error analysis: {modes['within bounds']}.",
     ]
-    lines += ["", "## Time", "", "| stage | ms a program |", "|---|--:|"]
+    lines += ["", "## Time", "", "| stage | ms a program of the last run |", "|---|--:|"]
     seconds: Counter[str] = Counter()
     for _, outcome in found:
         seconds.update(outcome.seconds)
-    lines += [f"| {stage} | {1000 * total / len(found):.1f} |" for stage, total in seconds.most_common()]
+    lines += [f"| {stage} | {1000 * total / max(ran, 1):.1f} |" for stage, total in seconds.most_common()]
     lines += ["", "## Parts", "", "| part | programs |", "|---|--:|"]
     lines += [f"| {part} | {count} |" for part, count in parts.most_common()]
     met: Counter[tuple[str, str]] = Counter()
@@ -89,13 +128,14 @@ def table(found: list[tuple[Job, Outcome]], wall: float, processes: int) -> str:
 
 
 def main() -> int:
-    """Exit status 1 if anything was not equal."""
+    """Exit status 1 if anything was not equal, 3 if the budget ended before the last program."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=5000)
     parser.add_argument("--traffic", type=int, default=5000)
     parser.add_argument("--odd-programs", type=int, default=2000)
     parser.add_argument("--odd-traffic", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first program of each kind")
+    parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first program of each kind")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="end between programs; the next run goes on")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     parser.add_argument("--show", nargs=2, metavar=("KIND", "NUMBER"), help="print one program and its outcome")
@@ -104,18 +144,22 @@ def main() -> int:
         job = Job(arguments.show[0], int(arguments.show[1]), ARCHS, (0, 1), block_machine=True)
         print(job.make().text, examined(job), sep="\n")
         return 0
-    start = time.perf_counter()
-    found = sorted(examine_all(jobs(arguments), arguments.jobs), key=lambda pair: (pair[0].kind, pair[0].number))
-    wall = time.perf_counter() - start
-    text = table(found, wall, arguments.jobs)
+    result = Result("programs")
+    verdicts = Verdicts("programs", arguments.output / "verdicts")
+    found, ran, done = judge_all(arguments, verdicts)
+    if not done:
+        print(f"{len(found)} programs judged, {ran} of them now: run again to go on")
+        return UNFINISHED
+    text = table(found, ran)
     arguments.output.mkdir(parents=True, exist_ok=True)
     (arguments.output / "programs.md").write_text(text, encoding="utf-8")
     counts = Counter(f"{job.kind} {outcome.kind}" for job, outcome in found)
     noted = [{"kind": j.kind, "number": j.number, "outcome": o.kind, "detail": o.detail} for j, o in found if o.kind != "equal"]
-    data = {"counts": dict(sorted(counts.items())), "first": arguments.seed, "wall_seconds": round(wall), "noted": noted}
-    (arguments.output / "programs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    data = {"programs": len(found), "counts": dict(sorted(counts.items())), "first": arguments.first, "noted": noted}
+    status = int(bool(noted))
+    result.write(data, arguments.output, exit_status=status)
     print(text)
-    return 1 if noted else 0
+    return status
 
 
 if __name__ == "__main__":

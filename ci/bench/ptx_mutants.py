@@ -99,6 +99,18 @@ CLASSES: Final[dict[str, tuple[str, Edit]]] = {
     "mbarrier phase wrong": (r"(\bmbarrier\.try_wait\.parity[^;]*\],\s*)(?P<parity>[%\w]+)\s*;", _parity),
     "expected bytes wrong": (r"(\bmbarrier\.arrive\.expect_tx[^;]*,\s*)(?P<count>\d+)\s*;", _fewer_bytes),
     "mbarrier init dropped": (r"@?!?[%\w]*\s*mbarrier\.init[^;]*;", _drop),
+    "mbarrier count wrong": (r"(\bmbarrier\.init[^;]*,\s*)(\d+)\s*;", _count_up),
+    "mbarrier arrival dropped": (r"(?:@!?%p\w+\s+)?\bmbarrier\.arrive\.shared[^;]*;", _drop),
+    "absent bytes not counted": (r"(?:@!?%\w+\s+)?\bmbarrier\.complete_tx\.shared[^;]*;", _drop),
+    "barrier of some threads dropped": (r"\bbar(?:rier)?\.(?:sync|arrive)(?:\.aligned)?\s+[%\w]+,\s*\d+\s*;", _drop),
+    "tensor copy dropped": (r"(?:@!?%p\w+\s+)?\bcp\.async\.bulk\.tensor[^;]*;", _drop),
+    "coordinates exchanged": (r"\bcp\.async\.bulk\.tensor[^;]*\{(?P<items>[^}]*)\}[^;]*;", _swap_registers),
+    "tensor copy shifted": (
+        r"\bcp\.async\.bulk\.tensor\.\dd\.shared[^;\[]*\[(?P<address>[^\]]*)\][^;]*;", _offset(128)),
+    "matrix descriptor stepped wrong": (r"\badd\.s64 (?:a\d|b), (?:a\d|b), (?P<step>\d+);",
+                                        lambda m: m[0].replace(f", {m['step']};", f", {int(m['step']) * 2};")),
+    "read-only path where it is written": (
+        r"\bld\.global(?=\.(?:L\w+::|v[248]|[bfus]\d))[^;]*;", lambda m: m[0].replace("ld.global", "ld.global.nc", 1)),
     "dependency wait dropped": (r"\bgriddepcontrol\.wait\s*;", _drop),
     "global pointer shifted": (
         r"\b(?:ld|st)\.global(?:\.nc)?(?:\.L\w+::\w+|\.\w+::\w+)*(?:\.(?P<vector>v[248]))?\.[bfus](?P<width>\d+)[^;\[]*"

@@ -3,7 +3,8 @@
     python3 ci/bench/sanitize_gpu.py artifacts/build/sm_90a [--only add,matvec] [--sizes 2] [--out FOLDER] [--name sanitize_gpu]
 
 Each artifact is launched at its smallest odd sizes on exact allocations, inputs filled with random data, outputs left
-uninitialised, in one process per tool and kernel. Writes `sanitize_gpu.json` and `.md`, or as `--name` says, prints the table;
+uninitialised, in one process per tool and kernel. A CUBIN in which a tool found nothing is not run under it again
+(`verdicts/sanitize_gpu.txt`). Writes `sanitize_gpu.json` and `.md`, or as `--name` says, and the verdicts, prints the table;
 exit code 1 where a tool reports an error, 2 where the tools cannot run on this machine.
 """
 
@@ -17,11 +18,24 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
+
+from ci.evidence import Digests  # noqa: E402
+from ci.evidence.digests import short  # noqa: E402
+from ci.evidence.verdicts import Budget, Verdict, Verdicts, key  # noqa: E402
+
+JUDGES: Final = (
+    "ci/bench/sanitize_gpu.py", "ci/bench/gpu_cases.py", "ci/bench/gpu_attention.py", "ci/bench/gpu_decode.py",
+)  # fmt: skip
+"""Sources that a verdict on a CUBIN follows from."""
+CLEAN: Final = "clean"
+NOT_BEGUN: Final = "not begun: out of time"
+UNFINISHED: Final = 3
 TOOLS: Final = ("memcheck", "racecheck", "initcheck", "synccheck")
 MOST_ELEMENTS: Final = 300_000
 """Elements of all tensors of a launch: the tools slow a kernel down a hundredfold."""
@@ -38,23 +52,74 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="most for one tool and kernel")
     parser.add_argument("--out", default=os.environ.get("OUT", str(ROOT / "ci" / "bench" / "results")))
     parser.add_argument("--name", default="sanitize_gpu", help="of the written files")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="begin no process after; the next run goes on")
     parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        return launch_all(options.folder, options.worker, options.sizes, options.artifacts)
-    kernels = sorted({json.loads(path.read_text())["kernel"] for path in options.folder.glob("*.json")})
-    kernels = [name for name in kernels if options.only is None or name in options.only]
-    began = time.monotonic()
+        return launch_all(options.folder, options.worker.split(","), options.sizes)
+    began, budget = time.monotonic(), Budget(options.budget)
+    kept = Verdicts(options.name)
+    kept.path = Path(options.out) / "verdicts" / kept.path.name
+    judges = f"{Digests(ROOT).sources(JUDGES)} {options.sizes}"
+    found = [
+        Artifact(kernel, path.stem, key(judges, short(path.with_suffix(".cubin").read_bytes())))
+        for kernel, paths in by_kernel(options.folder, options.only).items()
+        for path in paths[:: max(1, len(paths) // options.artifacts)][: options.artifacts]
+    ]
+    runs: list[tuple[str, str, list[Artifact]]] = []
+    for kernel in dict.fromkeys(artifact.kernel for artifact in found):
+        for tool in TOOLS:
+            mine = [artifact for artifact in found if artifact.kernel == kernel]
+            runs.append((tool, kernel, [a for a in mine if kept.find(a.case(tool), a.key) is None]))
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = [pool.submit(run_tool, tool, name, options) for name in kernels for tool in TOOLS]
-        results = [run.result() for run in runs]
+        begun = [pool.submit(run_tool, *run, options, budget) for run in runs]
+        results = [run.result() for run in begun]
+    for (tool, _, todo), result in zip(runs, results, strict=True):
+        if result["errors"] == 0 and not result["text"]:
+            for artifact in todo:
+                kept.add(artifact.case(tool), [artifact.key], Verdict(CLEAN, result["by_artifact"].get(artifact.stem, 0)))
+        before = [kept.find(a.case(tool), a.key) for a in found if a.kernel == result["kernel"] and a not in todo]
+        result["launches"] += sum(verdict.detail for verdict in before if verdict is not None)
+        del result["by_artifact"]
+    kept.close([a.case(tool) for a in found for tool in TOOLS] if options.only is None else None)
+    if budget.is_spent() and any(result["text"] == NOT_BEGUN for result in results):
+        print("run again to go on")
+        return UNFINISHED
     return report(results, Path(options.out) / options.name, time.monotonic() - began)
 
 
-def run_tool(tool: str, kernel: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One kernel under one tool."""
-    worker = [sys.executable, __file__, str(options.folder), "--worker", kernel, "--sizes", str(options.sizes)]
-    worker += ["--artifacts", str(options.artifacts)]
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """An artifact to launch, and the key of verdicts on it."""
+
+    kernel: str
+    stem: str
+    key: str
+
+    def case(self, tool: str) -> str:
+        """It under a tool, as the file of verdicts names that."""
+        return f"{self.stem}:{tool}"
+
+
+def by_kernel(folder: Path, only: list[str] | None) -> dict[str, list[Path]]:
+    """Manifests of a folder by kernel, in order."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*.json")):
+        kernel = json.loads(path.read_text())["kernel"]
+        if only is None or kernel in only:
+            found.setdefault(kernel, []).append(path)
+    return dict(sorted(found.items()))
+
+
+def run_tool(tool: str, kernel: str, todo: list[Artifact], options: argparse.Namespace, budget: Budget) -> dict[str, Any]:
+    """Some artifacts of one kernel under one tool; a kernel without any has no errors."""
+    found: dict[str, Any] = {"kernel": kernel, "tool": tool, "launches": 0, "errors": 0, "text": "", "by_artifact": {}}
+    if not todo:
+        return found
+    if budget.is_spent():
+        return found | {"errors": None, "text": NOT_BEGUN}
+    worker = [sys.executable, __file__, str(options.folder), "--worker", ",".join(artifact.stem for artifact in todo)]
+    worker += ["--sizes", str(options.sizes)]
     command = [
         "compute-sanitizer",
         "--tool",
@@ -69,42 +134,41 @@ def run_tool(tool: str, kernel: str, options: argparse.Namespace) -> dict[str, A
     try:
         done = subprocess.run([*command, *worker], capture_output=True, text=True, timeout=options.seconds, check=False)
     except subprocess.TimeoutExpired:
-        return {"kernel": kernel, "tool": tool, "launches": 0, "errors": None, "text": f"stopped after {options.seconds:.0f} s"}
-    launches = re.search(r"^launches (\d+)$", done.stdout, re.MULTILINE)
+        return found | {"errors": None, "text": f"stopped after {options.seconds:.0f} s"}
+    launches = {stem: int(count) for stem, count in re.findall(r"^launches (\S+) (\d+)$", done.stdout, re.MULTILINE)}
     errors = re.search(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+)", done.stdout + done.stderr)
     clean = done.returncode == 0 and errors is not None and errors[1] == "0"
-    return {
-        "kernel": kernel,
-        "tool": tool,
-        "launches": int(launches[1]) if launches else 0,
+    missing = [artifact.stem for artifact in todo if not launches.get(artifact.stem)]
+    text = f"no launch of {', '.join(missing)}" if missing else ""
+    return found | {
+        "launches": sum(launches.values()),
         "errors": int(errors[1]) if errors else None,
-        "text": "" if clean else (done.stdout + done.stderr)[-2000:],
+        "text": text if clean else (done.stdout + done.stderr)[-2000:],
+        "by_artifact": launches,
     }
 
 
-def launch_all(folder: Path, kernel: str, sizes: int, most: int) -> int:
-    """Launch the first artifacts of a kernel at their smallest sizes."""
-    from gpu_cases import arguments, checked_sizes, find_artifacts, make_tensors, values_option
+def launch_all(folder: Path, stems: list[str], sizes: int) -> int:
+    """Launch some artifacts at their smallest sizes."""
+    from gpu_cases import arguments, checked_sizes, make_tensors, values_option
 
-    from tilec.runtime import Device, Kernel, TensorView
+    from tilec.runtime import Device, Kernel, TensorView, load_artifact
 
     device = Device()
-    entries = [entry for entry in find_artifacts([folder], device.architecture)[0] if entry.manifest.kernel == kernel]
-    step = max(1, len(entries) // most)
-    count = 0
-    for entry in entries[::step][:most]:
-        loaded = Kernel(entry.manifest, entry.cubin, device)
+    for stem in stems:
+        manifest, cubin = load_artifact(folder / f"{stem}.json")
+        loaded = Kernel(manifest, cubin, device)
         if loaded.at_once is not None:
             loaded.at_once = 2  # persistent blocks, which then take several tiles of small tensors
-        chosen = sorted(checked_sizes(entry.manifest), key=lambda dims: sum(dims.values()))
+        chosen = sorted(checked_sizes(manifest), key=lambda dims: sum(dims.values()))
         done = 0
         for dims in chosen:
-            tensors = make_tensors(entry.manifest, dims, "cpu")
+            tensors = make_tensors(manifest, dims, "cpu")
             if done == sizes or (done and sum(tensor.numel() for tensor in tensors.values()) > MOST_ELEMENTS):
                 break
             views: dict[str, Any] = {}
             keep: list[Any] = []
-            for spec in entry.manifest.tensors:
+            for spec in manifest.tensors:
                 tensor = tensors[spec.name]
                 place = device.empty(tuple(tensor.shape), spec.dtype)
                 if spec.access not in ("out", "scratch"):
@@ -113,13 +177,12 @@ def launch_all(folder: Path, kernel: str, sizes: int, most: int) -> int:
                     keep.append(host)
                 keep.append(place)
                 views[spec.name] = TensorView(place.pointer, spec.dtype, tuple(tensor.shape), tuple(tensor.stride()))
-            given = arguments(entry.manifest, tensors)
-            loaded.plan({**given, **views}, values=values_option(entry.manifest)).launch()
+            given = arguments(manifest, tensors)
+            loaded.plan({**given, **views}, values=values_option(manifest)).launch()
             device.driver.synchronize(0)
             done += 1
-        count += done
-    print(f"launches {count}", flush=True)
-    return 0 if count else 3
+        print(f"launches {stem} {done}", flush=True)
+    return 0
 
 
 def report(results: list[dict[str, Any]], path: Path, seconds: float) -> int:

@@ -1,27 +1,35 @@
 """Judge many random kernels and keep the table: the prover's verdicts against running every block at small sizes.
 
-`python ci/bench/soundness.py --kernels 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
+`python ci/bench/soundness.py --count 20000 --jobs 2` writes `ci/bench/results/soundness.md` and `.json`, and
 `soundness_coverage.md`: which part of the language was met how often. A kernel is made from its number alone, so any line of
 the table can be looked at again with `--show NUMBER`, and made smaller with `--shrink NUMBER` if it is a false accept.
+
+Verdicts are kept in `verdicts/soundness.txt` by the kernel's tile IR and the sources of prover and enumeration: while these are
+what they were, a kernel is not judged again. With `--budget SECONDS` a run ends between kernels, and the next goes on.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
-import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from ci.evidence import Digests, Result  # noqa: E402
+from ci.evidence.verdicts import Budget, Line, Verdicts, key  # noqa: E402
+from ci.evidence.verdicts import Verdict as Kept  # noqa: E402
 from tests.soundness.features import features, operations  # noqa: E402
 from tests.soundness.shrink import smallest  # noqa: E402
-from tests.soundness.verdict import Verdict, generate_any, judge, text_of  # noqa: E402
+from tests.soundness.verdict import Verdict, generate_any, judge_function, parse, text_of  # noqa: E402
+from tilec.ir.printer import print_function  # noqa: E402
 
 DTYPES = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "bool", "f32", "f16", "bf16", "f8e4m3", "f8e5m2")
 KINDS = {
@@ -33,6 +41,12 @@ KINDS = {
     "invalid": "refused by the frontend",
     "crash": "the prover failed",
 }
+JUDGES = (
+    "tilec/passes/prover", "tilec/passes/analysis", "tilec/ir", "tilec/artifact.py", "tests/soundness/verdict.py",
+    "tests/soundness/enumeration.py", "tests/soundness/memory.py", "tests/soundness/arithmetic.py", "tests/soundness/floats.py",
+)  # fmt: skip
+"""Sources that a verdict on a kernel in tile IR follows from."""
+UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,6 @@ class Row:
     codes: tuple[str, ...]
     wrong_examples: tuple[str, ...]
     launches: int
-    seconds: float
     features: tuple[str, ...] = ()
     operations: tuple[tuple[str, str], ...] = ()
 
@@ -55,27 +68,56 @@ class Row:
         return self.schedule.split(" + ")[0].split(" ")[0]
 
 
-def judged(seed: int) -> Row:
-    """The verdict on one kernel."""
+@cache
+def judges() -> str:
+    """The digest of those sources."""
+    return Digests(ROOT).sources(JUDGES)
+
+
+def judged(task: tuple[int, Line | None]) -> tuple[Row, str, bool]:
+    """The verdict on one kernel, its key, and whether it is the one that was kept."""
+    seed, line = task
     kernel = generate_any(seed)
-    start = time.perf_counter()
-    try:
-        verdict = judge(kernel, seed)
-    except Exception as error:  # one failing kernel must not end a run of thousands; it is counted and named
-        verdict = Verdict("crash", (type(error).__name__,))
-    seconds = time.perf_counter() - start
-    met, done = (), ()
-    if verdict.function is not None:
-        met, done = tuple(sorted(features(verdict.function))), tuple(sorted(operations(verdict.function)))
-    return Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, seconds, met, done)
+    function = parse(kernel)
+    if function is None:
+        return Row(seed, kernel.schedule, "invalid", (), (), 0), "", True
+    now = key(judges(), seed, print_function(function))
+    kept = line.verdict if line is not None and now in line.keys else None
+    if kept is not None:
+        launches, codes, wrong = kept.detail if len(kept.detail) > 1 else (*kept.detail, (), ())
+        verdict = Verdict(kept.word, tuple(codes), wrong_examples=tuple(wrong), launches=launches)
+    else:
+        try:
+            verdict = judge_function(function, seed)
+        except Exception as error:  # one failing kernel must not end a run of thousands; it is counted and named
+            verdict = Verdict("crash", (type(error).__name__,))
+    met, done = tuple(sorted(features(function))), tuple(sorted(operations(function)))
+    row = Row(seed, kernel.schedule, verdict.kind, verdict.codes, verdict.wrong_examples, verdict.launches, met, done)
+    return row, now, kept is not None
 
 
-def table(rows: list[Row], wall: float) -> str:
+def judge_all(seeds: range, jobs: int, budget: Budget, verdicts: Verdicts) -> tuple[list[Row], int]:
+    """Rows of all kernels up to where the budget ends, and how many were judged now; verdicts are kept as they come."""
+    rows: list[Row] = []
+    fresh = 0
+    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=50) as pool:
+        tasks: Iterator[tuple[int, Line | None]] = ((seed, verdicts.known(seed)) for seed in seeds)
+        while not budget.is_spent() and (batch := list(islice(tasks, 100 * jobs))):
+            for row, now, is_kept in pool.map(judged, batch, chunksize=10):
+                rows.append(row)
+                if not is_kept:
+                    fresh += 1
+                    told = [row.codes, row.wrong_examples] if row.codes or row.wrong_examples else []
+                    verdicts.add(row.seed, [now], Kept(row.kind, [row.launches, *told]))
+    return rows, fresh
+
+
+def table(rows: list[Row], fresh: int) -> str:
     """The kept table."""
     kinds = Counter(row.kind for row in rows)
     judged_rows = len(rows) - kinds["invalid"] - kinds["vacuous"]
     lines = ["# Soundness of the prover on random kernels", ""]
-    lines += [f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}, {wall:.0f} s of wall time.", ""]
+    lines += [f"{len(rows)} kernels, numbers {rows[0].seed} to {rows[-1].seed}; {fresh} of them judged by the last run.", ""]
     lines += ["| verdict | kernels | share of judged |", "|---|--:|--:|"]
     for kind, words in KINDS.items():
         share = "" if kind in ("invalid", "vacuous") else f"{100 * kinds[kind] / max(1, judged_rows):.2f} %"
@@ -101,8 +143,7 @@ def table(rows: list[Row], wall: float) -> str:
         mine = Counter(row.kind for row in rows if row.part == name)
         counts = (sum(mine.values()), mine["accepted"], mine["refused_confirmed"], mine["refused_harmless"])
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
-    slowest = max(rows, key=lambda row: row.seconds)
-    lines += ["", f"Slowest kernel: number {slowest.seed}, {slowest.seconds:.1f} s."]
+    lines.append("")
     for kind in ("false_accept", "crash"):
         found = [str(row.seed) for row in rows if row.kind == kind]
         lines += [f"Kernels with verdict {kind}: {', '.join(found) or 'none'}."]
@@ -142,27 +183,31 @@ def _by_codes(rows: list[Row]) -> list[str]:
 
 
 def main() -> int:
-    """Exit status 1 if a refuted kernel was accepted or the prover failed."""
+    """Exit status 1 if a refuted kernel was accepted or the prover failed, 3 if the budget ended before the last kernel."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first kernel")
+    parser.add_argument("--count", "--kernels", type=int, default=20_000)
+    parser.add_argument("--first", "--seed", type=int, default=0, help="number of the first kernel")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="end between kernels; the next run goes on")
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     parser.add_argument("--show", type=int, metavar="NUMBER", help="print one kernel and the verdict on it")
     parser.add_argument("--shrink", type=int, metavar="NUMBER", help="print the smallest kernel like this false accept")
     arguments = parser.parse_args()
     if arguments.show is not None:
-        print(text_of(generate_any(arguments.show)), judged(arguments.show), sep="\n")
+        print(text_of(generate_any(arguments.show)), judged((arguments.show, None))[0], sep="\n")
         return 0
     if arguments.shrink is not None:
         print(smallest(generate_any(arguments.shrink)))
         return 0
-    start = time.perf_counter()
-    seeds = range(arguments.seed, arguments.seed + arguments.kernels)
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs, maxtasksperchild=500) as pool:
-        rows = pool.map(judged, seeds, chunksize=100)
-    text = table(rows, time.perf_counter() - start)
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    result = Result("soundness")
+    verdicts = Verdicts("soundness", arguments.output / "verdicts")
+    seeds = range(arguments.first, arguments.first + arguments.count)
+    rows, fresh = judge_all(seeds, arguments.jobs, Budget(arguments.budget), verdicts)
+    verdicts.close()
+    if len(rows) < len(seeds):
+        print(f"{len(rows)} of {len(seeds)} kernels, {fresh} of them judged now: run again to go on")
+        return UNFINISHED
+    text = table(rows, fresh)
     (arguments.output / "soundness.md").write_text(text, encoding="utf-8")
     (arguments.output / "soundness_coverage.md").write_text(coverage(rows), encoding="utf-8")
     kept = [{k: v for k, v in asdict(row).items() if k not in ("features", "operations")} for row in rows
@@ -171,14 +216,15 @@ def main() -> int:
     counts = Counter(row.kind for row in rows)
     data = {
         "kernels": len(rows),
-        "first": arguments.seed,
+        "first": arguments.first,
         "counts": dict(sorted(counts.items())),
         "inexact_examples": inexact,
         "noted": kept,
     }
-    (arguments.output / "soundness.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    status = int(bool(counts["false_accept"] or counts["crash"]))
+    result.write(data, arguments.output, exit_status=status)
     print(text)
-    return 1 if counts["false_accept"] or counts["crash"] else 0
+    return status
 
 
 if __name__ == "__main__":

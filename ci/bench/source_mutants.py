@@ -1,10 +1,11 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --stop-after 560` writes
+`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes
 `ci/bench/results/source_mutants.md` and `.json`. Each mistake is made in a copy of the tree; tests run in steps
 (`tests/source_mutation/suite.py`), cheap and near ones first for all mistakes, dear ones only for those that nothing has
-seen yet. Every finished step is a line of `--state` (JSON), so that a run that was stopped goes on where it was, on another
-machine too: a failure counts while neither the mistake nor its file changes, a pass while nothing that steps read changes.
+seen yet. Every finished step is a line of `verdicts/source_mutants.txt`, so that a run that was stopped goes on where it was,
+on another machine too. A line counts while neither the function with the mistake nor the tests that ran change: of a failure
+the file of the test that failed, of a pass all files of the step and what tests share.
 
 `ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
 it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
@@ -14,12 +15,10 @@ it from none: the next one of the same file takes its place, and the table lists
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,41 +29,42 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Queue
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.source_mutation.sites import Mutant, chosen, files, mutants  # noqa: E402
+from ci.evidence import Digests, Result  # noqa: E402
+from ci.evidence.digests import UnknownDigest  # noqa: E402
+from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
+from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
+from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
 from tests.source_mutation.suite import Step, command, steps  # noqa: E402
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
-READ = ("tilec", "tests", "kernels_src", "engine", "build.toml", "pyproject.toml")
-"""What steps read: a step that passed has to run again once any of it changed."""
+SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
+"""What most tests rest on beside their own files."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
-"""Seconds for a step where no baseline says what it takes: several times what the dearest takes alone on a core."""
+"""Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
 SEEN = ("failed", "hung")
+UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its time)."""
+    """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its processor time, or it stood
+    still). `seconds` are of processor time."""
 
-    identity: str
-    source: str
-    tree: str
-    step: str
     status: str
     test: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What became of a mutant: killed (a test failed), hung (a step ran past its time), survived, unfinished."""
+class Fate:
+    """What became of a mutant: killed (a test failed), hung (a step no longer ended), survived, unfinished."""
 
     outcome: str
     test: str
@@ -81,8 +81,8 @@ class Tree:
         if (ROOT / "artifacts").exists():
             (folder / "artifacts").symlink_to(ROOT / "artifacts")
 
-    def run(self, step: Step, limit: float) -> tuple[int, str]:
-        """Exit status and output of a step; status 124 past the limit."""
+    def run(self, step: Step, limit: float, until: float = float("inf")) -> tuple[str, int, str, float]:
+        """How a step ended (`tests.processor_time`), its exit status and output, and the processor seconds it took."""
         with tempfile.TemporaryDirectory() as scratch:  # of this step alone: no step finds what another left
             environment = os.environ | {
                 "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "TILEC_CACHE_DIR": f"{scratch}/store",
@@ -92,26 +92,21 @@ class Tree:
                 command(step), cwd=self.root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 start_new_session=True,
             )  # fmt: skip
-            try:
-                output, _ = process.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                return 124, ""
-            return process.returncode, output
+            how, output, seconds = finish(process, limit, until=until)
+            return how, process.returncode, output, seconds
 
-    def judge(self, mutant: Mutant, step: Step, limit: float) -> tuple[str, str, float]:
-        """Make the mistake, run the step, unmake it: status, test and seconds."""
+    def judge(self, mutant: Mutant, step: Step, limit: float, until: float) -> tuple[str, str, float] | None:
+        """Make the mistake, run the step, unmake it: status, test and seconds; None where it was not at its end at `until`."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
-        start = time.perf_counter()
         try:
             path.write_text(mutant.applied(text), encoding="utf-8")
-            status, output = self.run(step, limit)
+            how, status, output, seconds = self.run(step, limit, until)
         finally:
             path.write_text(text, encoding="utf-8")
-        seconds = time.perf_counter() - start
-        if status == 124:
+        if how == STOPPED:
+            return None
+        if how != ENDED:
             return "hung", name_of(step), seconds
         if status in (0, 5):  # 5: no test was collected
             return "passed", "", seconds
@@ -124,68 +119,68 @@ def name_of(step: Step) -> str:
     return " ".join(step)
 
 
-def digest(text: str) -> str:
-    """Short digest of a source file."""
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def tree_digest() -> str:
-    """Short digest of all that steps read."""
-    made = hashlib.sha256()
-    for name in READ:
-        top = ROOT / name
-        for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file() and "__pycache__" not in path.parts:
-                made.update(f"{path.relative_to(ROOT).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    return made.hexdigest()[:12]
-
-
 class State:
     """What steps said so far, of this run and of earlier ones whose lines still hold."""
 
-    def __init__(self, path: Path, wanted: list[Mutant]) -> None:
-        self.path, self.tree = path, tree_digest()
-        self.sources = {m.identity: digest((ROOT / m.path).read_text(encoding="utf-8")) for m in wanted}
+    def __init__(self, verdicts: Verdicts, wanted: list[Mutant], root: Path = ROOT) -> None:
+        self.verdicts, self.digests = verdicts, Digests(root)
+        self.functions = {m.identity: function_tree((root / m.path).read_text(encoding="utf-8"), m.function) for m in wanted}
         self.found: dict[str, dict[str, Outcome]] = {m.identity: {} for m in wanted}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            row = Outcome(**json.loads(line))
-            if self.sources.get(row.identity) == row.source and (row.status in SEEN or row.tree == self.tree):
-                self.found[row.identity][row.step] = row
+        for mutant in wanted:
+            for step in steps(root, mutant.path):
+                line = verdicts.known(self.case(mutant, step))
+                if line is None:
+                    continue
+                test, seconds = line.verdict.detail
+                outcome = Outcome(line.verdict.word, test, seconds)
+                if self.key(mutant, step, outcome) in line.keys:
+                    self.found[mutant.identity][name_of(step)] = outcome
+
+    def case(self, mutant: Mutant, step: Step) -> str:
+        """A mutant and a step as the file of verdicts names them."""
+        return f"{mutant.identity}:{key(name_of(step))}"
+
+    def key(self, mutant: Mutant, step: Step, outcome: Outcome) -> str:
+        """What an outcome follows from: the function with the mistake, and the tests that said so."""
+        tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else [*step]
+        files_of_tests = [test if test.startswith("tests/") else "tests/golden" for test in tests]
+        try:
+            read = self.digests.sources([*files_of_tests, *SHARED])
+        except UnknownDigest:  # a test that is gone says nothing
+            read = ""
+        return key(self.functions[mutant.identity], mutant.identity, outcome.status, read)
 
     def add(self, mutant: Mutant, step: Step, said: tuple[str, str, float]) -> None:
         """Keep what a step said."""
-        row = Outcome(mutant.identity, self.sources[mutant.identity], self.tree, name_of(step), *said)
-        self.found[mutant.identity][row.step] = row
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        outcome = Outcome(*said)
+        self.found[mutant.identity][name_of(step)] = outcome
+        kept = Verdict(outcome.status, [outcome.test, round(outcome.seconds, 1)])
+        self.verdicts.add(self.case(mutant, step), [self.key(mutant, step, outcome)], kept)
 
     def is_open(self, mutant: Mutant, step: Step) -> bool:
         """Whether a step could still say something of a mutant that no step has seen."""
         said = self.found[mutant.identity]
         return name_of(step) not in said and not any(row.status in SEEN for row in said.values())
 
-    def result(self, mutant: Mutant, most: int | None) -> Result:
+    def result(self, mutant: Mutant, most: int | None) -> Fate:
         """What the steps say together; the first that saw the mistake is named."""
         said, order = self.found[mutant.identity], [name_of(step) for step in steps(ROOT, mutant.path)[:most]]
         seconds = sum(row.seconds for row in said.values())
-        place = {name: number for number, name in enumerate(order)}
-        for row in sorted(said.values(), key=lambda row: place.get(row.step, len(order))):
-            if row.status in SEEN:
-                return Result("killed" if row.status == "failed" else "hung", row.test, seconds, len(said))
+        for name in order:
+            row = said.get(name)
+            if row is not None and row.status in SEEN:
+                return Fate("killed" if row.status == "failed" else "hung", row.test, seconds, len(said))
         done = all(name in said for name in order)
-        return Result("survived" if done else "unfinished", "", seconds, len(said))
+        return Fate("survived" if done else "unfinished", "", seconds, len(said))
 
 
 def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
-    """Run every step once without a mistake: all must pass; time limits follow from what they took."""
+    """Run every step once without a mistake: all must pass; limits follow from the processor time that they took."""
     limits: dict[Step, float] = {}
     for step in dict.fromkeys(step for _, step in todo):
-        start = time.perf_counter()
-        status, output = tree.run(step, 1200)
-        took = time.perf_counter() - start
+        how, status, output, took = tree.run(step, 1200)
         print(f"baseline {took:6.1f} s  {name_of(step)}", flush=True)
-        if status not in (0, 5):
+        if how != ENDED or status not in (0, 5):
             raise SystemExit(f"without any mistake {name_of(step)} fails:\n{output[-3000:]}")
         limits[step] = 20 + slack * took
     return limits
@@ -193,7 +188,7 @@ def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[
 
 def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -> None:
     """Run what the state does not hold yet, in `--jobs` copies of the tree: the first step of all, then the second, ..."""
-    begin = time.perf_counter()
+    until = time.monotonic() + arguments.stop_after
     numbered = [(n, m, step) for m in wanted for n, step in enumerate(steps(ROOT, m.path)[: arguments.steps])]
     todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
     if not todo:
@@ -209,16 +204,15 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
 
         def work(task: tuple[Mutant, Step]) -> None:
             mutant, step = task
-            left = arguments.stop_after - (time.perf_counter() - begin)
             with lock:
-                if left <= 0 or not state.is_open(mutant, step):
+                if time.monotonic() > until or not state.is_open(mutant, step):
                     return
             tree, limit = trees.get(), limits.get(step, LIMIT)
             try:
-                said = tree.judge(mutant, step, min(left, limit))
+                said = tree.judge(mutant, step, limit, until)
             finally:
                 trees.put(tree)
-            if said[0] == "hung" and left < limit:
+            if said is None:
                 return  # this run ended, which says nothing of the mistake
             with lock:
                 state.add(mutant, step, said)
@@ -229,7 +223,7 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
             list(pool.map(work, todo))
 
 
-def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str], left_out: list[Mutant]) -> str:
+def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str], left_out: list[Mutant]) -> str:
     """The kept table."""
     counts = Counter(results[m.identity].outcome for m in wanted)
     seen = counts["killed"] + counts["hung"]
@@ -237,7 +231,7 @@ def table(wanted: list[Mutant], results: dict[str, Result], notes: dict[str, str
     how = f"{counts['killed']} by a failing test, {counts['hung']} by a test that no longer ends"
     took = sum(results[m.identity].seconds for m in wanted)
     lived = f"{counts['survived']} survived, {counts['unfinished']} not judged to the end"
-    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {lived}. Sum of run times: {took:.0f} s.", ""]
+    lines += [f"{len(wanted)} mutants: {seen} seen ({how}), {lived}. Processor time of all: {took:.0f} s.", ""]
     operators = Counter(m.operator for m in wanted)
     lines += ["| mistake | mutants | survived |", "|---|--:|--:|"]
     for operator, count in operators.most_common():
@@ -274,22 +268,31 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument(
-        "--slack", type=float, default=4, help="a step may take so many times its time without a mistake, and 20 s"
+        "--slack", type=float, default=4, help="a step may take so many times its processor time without a mistake, and 20 s"
     )
     parser.add_argument(
-        "--no-baseline", action="store_true", help=f"do not run the steps without a mistake first: {LIMIT:.0f} s each"
+        "--no-baseline",
+        action="store_true",
+        help=f"do not run the steps without a mistake first: {LIMIT:.0f} s of processor time each",
     )
-    parser.add_argument("--stop-after", type=float, default=float("inf"), metavar="S", help="end after so many seconds")
+    parser.add_argument(
+        "--budget",
+        "--stop-after",
+        dest="stop_after",
+        type=float,
+        default=float("inf"),
+        metavar="S",
+        help="end after so many seconds; the next run goes on",
+    )
     parser.add_argument("--only", action="append", metavar="ID", help="only these mutants; no table is written")
     parser.add_argument("--steps", type=int, metavar="N", help="only the first N steps; no table is written")
     parser.add_argument("--list", action="store_true", help="print the choice and end")
-    parser.add_argument("--state", type=Path, default=Path(tempfile.gettempdir()) / "tilec_source_mutants.jsonl")
     parser.add_argument("--output", type=Path, default=ROOT / "ci" / "bench" / "results")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Exit status 1 if a mutant survived that nobody has explained, or was not judged to the end."""
+    """Exit status 1 if a mutant survived that nobody has explained, 3 if the budget ended before the last was judged."""
     arguments = _arguments()
     notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8"))
     without = {identity for identity, note in notes.items() if note.startswith(EQUIVALENT)}
@@ -301,19 +304,26 @@ def main() -> int:
     if arguments.only:
         every = {m.identity: m for path in {m.path for m in wanted} for m in mutants(ROOT, ROOT / path)}
         wanted = [every[identity] for identity in arguments.only]
-    state = State(arguments.state, wanted)
+    result = Result("source_mutants")
+    verdicts = Verdicts("source_mutants", arguments.output / "verdicts")
+    state = State(verdicts, wanted)
     run_all(wanted, arguments, state)
-    results = {m.identity: state.result(m, arguments.steps) for m in wanted}
+    verdicts.close()
+    fates = {m.identity: state.result(m, arguments.steps) for m in wanted}
+    unfinished = sum(fate.outcome == "unfinished" for fate in fates.values())
+    if unfinished and not arguments.only and not arguments.steps:
+        print(f"{len(fates) - unfinished} of {len(fates)} mutants judged to the end: run again to go on")
+        return UNFINISHED
     left_out = [m for path, _ in files(ROOT) for m in mutants(ROOT, path) if m.identity in without]
-    text = table(wanted, results, notes, left_out)
+    text = table(wanted, fates, notes, left_out)
     print(text)
+    unexplained = [m for m in wanted if fates[m.identity].outcome == "survived" and m.identity not in notes]
+    status = int(bool(unexplained))
     if not arguments.only and not arguments.steps:
-        arguments.output.mkdir(parents=True, exist_ok=True)
         (arguments.output / "source_mutants.md").write_text(text, encoding="utf-8")
-        rows: list[dict[str, Any]] = [asdict(m) | {"identity": m.identity} | asdict(results[m.identity]) for m in wanted]
-        (arguments.output / "source_mutants.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    outcomes = {m.identity: results[m.identity].outcome for m in wanted}
-    return int(any(o == "unfinished" or (o == "survived" and i not in notes) for i, o in outcomes.items()))
+        rows = [asdict(m) | {"identity": m.identity} | asdict(fates[m.identity]) for m in wanted]
+        result.write(rows, arguments.output, exit_status=status)
+    return status
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from tilec.ir.types import DTYPES
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECTIONS: Final = {
-    "A kernel and its contract": ("kernel", "function", "grid", "requires", "values", "resident", "unsafe"),
+    "A kernel and its contract": ("kernel", "function", "grid", "requires", "values", "ensures", "resident", "unsafe"),
     "Where a block is": ("bid", "num_blocks", "cdiv"),
     "Memory": ("load", "store", "gather", "scatter", "atomic_add", "atomic_max", "atomic_min"),
     "Making tiles": ("arange", "full", "zeros", "inf"),

@@ -25,7 +25,7 @@ _REFUSED: Final = re.compile(r"^error\[(E0[34]\d\d)\]: (.*)\n +--> (\S+):(\d+):(
 _TOO_DEEP: Final = 3
 _GENERAL: Final = ("bind", "bind_optional", "binary", "unify", "integer_scalar")
 """What many words call, with errors of every call or every operator."""
-WORDS_OF_DIRECTIVES: Final = ("grid", "requires", "resident", "values")
+WORDS_OF_DIRECTIVES: Final = ("grid", "requires", "resident", "values", "ensures")
 
 Refusal = tuple[str, str]
 """Code and message."""

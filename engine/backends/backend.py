@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from engine.backends.batch_steps import BatchSteps
 from engine.errors import ModelError, UsageError
+from engine.graph.integers import InputValues
 from engine.graph.verify import Contract
 from engine.models.config import ModelConfig
 from engine.sampling import SamplingParams, settings
@@ -44,6 +45,7 @@ class Backend(ABC):
         self.max_seq_len = 0
         self.chunk_tokens = CHUNK_TOKENS
         self._current = Sequence()
+        self._inputs_known = InputValues()
 
     @property
     @abstractmethod
@@ -180,9 +182,15 @@ class Backend(ABC):
     def _set(self, values: dict[str, Any]) -> None:
         """Set what is the same for all steps of an answer."""
 
-    @abstractmethod
     def _set_decode(self, token: int, place: int) -> None:
         """Set the inputs of a decode step of a token in a slot, of whatever form."""
+        inputs = {"ids": token, "positions": place, "slots": place, "lengths": place + 1}
+        self._inputs_known.sent(inputs)
+        self._set_inputs(inputs)
+
+    @abstractmethod
+    def _set_inputs(self, inputs: dict[str, int]) -> None:
+        """Set all inputs of a decode step."""
 
     @abstractmethod
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
@@ -190,7 +198,8 @@ class Backend(ABC):
 
     @abstractmethod
     def _run_decode(self, head: Head, short: bool) -> None:
-        """Run, or enqueue, a decode step on its inputs as they are; `short` is the form for a short cache (`Step.graph`)."""
+        """Run, or enqueue, a decode step on its inputs as they are, once `_inputs_known` lets it; `short` is the form for a
+        short cache (`Step.graph`)."""
 
     @abstractmethod
     def _fetch(self, number: int) -> None:

@@ -24,6 +24,7 @@ from engine.backends.prompts import Prompts
 from engine.backends.token_ring import TokenRing
 from engine.backends.upload import Progress, Upload, WeightSource
 from engine.errors import BundleRefused, DeviceError
+from engine.graph.integers import Replay
 from engine.graph.plan import plan_memory
 from engine.graph.verify import verify, verify_captured
 from engine.models.rope import rope_table
@@ -45,6 +46,7 @@ class CapturedStep:
     graph: StepGraph
     plans: tuple[Plan, ...]
     executable: Any
+    replay: Replay
 
 
 class CudaBackend(Backend):
@@ -127,9 +129,10 @@ class CudaBackend(Backend):
     def run_uncaptured(self, sequence: Sequence, token: int) -> int:
         """Take in one token by launching every kernel of the step from the host, without a graph; the choice of the next. The
         same launches as `decode`, for comparison."""
-        plans = self.captured_step(sequence.head, self._is_short(sequence.length)).plans
+        step = self.captured_step(sequence.head, self._is_short(sequence.length))
         self._send(sequence, token)
-        for plan in plans:
+        self._inputs_known.enqueue(step.replay)
+        for plan in step.plans:
             plan.launch(self.stream)
         sequence.length += 1
         return self.token()
@@ -209,8 +212,8 @@ class CudaBackend(Backend):
     def _set(self, values: dict[str, Any]) -> None:
         self._inputs["settings"].send(**values)
 
-    def _set_decode(self, token: int, place: int) -> None:
-        self._inputs["decode"].send(ids=token, positions=place, slots=place, lengths=place + 1)
+    def _set_inputs(self, inputs: dict[str, int]) -> None:
+        self._inputs["decode"].send(**inputs)
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
         self._inputs["prefill"].send(**inputs)
@@ -223,7 +226,9 @@ class CudaBackend(Backend):
             series.launch(index, stream, overlap=place > 0)
 
     def _run_decode(self, head: Head, short: bool) -> None:
-        self.driver.launch_graph(self.captured_step(head, short).executable, self.stream)
+        step = self.captured_step(head, short)
+        self._inputs_known.enqueue(step.replay)
+        self.driver.launch_graph(step.executable, self.stream)
 
     def _fetch(self, number: int) -> None:
         self._ring.fetch(number)
@@ -253,14 +258,14 @@ class CudaBackend(Backend):
         """A step that the verifier let through, the contract of every launch checked, as a CUDA graph. `places` are pointer and
         bytes of every buffer that outlives the step, `arena` those of the memory of activations."""
         memory = plan_memory(graph)
-        verify(graph, memory, self.contract)
+        replay = verify(graph, memory, self.contract)
         if memory.size > arena[1]:
             raise DeviceError(f"a step of {graph.tokens} tokens needs an arena of {memory.size} bytes, not {arena[1]}")
         pointers = {name: pointer for name, (pointer, _) in places.items()}
         pointers |= {name: arena[0] + offset for name, offset in memory.offsets.items()}
         plans = tuple(self.launches.plans(graph, pointers))
         verify_captured(graph, places, arena)
-        return CapturedStep(graph, plans, self.capture(plans))
+        return CapturedStep(graph, plans, self.capture(plans), replay)
 
     def batch_steps(self, sequences: int) -> CudaBatch:
         self._check_open()

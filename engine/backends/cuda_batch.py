@@ -13,6 +13,7 @@ from engine.backends.batch_steps import HEADS, BatchSteps
 from engine.backends.device_memory import DeviceMemory, InputBlock
 from engine.backends.token_ring import TokenRing
 from engine.errors import BundleRefused
+from engine.graph.integers import InputValues
 from engine.graph.plan import plan_memory
 from tilec.step.expressions import StepError
 from tilec.step.graph import Kind
@@ -44,6 +45,7 @@ class CudaBatch(BatchSteps):
         self._memory = memory = DeviceMemory(self._driver, backend.stream)
         self._captured: dict[tuple[Head, bool], CapturedStep] = {}
         self._inputs: list[InputBlock] = []
+        self._inputs_known = InputValues()
         self._tokens: TokenRing | None = None
         try:
             memory.require(sum(buffer.bytes for buffer in self._caches) + arena)
@@ -82,10 +84,13 @@ class CudaBatch(BatchSteps):
         self._inputs[1].send(**values)
 
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
+        self._inputs_known.sent(inputs)
         self._inputs[0].send(**inputs)
 
     def run(self, head: Head, short: bool) -> None:
-        self._driver.launch_graph(self.captured_step(head, short).executable, self._stream)
+        step = self.captured_step(head, short)
+        self._inputs_known.enqueue(step.replay)
+        self._driver.launch_graph(step.executable, self._stream)
 
     def fetch(self, number: int) -> None:
         self._ring.fetch(number)

@@ -24,13 +24,14 @@ from engine.backends.interpreter_batch import InterpreterBatch
 from engine.backends.upload import Progress
 from engine.checkpoint.weights import Weights
 from engine.errors import ModelError, UsageError
+from engine.graph.integers import Replay
 from engine.graph.plan import plan_memory
 from engine.graph.verify import Contract, verify
 from engine.models.config import ModelConfig
 from engine.models.rope import rope_table
 from engine.models.steps import model_step
 from tilec import frontend
-from tilec.artifact import parameter_specs, value_check
+from tilec.artifact import parameter_specs, value_check, value_promise
 from tilec.diagnostics import CompileError
 from tilec.interpreter import InterpreterError, run
 from tilec.ir.core import Function
@@ -68,6 +69,7 @@ class PlannedStep:
     inputs: Mapping[str, Array]
     arena: Array
     ops: tuple[PlannedOp, ...]
+    replay: Replay
 
 
 class InterpreterBackend(Backend):
@@ -127,8 +129,8 @@ class InterpreterBackend(Backend):
         for name, value in values.items():
             self._held[name][...] = value
 
-    def _set_decode(self, token: int, place: int) -> None:
-        for name, value in {"ids": token, "positions": place, "slots": place, "lengths": place + 1}.items():
+    def _set_inputs(self, inputs: dict[str, int]) -> None:
+        for name, value in inputs.items():
             self._inputs[name][...] = value
 
     def _run_chunk(self, inputs: dict[str, Any], tokens: int, past: int, head: Head) -> None:
@@ -138,7 +140,9 @@ class InterpreterBackend(Backend):
         self.run_step(planned)
 
     def _run_decode(self, head: Head, short: bool) -> None:
-        self.run_step(self._decode_step(head, short))
+        planned = self._decode_step(head, short)
+        self._inputs_known.enqueue(planned.replay)
+        self.run_step(planned)
 
     def _fetch(self, number: int) -> None:
         pass
@@ -176,7 +180,7 @@ class InterpreterBackend(Backend):
         """Memory for a step's activations and those inputs that are not `held`, and every operation's kernel."""
         given = self._held | dict(held or {})
         memory = plan_memory(graph)
-        verify(graph, memory, self.contract)
+        replay = verify(graph, memory, self.contract)
         arena = np.empty(memory.size, np.uint8)
         inputs = {buffer.name: given.get(buffer.name, self.zeros(buffer)) for buffer in graph.of_kind(Kind.INPUT)}
         flat = {name: array.reshape(-1) for name, array in (given | inputs).items()}
@@ -190,7 +194,7 @@ class InterpreterBackend(Backend):
         ops = tuple(
             PlannedOp(op, self._function(op), {name: seen(view) for name, view in op.tensors.items()}) for op in graph.ops
         )
-        return PlannedStep(inputs, arena, ops)
+        return PlannedStep(inputs, arena, ops, replay)
 
     def contract(self, op: Op) -> Contract:
         """What the kernel of an operation says of itself."""
@@ -228,4 +232,4 @@ def kernel_contract(function: Function) -> Contract:
     """What a kernel says of its parameters, as its artifact's manifest would. Its preconditions are left to the interpreter,
     which checks them when it runs the kernel."""
     checks = (value_check(fact) for fact in function.values)
-    return Contract(*parameter_specs(function), tuple(checks))
+    return Contract(*parameter_specs(function), tuple(checks), promises=tuple(map(value_promise, function.promises)))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.backends.batch_steps import HEADS, BatchSteps
+from engine.graph.integers import InputValues
 from tilec.step.graph import Kind
 from tilec.step.step import Head
 
@@ -32,6 +33,7 @@ class InterpreterBatch(BatchSteps):
                 if buffer.kind in (Kind.CACHE, Kind.SETTING, Kind.OUTPUT, Kind.INPUT):
                     self._held.setdefault(buffer.name, backend.zeros(buffer))
         self._caches = {buffer.name for graph in self._graphs.values() for buffer in graph.of_kind(Kind.CACHE)}
+        self._inputs_known = InputValues()
         self._planned: dict[tuple[Head, bool], PlannedStep] = {}
 
     def adopt(self, place: int, length: int) -> None:
@@ -43,12 +45,15 @@ class InterpreterBatch(BatchSteps):
             self._held[name][...] = value
 
     def send(self, inputs: Mapping[str, NDArray[np.int32]]) -> None:
+        self._inputs_known.sent(inputs)
         self.set(inputs)
 
     def run(self, head: Head, short: bool) -> None:
         if (head, short) not in self._planned:
             self._planned[head, short] = self._backend.planned(self._graphs[head, short], self._held)
-        self._backend.run_step(self._planned[head, short])
+        planned = self._planned[head, short]
+        self._inputs_known.enqueue(planned.replay)
+        self._backend.run_step(planned)
 
     def fetch(self, number: int) -> None:
         pass

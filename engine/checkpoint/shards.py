@@ -6,6 +6,7 @@ in the shard it is said to be in, and in no other.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from os import PathLike
@@ -33,10 +34,10 @@ def open_checkpoint(folder: str | PathLike[str]) -> Mapping[str, SafetensorsFile
 
 
 def _open(root: Path, single: Path, index: Path) -> dict[str, SafetensorsFile]:
-    if single.exists() or single.is_symlink():
+    if os.path.lexists(single):
         file = SafetensorsFile(single)
         return dict.fromkeys(file.tensors, file)
-    if not (index.exists() or index.is_symlink()):
+    if not os.path.lexists(index):
         raise ModelError(f"holds neither {SINGLE_FILE} nor {INDEX_FILE}", where=root, fix=_what_to_do(root))
     return _open_shards(root, index)
 
@@ -55,7 +56,7 @@ def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
             raise ModelError(what, where=index, fix=AGAIN)
         if shard not in shards:
             path = root / shard
-            if not path.exists():
+            if not os.path.exists(path):
                 raise ModelError(f"names {show(shard)}, which is not in the folder", where=index, fix="download that file too")
             shards[shard] = SafetensorsFile(path)
         if name not in shards[shard].tensors:
@@ -70,7 +71,7 @@ def _open_shards(root: Path, index: Path) -> dict[str, SafetensorsFile]:
 
 def _what_to_do(root: Path) -> str:
     """The advice that fits what is in a folder without weights."""
-    if not root.is_dir():
+    if not os.path.isdir(root):
         return "give a folder that exists"
     names = sorted(path.name for path in root.iterdir())
     if any(name.endswith(".safetensors") for name in names):

@@ -16,8 +16,9 @@ writes is what its artifact's manifest says (`In`, `Out`, `InOut`): an `Out` is 
 |         | sequence it touches at one place of the first axis, the block's own on one axis of the grid                     |
 | memory  | activations that are alive at the same operation do not share bytes of the arena, and lie inside it            |
 | ends    | every output is written whole                                                                                 |
-| values  | integers that a kernel uses as indices come from the host, within bounds that satisfy the kernel for these     |
-|         | shapes (token id < vocab, position < max_seq, distinct slots)                                                 |
+| values  | integers that a kernel uses as indices are in buffers with bounds that satisfy the kernel for these shapes     |
+|         | (token id < vocab, position < max_seq, distinct slots), and every kernel that writes such a buffer promises    |
+|         | what keeps to them (`engine.graph.integers`)                                                                   |
 
 The loader (`tilec.runtime.Kernel.plan`) checks shapes and values again, launch by launch; here a whole step is refused before
 any of it runs. Lifetimes are found here anew, not taken from the memory plan's maker.
@@ -34,9 +35,9 @@ from itertools import pairwise
 from math import prod
 from typing import Final
 
-from engine.errors import EngineError
+from engine.graph.integers import GraphError, Left, Promised, Replay, left, misread
 from engine.graph.plan import ALIGNMENT, MemoryPlan
-from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck
+from tilec.artifact import LaunchCheck, Manifest, ScalarSpec, TensorSpec, ValueCheck, ValuePromise
 from tilec.ir.expr import Expr
 from tilec.ir.types import DTYPES
 from tilec.step.graph import Buffer, Kind, Op, StepGraph, View
@@ -62,10 +63,15 @@ class Contract:
     scalars: tuple[ScalarSpec, ...]
     value_checks: tuple[ValueCheck, ...]
     launch_checks: tuple[LaunchCheck, ...] = ()
+    promises: tuple[ValuePromise, ...] = ()
 
 
-Bounds = tuple[ValueCheck, int | None, int | None]
-"""A value check, and its bounds for the shapes of an operation where these give them."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Value checks and promises of a kernel, and their bounds for the shapes of an operation where these give them."""
+
+    asked: tuple[tuple[ValueCheck, int | None, int | None], ...]
+    promised: tuple[Promised, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +84,27 @@ class _Known:
     integers: tuple[str, ...]  # scalars that dims, checks and bounds may name
 
 
-class GraphError(EngineError):
-    """A step that breaks a rule: a defect of the engine or a bundle of another engine, so nothing a user could have avoided."""
+def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contract | Manifest]) -> Replay:
+    """Raise GraphError at the first broken rule; it names the operation and the buffer. What the host must know of a step that
+    it enqueues again without setting its inputs anew."""
+    state = _verified(graph, contract)
+    _verify_memory(graph, memory, state.alive)
+    inputs = tuple(one for one in graph.of_kind(Kind.INPUT) if one.low is not None and one.high is not None)
+    return Replay(graph.name, inputs, tuple(one for one in state.left if graph.buffers[one.buffer].kind is Kind.INPUT))
 
 
-def verify(graph: StepGraph, memory: MemoryPlan, contract: Callable[[Op], Contract | Manifest]) -> None:
-    """Raise GraphError at the first broken rule; it names the operation and the buffer."""
-    _verify_memory(graph, memory, verify_operations(graph, contract))
+def verify_operations(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> None:
+    """All rules but `memory`, as `verify`."""
+    _verified(graph, contract)
 
 
-def verify_operations(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> dict[str, tuple[int, int]]:
-    """All rules but `memory`, as `verify`; the first and last operation that touch each activation."""
+def _verified(graph: StepGraph, contract: Callable[[Op], Contract | Manifest]) -> _Step:
+    """What is known at the end of a step, each of whose operations keeps to the rules."""
     state = _Step(graph)
     for position, op in enumerate(graph.ops):
         state.operation(position, op, contract(op))
     state.ends()
-    return state.alive
+    return state
 
 
 def verify_extents(graph: StepGraph, ops: Iterable[Op], contract: Callable[[Op], Contract | Manifest]) -> bool:
@@ -139,13 +150,14 @@ class _Step:
     def __init__(self, graph: StepGraph) -> None:
         self.graph = graph
         self.known: dict[int, _Known] = {}
-        self.bounds: dict[object, list[Bounds]] = {}  # layers are alike: shapes are looked at once for each kind of launch
+        self.bounds: dict[object, Bounds] = {}  # layers are alike: shapes are looked at once for each kind of launch
         self.elements = {name: prod(buffer.shape) for name, buffer in graph.buffers.items()}
         self.alive: dict[str, tuple[int, int]] = {}
         self.last_use = {view.buffer: position for position, op in enumerate(graph.ops) for view in op.tensors.values()}
         self.written: dict[str, list[tuple[int, int]]] = {}
         self.last_read: dict[str, int] = {}
         self.changed: set[str] = set()  # what operations have written
+        self.left: list[Left] = []  # in buffers with bounds
         self.made: list[list[tuple[str, str]]] = []  # buffers that each operation writes, and how
 
     def known_of(self, contract: Contract | Manifest) -> _Known:
@@ -177,8 +189,18 @@ class _Step:
         bounds = self.bounds.get(key)
         if bounds is None:
             bounds = self.bounds[key] = self._bounds(op, known, integers)
-        for check, low, high in bounds:
-            self._values(op, check, low, high)
+        for check, low, high in bounds.asked:
+            buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
+            broken = misread(op, buffer, check, low, high)
+            if broken is not None:
+                raise self._refuse(op, buffer, broken)
+        for name, view in op.tensors.items():
+            if known.specs[name].access != "in":
+                promised = [one for one in bounds.promised if one[0].tensor == name]
+                buffer = self.graph.buffers[view.buffer]
+                found = left(self.graph, op, name, promised, lambda what, buffer=buffer: self._refuse(op, buffer, what))
+                if found is not None:
+                    self.left.append(found)
 
     def operation(self, position: int, op: Op, contract: Contract | Manifest) -> None:
         """The next operation, and what it does to what is known."""
@@ -304,9 +326,9 @@ class _Step:
         begin, end = span
         return any(first <= begin and end <= last for first, last in self.written.get(name, ()))
 
-    def _bounds(self, op: Op, known: _Known, integers: tuple[int, ...]) -> list[Bounds]:
-        """What the contract asks of stored integers, all extents and launch checks held against the shapes first. A dim that
-        no tensor has by itself is left to the loader, as are launch checks that need it."""
+    def _bounds(self, op: Op, known: _Known, integers: tuple[int, ...]) -> Bounds:
+        """What the contract asks of stored integers and promises of them, all extents and launch checks held against the shapes
+        first. A dim that no tensor has by itself is left to the loader, as are launch checks that need it."""
         dims = dict(zip(known.integers, integers, strict=True))
         for name, spec in known.specs.items():
             for dim, extent in zip(spec.dims, op.tensors[name].shape, strict=True):
@@ -327,7 +349,8 @@ class _Step:
                 raise _refuse(
                     self.graph, self._limiting(op, known, check), f"breaks `{check.text}` of `{op.kernel}`: {given}", op.name
                 )
-        return [(check, _value(check.low, dims), _value(check.high, dims)) for check in known.contract.value_checks]
+        asked = tuple((one, _value(one.low, dims), _value(one.high, dims)) for one in known.contract.value_checks)
+        return Bounds(asked, tuple((one, _value(one.low, dims), _value(one.high, dims)) for one in known.contract.promises))
 
     def _limiting(self, op: Op, known: _Known, check: LaunchCheck) -> str:
         """The buffer that gives the last dim a condition names, since limits are written on the right."""
@@ -336,22 +359,6 @@ class _Step:
                 if any(dim.op == "sym" and dim.name == symbol for dim in spec.dims):
                     return op.tensors[name].buffer
         return next(iter(op.tensors.values())).buffer
-
-    def _values(self, op: Op, check: ValueCheck, low: int | None, high: int | None) -> None:
-        buffer = self.graph.buffers[op.tensors[check.tensor].buffer]
-        if buffer.kind in MADE or buffer.kind is Kind.CACHE:
-            raise self._refuse(op, buffer, f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`")
-        if check.sorted or check.ends:
-            raise self._refuse(op, buffer, f"is not known to be sorted, as `{check.tensor}` of `{op.kernel}`")
-        if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
-            raise self._refuse(op, buffer, f"must have known bounds, as `{check.tensor}` of `{op.kernel}`")
-        if low is None or high is None:
-            raise self._refuse(
-                op, buffer, f"is `{check.tensor}` from {check.low} to below {check.high}, which no shape of `{op.kernel}` gives"
-            )
-        if buffer.low < low or buffer.high > high:
-            what = f"holds {buffer.low} to {buffer.high - 1}, and `{check.tensor}` of `{op.kernel}` takes {low} to {high - 1}"
-            raise self._refuse(op, buffer, what)
 
 
 def _value(expr: Expr, dims: Mapping[str, int]) -> int | None:

@@ -8,6 +8,7 @@ query heads, whose rows a block of a prompt's step shares.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -24,6 +25,7 @@ from engine.errors import EngineError, UsageError
 from engine.models.config import CONFIG_FILE, GENERATION_FILE, ModelConfig
 from engine.text.tokenizer import TEMPLATE_FILE, TOKENIZER_FILE
 from engine.tools.dummy_weights import dummy_weights
+from tilec.output_tree import write_tree
 
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 VOCABULARY: Final = 512
@@ -62,20 +64,21 @@ def write_tiny_model(folder: str | PathLike[str], *, seed: int = 0, tied: bool =
     )  # fmt: skip
     weights = _weights(config, seed)
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        if any(place.iterdir()):
+        if os.path.isdir(place) and any(place.iterdir()):
             raise UsageError("the folder is not empty", where=place, fix="name a new one")
         ends = tokenizer.token_to_id("<|im_end|>")
         other = {
             "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "attention_bias": False,
             "eos_token_id": ends,
         }  # fmt: skip
-        _write_json(place / CONFIG_FILE, other | asdict(config))
         sampling = {"temperature": 0.7, "top_k": 20, "top_p": 0.9}
-        _write_json(place / GENERATION_FILE, {"eos_token_id": [ends], "do_sample": False, **sampling})
-        (place / TOKENIZER_FILE).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        (place / TEMPLATE_FILE).write_text(TEMPLATE, encoding="utf-8")
-        _write_safetensors(place / "model.safetensors", dict(weights))
+        files = {
+            CONFIG_FILE: _json(other | asdict(config)),
+            GENERATION_FILE: _json({"eos_token_id": [ends], "do_sample": False, **sampling}),
+            TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), TEMPLATE_FILE: TEMPLATE.encode(),
+            "model.safetensors": _safetensors(dict(weights)),
+        }  # fmt: skip
+        write_tree(place, files)
     except OSError as error:
         what = f"no model can be written there: {error.strerror or error}"
         raise UsageError(what, where=place, fix="name a new folder") from None
@@ -106,11 +109,11 @@ def _weights(config: ModelConfig, seed: int) -> Iterator[tuple[str, NDArray[Any]
     )
 
 
-def _write_json(path: Path, keys: dict[str, Any]) -> None:
-    path.write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")
+def _json(keys: dict[str, Any]) -> bytes:
+    return (json.dumps(keys, indent=2) + "\n").encode()
 
 
-def _write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
+def _safetensors(tensors: dict[str, NDArray[Any]]) -> bytes:
     """One file of bf16 tensors, in order (https://github.com/huggingface/safetensors, section "Format")."""
     header: dict[str, Any] = {}
     end = 0
@@ -120,7 +123,7 @@ def _write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     data = b"".join(tensor.tobytes() for tensor in tensors.values())
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,8 +14,10 @@ from tests.audit import samples
 from tests.audit.test_proofs import FRAME, audited, bad
 from tilec.audit.findings import CONFIRMED, REFUTED, Finding
 from tilec.audit.matching import match
-from tilec.audit.run import Options, audit
-from tilec.audit.tasks import emulation_key, proof_key
+from tilec.audit.run import audit
+from tilec.audit.sources import ARGUMENTS, EMULATION, PROOF
+from tilec.audit.tasks import key
+from tilec.audit.work import Options
 from tilec.ir.parser import parse_function
 from tilec.manifest_reader import manifest_from_json
 from tilec.runtime import BundleError, open_bundle
@@ -135,6 +137,19 @@ EDITS = [
     swap_pointers, drop_argument, same_pointer_twice, another_grid, no_aliasing_rule, another_access, another_extent,
     less_alignment, two_ranges, a_contradiction, too_few_values, wider_values, repeated_values, no_value_check,
 ]  # fmt: skip
+ARGUMENT_EDITS = [swap_pointers, drop_argument, same_pointer_twice]
+
+
+def may_overlap(data: dict[str, Any]) -> None:
+    data["dependent_launch"] = not data["dependent_launch"]
+
+
+def persistent(data: dict[str, Any]) -> None:
+    data["schedule"]["persistent"] = True
+
+
+LAUNCHES = [may_overlap, persistent]
+"""Edits of what the emulator goes by."""
 
 
 def test_what_is_edited_below_was_confirmed(tmp_path: Path) -> None:
@@ -157,11 +172,14 @@ def test_an_edited_manifest_is_not_confirmed(edit: Callable[[dict[str, Any]], No
 
 
 def test_what_a_verdict_depends_on_is_in_its_key() -> None:
-    text = samples.text("kv_update").encode()
+    texts = {"tir": samples.text("kv_update").encode(), "ptx": b""}
     plain = manifest_from_json(edited("kv_update", lambda data: None))
-    for edit in (*EDITS, lambda data: data.update(dependent_launch=not data["dependent_launch"])):
-        data = edited("kv_update", edit)  # type: ignore[arg-type]
+    for edit in (*EDITS, *LAUNCHES):
+        data = edited("kv_update", edit)
         other = manifest_from_json(copy.deepcopy(data))
-        assert emulation_key(text, b"", plain, 1, 1) != emulation_key(text, b"", other, 1, 1), edit
+        assert key(EMULATION, texts, plain) != key(EMULATION, texts, other), edit
+        judge = ARGUMENTS if edit in ARGUMENT_EDITS else PROOF
         if edit in EDITS:
-            assert proof_key(text, plain) != proof_key(text, other), edit
+            assert key(judge, texts, plain) != key(judge, texts, other), edit
+    assert key(PROOF, texts, plain) != key(PROOF, texts | {"tir": b""}, plain)
+    assert key(EMULATION, texts, plain, seeds=1) != key(EMULATION, texts, plain, seeds=2)

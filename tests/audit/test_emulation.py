@@ -9,8 +9,8 @@ import pytest
 from tests import shipped
 from tests.audit import samples
 from tilec.artifact import Manifest, to_json
+from tilec.audit import emulation, launches
 from tilec.audit.emulation import emulated
-from tilec.audit.smt import Budget
 from tilec.codegen import to_ptx
 from tilec.ir.parser import parse_function
 from tilec.lowering import lower
@@ -34,7 +34,7 @@ def compiled(name: str) -> tuple[Manifest, str]:
 
 def judged(manifest: Manifest, ptx: str, **options: int) -> dict[str, Any]:
     function = parse_function(samples.text(manifest.kernel))
-    return emulated(manifest, function, ptx, Budget(), **{"launches": 3, "seeds": 2, **options})
+    return emulated(manifest, function, ptx, **{"launches": 3, "seeds": 2, **options})
 
 
 @pytest.mark.parametrize("name", ["add", "kv_update"])
@@ -74,7 +74,32 @@ def test_code_that_is_not_understood_is_unknown() -> None:
     assert "frobnicate" in found["reason"]
 
 
-def test_no_time_is_unknown() -> None:
-    manifest, ptx = compiled("add")
-    function = parse_function(samples.text("add"))
-    assert emulated(manifest, function, ptx, Budget(deadline=0.0), launches=1, seeds=1)["status"] == "unknown"
+def test_a_launch_over_its_steps_is_unknown_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no fault of the kernel, and no verdict on it."""
+    monkeypatch.setattr(emulation, "INSTRUCTIONS", 20)
+    found = judged(*compiled("add"))
+    assert found["status"] == "unknown"
+    assert found["reason"] == "smallest: it takes more than 20 steps of the emulator"
+    assert not any(row["faults"] for row in found["launches"])
+
+
+def test_launches_that_are_too_large_say_so_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launches, "ELEMENTS", 2)
+    found = judged(*compiled("add"))
+    assert found["status"] == "unknown"
+    assert "smallest: its 1 blocks and 3 elements are more than 48 and 2 that are emulated" in found["reason"]
+
+
+def test_sizes_that_the_solver_does_not_find_are_told_apart_from_a_contract_that_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launches, "SIZE_STEPS", 1)
+    reason = judged(*compiled("add"))["reason"]
+    assert "smallest: sizes for it were not found: z3 found neither a proof nor a counterexample within 3 steps" in reason
+
+
+def test_no_order_of_threads_is_tried_twice() -> None:
+    """Nor a number of persistent blocks: the orders go on from launch to launch."""
+    manifest, ptx = compiled("kv_update")
+    seeds = [row["seed"] for row in judged(manifest, ptx)["launches"]]
+    assert len(seeds) == len(set(seeds)) > 2

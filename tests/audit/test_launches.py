@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,14 +12,14 @@ from tests.campaign import chosen
 from tests.shipped import LIKE, NAMES
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import BLOCKS, Case, contents, edge_launches
-from tilec.audit.smt import Budget
+from tilec.audit.work import LAUNCHES
 from tilec.ir.parser import parse_function
 from tilec.ir.types import MAX_DIM
 
 
 def launches(name: str, most: int = 5) -> list[Case]:
     manifest, function = samples.manifest(name), parse_function(samples.text(name))
-    return edge_launches(manifest, function, contract_of(manifest, function), Budget(), most)
+    return edge_launches(manifest, function, contract_of(manifest, function), most)
 
 
 @pytest.mark.parametrize("name", chosen(NAMES, lambda name: name not in LIKE))
@@ -49,6 +51,23 @@ def test_edges_are_passed() -> None:
     rows = [case.values for case in launches("matmul")]
     assert any(values["M"] % 64 and values["M"] > 64 for values in rows)
     assert any(values["N"] > 64 for values in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "symbol", "cut"), [("matmul", "K", 64), ("flash_attention", "S", 64), ("decode_attention", "S", 32)]
+)
+def test_loops_have_five_iterations_and_six(name: str, symbol: str, cut: int) -> None:
+    """Among the launches by default: a ring comes round, and its parity turns, in an odd and an even number of them."""
+    assert {5, 6} <= {-(-case.values[symbol] // cut) for case in launches(name, LAUNCHES)}
+
+
+def test_loops_go_round_the_longest_ring() -> None:
+    """A ring of ten stages comes round in eleven iterations, each of as many rows as there are parts of the depth."""
+    manifest, function = samples.manifest("matmul_split"), parse_function(samples.text("matmul_split"))
+    manifest = replace(manifest, schedule={"pipelines": [{"copy": "tma", "mma": "wgmma", "stages": 10}]})
+    cases = edge_launches(manifest, function, contract_of(manifest, function), LAUNCHES)
+    parts = int(manifest.constants["S"]) * int(manifest.constants["BK"])
+    assert {11, 12} <= {-(-case.values["K"] // parts) for case in cases}
 
 
 def test_contents_are_the_same_twice() -> None:

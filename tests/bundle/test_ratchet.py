@@ -15,6 +15,7 @@ from tilec.bundle.ratchet import Record, changes, read, verdict, write
 from tilec.cli import commands
 from tilec.diagnostics import CompileError
 from tilec.manifest_reader import manifest_from_json
+from tilec.output import Output
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,13 +92,13 @@ def test_kernel_without_a_record_is_not_held() -> None:
 
 
 def test_golden_files_round_trip_and_read_as_one_fact_per_line(tmp_path: Path) -> None:
-    write(tmp_path, record())
-    assert read(tmp_path) == record()
+    write(Output(tmp_path, None), record())
+    assert read(Output(tmp_path, None)) == record()
     text = (tmp_path / "proofs.json").read_text()
     assert '  "bounds of load from `x`": "set",\n' in text
     (tmp_path / "proofs.json").write_text(text[:-5])
     with pytest.raises(CompileError) as caught:
-        read(tmp_path)
+        read(Output(tmp_path, None))
     assert caught.value.diagnostics[0].code == "E0708"
 
 
@@ -124,6 +125,6 @@ def test_a_project_holds_to_its_golden_files_until_one_is_better(
     err = capsys.readouterr().err
     assert "error[E0708]" in err and "coverage of `out`: static -> set" in err
     assert commands.run([*command, "--update"]) == 0
-    known = read(golden)
-    assert all(not change.worse for change in changes(known, read(mine)))
+    known = read(Output(golden, None))
+    assert all(not change.worse for change in changes(known, read(Output(mine, None))))
     assert commands.run(command) == 0

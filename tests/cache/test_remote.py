@@ -81,10 +81,10 @@ def build(root: Path, folder: Path, *urls: str, key: bytes = b"", seconds: float
         return project.build_with(root, store)
 
 
-def entry(folder: Path, *urls: str, key: bytes = b"", value: int = 1) -> tuple[bool, Remote]:
+def entry(folder: Path, *urls: str, key: bytes = b"", value: int = 1, seconds: float = 20.0) -> tuple[bool, Remote]:
     """Make one entry with a store and remotes of its own: whether it was found, and the remote."""
     with contextlib.closing(Store(folder)) as store:
-        remote = attach(store, *urls, key=key)
+        remote = attach(store, *urls, key=key, seconds=seconds)
         fields = {"input": value}
         found = products.make(store, "any", fields, lambda: {"out": b"%d" % value}, "out", shared=True)
         assert found.outputs == {"out": b"%d" % value}

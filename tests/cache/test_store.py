@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -18,13 +19,14 @@ from typing import Any
 
 import pytest
 
-from tilec.cache import FileDigests, Store, files, key_of, reasons, write_atomically
+from tilec.cache import FileDigests, Store, files, key_of, reasons
 from tilec.cache import store as store_module
-from tilec.cache.folder import Folder
 from tilec.cache.maintain import clean, prune, size, verify
 from tilec.cache.record import entry_text, parse_entry
 from tilec.cache.seal import Sealer
 from tilec.diagnostics import CompileError
+from tilec.folder import Folder
+from tilec.output import Output
 from tilec.temporary_files import sweep
 
 KEY = key_of("ptx", {"input": "x"})
@@ -256,15 +258,15 @@ def test_full_or_read_only_folder_is_one_error(store: Store, monkeypatch: pytest
 
 
 def test_failed_write_leaves_the_old_bytes_and_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "f"
-    write_atomically(path, b"old")
+    path, output = tmp_path / "f", Output(tmp_path, None)
+    output.write("f", b"old")
 
     def fail(handle: int) -> None:
         raise OSError(errno.EIO, "input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError):
-        write_atomically(path, b"new")
+    with pytest.raises(CompileError, match=r"E0702.*input/output error"):
+        output.write("f", b"new")
     assert path.read_bytes() == b"old"
     assert [item.name for item in tmp_path.iterdir()] == ["f"]
 
@@ -380,3 +382,35 @@ def test_reasons() -> None:
     assert reasons(old, old | {"toolchain ptxas": "13.3 sha256:b"}) == ["toolchain changed: ptxas 13.2 -> 13.3"]
     assert reasons(old, old | {"toolchain ptxas": "13.2 sha256:b"}) == ["toolchain changed: ptxas 13.2 (other binary) -> 13.2"]
     assert reasons(old, old | {"compiler mlir": "y"}) == ["tilec's mlir stage changed"]
+
+
+@pytest.mark.parametrize("after", ["entries", "blobs"])
+def test_what_is_pruned_while_a_cache_is_verified_is_no_damage(
+    store: Store, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:  # fmt: skip
+    """The prune comes when the names are listed, and when the first entry was read."""
+    for number in range(4):
+        store.put(f"{number:064x}", {"a": b"%d" % number, "b": b"same"}, f"entry {number}")
+    known = Folder.read if after == "blobs" else Folder.open_plain
+    pruned: list[tuple[int, int]] = []
+
+    def prune_first(folder: Folder, name: str, *rest: Any) -> Any:
+        found = known(folder, name, *rest) if after == "blobs" else None
+        if not pruned and (after == "entries" or folder.path.name == "entries"):
+            pruned.append((0, 0))
+            with contextlib.closing(Store(store.root)) as other:
+                pruned.append(prune(other, 0))
+        return known(folder, name, *rest) if after == "entries" else found
+
+    monkeypatch.setattr(Folder, known.__name__, prune_first)
+    assert verify(store) == []
+    assert pruned[1][0] == 5
+    monkeypatch.undo()
+    assert [name for folder in (store.entries, store.blobs) for name, _ in folder.names()] == []
+
+
+def test_an_entry_whose_blob_is_gone_is_damaged_where_the_entry_is_there(store: Store) -> None:
+    store.put(KEY, {"a": b"1"}, "one")
+    (name,) = (name for name, _ in store.blobs.names())
+    store.blobs.remove(name)
+    assert verify(store) == ["cache entry one: a is missing; it is made again"]

@@ -52,7 +52,7 @@ def own(folder: Path, comment: str = "", remark: str = "") -> Function:
 
 
 def without_lines(mlir: str) -> str:
-    return re.sub(r"// line \d+\n", "", mlir)
+    return re.sub(r"// line \d+( replicated)?\n", "", mlir)
 
 
 def instructions(ptx: str) -> list[str]:
@@ -88,7 +88,7 @@ def test_lines_change_no_instruction_and_add_no_section(name: str, target: Targe
     assert stores, "no instruction of a store"
 
 
-@pytest.mark.parametrize("name", first(2, NAMES))
+@pytest.mark.parametrize("name", first(2, ("rms_norm", "decode_merge", *NAMES)))  # the second names stores that replicate
 def test_machine_code_is_the_same_without_lines(name: str) -> None:
     mlir = numbered(shipped.load(name), SM_90A, name)
     with_lines = assemble(to_ptx(mlir, SM_90A), SM_90A).cubin

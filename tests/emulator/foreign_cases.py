@@ -18,6 +18,15 @@ Array = NDArray[Any]
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 
 
+REPLICATING = {
+    "softmax-sm_90": (92, 146), "softmax-sm_100": (73, 123), "softmax-sm_120": (91, 147),
+    "layer_norm-sm_90": (102, 176), "layer_norm-sm_100": (100, 172), "layer_norm-sm_120": (100, 172),
+}  # fmt: skip
+"""Lines whose store several threads repeat: every lane of a warp puts the warp's partial result where all read it."""
+DEPARTURES = {"matmul_tma-sm_90": {"proxy"}, "matmul_tma-sm_120": {"proxy"}}
+"""Rules of the PTX ISA that Triton's texts do not keep: no fence is between `mbarrier.init` and the copies that count there."""
+
+
 @dataclass
 class Launch:
     """`arguments` in order of the signature: arrays, numbers, or (array, box) for a tensor map; `expected` float64 by name,

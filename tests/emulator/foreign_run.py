@@ -39,6 +39,7 @@ def emulate(
     return launch.run(
         module, case["entry"], given.grid, (case["threads"], 1, 1), [*arguments, *SCRATCH], memory,
         dynamic_shared_bytes=case["shared"], seed=seed, limits=limits,
+        replicating=foreign_cases.REPLICATING.get(name, ()),
     )  # fmt: skip
 
 

@@ -68,6 +68,7 @@ mov.u32 %r0, smem;
 add.u32 %r1, %r0, 512;
 setp.eq.u32 %p0, %t, 0;
 @%p0 mbarrier.init.shared::cta.b64 [%r1], {count};
+{fence}
 bar.sync 0;
 {work}
 WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r1], {parity};
@@ -81,8 +82,14 @@ BULK = """@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], {bytes};
 @%p0 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%a0], 64, [%r1];"""
 
 
-def waited(work: str, count: int = 32, parity: int = 0, read: int = 0, seed: int = 0, barrier: str = BARRIER):
-    text = program(barrier.format(work=work, count=count, parity=parity, read=read), ["x", "out"], shared=1024)
+FENCE = "@%p0 fence.proxy.async.shared::cta;"
+
+
+def waited(
+    work: str, count: int = 32, parity: int = 0, read: int = 0, seed: int = 0, barrier: str = BARRIER, fence: str = FENCE
+):
+    body = barrier.format(work=work, count=count, parity=parity, read=read, fence=fence)
+    text = program(body, ["x", "out"], shared=1024)
     arrays = {"x": np.arange(16, dtype=np.uint32) + 5, "out": np.zeros(32, np.uint32)}
     return launch(text, arrays, out=["out"], read_only=["x"], shared=1024, seed=seed)
 
@@ -99,6 +106,36 @@ def test_a_bulk_copy_is_there_when_its_bytes_have_been_counted(seed: int):
     report = waited(BULK.format(bytes=64), count=1, read=8, seed=seed)
     assert not report.faults
     assert (report.tensors["out"] == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("fence", "found"),
+    [
+        (FENCE, set()),
+        ("fence.proxy.async;", set()),
+        ("@%p0 fence.mbarrier_init.release.cluster;", set()),
+        ("bar.sync 1; setp.eq.u32 %p2, %t, 9; @%p2 fence.proxy.async.shared::cta;", set()),
+        ("", {"proxy"}),
+        ("@!%p0 fence.proxy.async.shared::cta;", {"proxy"}),
+        ("@!%p0 fence.mbarrier_init.release.cluster;", {"proxy"}),
+        ("@%p0 fence.proxy.async.global;", {"proxy"}),
+        ("@%p0 fence.acq_rel.cta;", {"proxy"}),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_async_proxy_counts_on_an_mbarrier_that_was_fenced_since_it_was_made(fence: str, found: set[str], seed: int):
+    """By the thread that made it, or by one that a barrier told of it; nobody else's fence, and none in front of it."""
+    assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence)) == found
+    early = BARRIER.replace("@%p0 mbarrier.init", "{fence} @%p0 mbarrier.init").replace("{fence}\nbar", "bar")
+    assert kinds(waited(BULK.format(bytes=64), count=1, read=8, seed=seed, fence=fence, barrier=early)) == {"proxy"}
+
+
+def test_threads_alone_need_no_proxy_fence_for_their_mbarrier():
+    assert not waited(STORE, fence="").faults
+
+
+def test_a_fence_of_mbarriers_is_none_of_data():
+    assert "proxy" in kinds(stored(fence="fence.mbarrier_init.release.cluster;"))
 
 
 def test_a_wait_that_asks_once_is_found_in_some_interleaving():

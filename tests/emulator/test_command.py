@@ -38,11 +38,11 @@ def plant(monkeypatch: pytest.MonkeyPatch, pattern: str) -> list[int]:
     real: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
 
     def built(*arguments: Any) -> Any:
-        ptx, manifest, spans = real(*arguments)
+        ptx, *others = real(*arguments)
         found = re.search(pattern, ptx, re.MULTILINE)
         assert found
         lines.append(ptx.count("\n", 0, found.start()) + 1)
-        return ptx[: found.start()] + "//" + ptx[found.start() :], manifest, spans
+        return ptx[: found.start()] + "//" + ptx[found.start() :], *others
 
     monkeypatch.setattr(emulate_command, "_built", built)
     return lines
@@ -56,9 +56,17 @@ def test_a_right_kernel_is_status_0(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_sizes_that_nobody_gave_make_a_short_launch_of_several_blocks(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.run(["emulate", "rms_norm", "--arch", "sm_120", "--json"]) == 0
-    (result,) = json.loads(capsys.readouterr().out)
-    assert result["kernel"] == "rms_norm" and result["arch"] == "sm_120a" and result["faults"] == []
-    assert 2 <= result["values"]["T"] <= 8
+    results = json.loads(capsys.readouterr().out)
+    assert all(one["kernel"] == "rms_norm" and one["arch"] == "sm_120a" and one["faults"] == [] for one in results)
+    assert 2 <= results[0]["values"]["T"] <= 8
+
+
+def test_sizes_that_nobody_gave_are_several_with_five_iterations_and_six(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each in an order of threads of its own."""
+    assert commands.run(["emulate", "matmul_few", "--arch", "sm_90", "-c", "BM=16", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert {5, 6} <= {-(-one["values"]["K"] // one["constants"]["BK"]) for one in results}
+    assert [one["seed"] for one in results] == list(range(len(results)))
 
 
 def test_a_planted_fault_is_status_1_and_named_down_to_the_source_line(
@@ -102,8 +110,8 @@ def test_unknown_ptx_is_status_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     real: Any = emulate_command._built  # pyright: ignore[reportPrivateUsage]
 
     def built(*arguments: Any) -> Any:
-        ptx, manifest, spans = real(*arguments)
-        return ptx.replace("ret;", "frobnicate.u32 %r1;\nret;", 1), manifest, spans
+        ptx, *others = real(*arguments)
+        return ptx.replace("ret;", "frobnicate.u32 %r1;\nret;", 1), *others
 
     monkeypatch.setattr(emulate_command, "_built", built)
     assert commands.run(["emulate", "add", "--arch", "sm_90"]) == 2

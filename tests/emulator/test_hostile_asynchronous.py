@@ -84,7 +84,7 @@ def test_a_wrong_product(name: str) -> None:
 
 COPY = """
 mov.u32 %r0, smem; add.u32 %r20, %r0, 1024;
-setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [%r20], 1; bar.sync 0;
+setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [%r20], 1; {fence} bar.sync 0;
 {start}
 W: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r20], {parity}; @!%p3 bra W;
 ld.shared.b32 %r5, [%r0+{at}]; {then} mad.wide.u32 %d1, %t, 4, %a1; st.global.b32 [%d1], %r5;
@@ -98,9 +98,12 @@ def start(bytes: int = 128, size: int = 128, offset: str = "") -> str:
     return EXPECT.format(bytes=bytes) + BULK.format(size=size, offset=offset)
 
 
+RIGHT_COPY = {"start": start(), "parity": 0, "at": 0, "then": "", "fence": "@%p1 fence.proxy.async.shared::cta;"}
+
+
 def copied(**changed: Any) -> tuple[set[str], Report]:
     """32 words copied; every thread stores the first."""
-    text = program(COPY.format(**{"start": start(), "parity": 0, "at": 0, "then": ""} | changed), ["x", "out"], shared=2048)
+    text = program(COPY.format(**RIGHT_COPY | changed), ["x", "out"], shared=2048)
     arrays = {"x": np.arange(32, dtype=np.uint32) + 9, "out": np.zeros(32, np.uint32)}
     return _over_seeds(lambda seed: launch(text, arrays, out=("out",), read_only=("x",), shared=2048, seed=seed))
 
@@ -122,6 +125,7 @@ COPIES: dict[str, tuple[dict[str, Any], str]] = {
     "fewer bytes than expected": ({"start": start(bytes=144)}, "deadlock"),
     "more bytes than expected": ({"start": start(bytes=112)}, "deadlock"),
     "one phase too early": ({"parity": 1}, "async"),
+    "no proxy fence behind the barrier": ({"fence": ""}, "proxy"),
     "past the end of the source": ({"start": start(offset="+16")}, "bounds"),
     "a size that is no multiple of 16": ({"start": start(bytes=120, size=120)}, "alignment"),
     "a source that is not aligned": ({"start": start(bytes=96, size=96, offset="+8")}, "alignment"),

@@ -17,7 +17,7 @@ BEGIN = """
 mov.u32 %r0, smem; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %r0; add.u32 %r3, %r0, 512; add.u32 %r4, %r0, 520;
 setp.eq.u32 %p0, %t, 0; setp.eq.u32 %p1, %r1, 0; mov.u32 %r6, 0; mov.u32 %r9, 0;
 @%p0 mbarrier.init.shared::cta.b64 [%r3], {full}; @%p0 mbarrier.init.shared::cta.b64 [%r4], {empty};
-bar.sync 0; setp.ge.u32 %p2, %t, 32; @%p2 bra C;
+@%p0 fence.mbarrier_init.release.cluster; bar.sync 0; setp.ge.u32 %p2, %t, 32; @%p2 bra C;
 """
 LOOP = BEGIN + """
 P: and.b32 %r7, %r6, 1; xor.b32 %r8, %r7, 1; {wait_empty} {fill} {ready}

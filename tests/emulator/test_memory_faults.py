@@ -138,6 +138,22 @@ def test_noncoherent_reads_of_what_the_launch_writes() -> None:
     assert kinds(launch(program(body.format("+128"), ["data"]), tensors)) == set()
 
 
+@pytest.mark.parametrize(
+    ("load", "resident", "found"),
+    [
+        ("ld.global.nc.u32", (), {"non-coherent"}),
+        ("ldu.global.u32", (), {"non-coherent"}),
+        ("ld.global.u32", (), set()),
+        ("ld.global.nc.u32", ("source",), set()),
+    ],
+)
+def test_noncoherent_reads_of_what_only_the_launch_before_writes(load: str, resident: tuple[str, ...], found: set[str]) -> None:
+    """This launch only reads the tensor; the one before, which may still run, may write it."""
+    body = f"griddepcontrol.wait; {AT} {load} %r0, [%d0]; st.global.u32 [%d1], %r0;"
+    assert kinds(go(body, overlaps=True, resident=resident)) == found
+    assert kinds(go(body, resident=resident)) == set()
+
+
 # --- waiting
 def test_a_barrier_that_some_threads_skip() -> None:
     body = "setp.lt.u32 %p0, %t, 32; @%p0 bra L; bar.sync 0; L: bar.sync 1;"

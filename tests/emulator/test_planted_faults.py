@@ -1,4 +1,4 @@
-"""Mistakes planted in PTX are found; `ci/bench/emulator_faults.py` plants one in each of 200 files."""
+"""Mistakes planted in PTX are found; `ci/bench/emulator_faults.py` plants them in every kind of schedule."""
 
 from __future__ import annotations
 
@@ -61,4 +61,5 @@ def test_a_planted_mistake_is_found(name: str, kind: str, place: int, found: str
         changed = [key for key in given.expected if report.tensors[key].tobytes() != original.tensors[key].tobytes()]
         assert changed
     else:
-        assert found in {fault.kind for fault in report.faults}, [str(fault) for fault in report.faults]
+        known = {(fault.kind, fault.message) for fault in original.faults}
+        assert found in {fault.kind for fault in report.faults if (fault.kind, fault.message) not in known}, report.faults

@@ -31,7 +31,7 @@ def test_shipped_kernel_agrees_with_the_reference(
     size = shipped_launches.SIZES[name][-1]
     entry, constants = shipped.specialisation(name, size)
     one = replace(entry, constants={key: (value,) for key, value in constants.items()})
-    ptx, manifest, _ = _built(read_build_file(shipped.ROOT / "build.toml"), one, Target.parse(arch))
+    ptx, manifest, _, _ = _built(read_build_file(shipped.ROOT / "build.toml"), one, Target.parse(arch))
     function = shipped.load(name, size)
     env = shipped_launches.launch_values(function, size)
     arrays = shipped_launches.make_arrays(function, env)

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.fuzz.limits import STRANGER, limited, small_disk
+from tests.processor_time import ENDED, TICK, Use, family, finish
 from tests.project import project
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 BUDGET: Final = 600.0
-"""Seconds for one build, on a busy machine."""
+"""Processor seconds for one build, its processes together."""
 COMMAND: Final = """
 import sys
 import tilec.project.driver as driver
@@ -78,11 +79,12 @@ class Fault:
 
 @dataclass
 class Outcome:
-    """What became of it; `wrong` lists everything that must not be."""
+    """What became of it, in so many seconds of processor time; `wrong` lists everything that must not be."""
 
     fault: Fault
     status: int
     seconds: float
+    ended: str = ENDED
     wrong: list[str] = field(default_factory=list[str])
 
 
@@ -174,7 +176,7 @@ class Campaign:
     def undisturbed(self, real: bool, store: Path) -> tuple[int, str]:
         """Status and errors of a build that nothing happens to."""
         process = self.start(real, store)
-        said = finished(process)
+        _, said, _ = finished(process)
         return process.returncode, said
 
     def prepare(self) -> None:
@@ -222,7 +224,6 @@ class Campaign:
         elif fault.kind == "processes":
             before = limited(fault.kind, fault.most)
         process = self.start(fault.real, store, last_word, before)
-        start = time.monotonic()
         session = process.pid
         if fault.sent:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -231,25 +232,25 @@ class Campaign:
             if victims and process.poll() is None:
                 with contextlib.suppress(OSError):
                     os.kill(self.rng.choice(victims), fault.sent)
-        said = finished(process)
-        outcome = Outcome(fault, process.returncode, round(time.monotonic() - start, 3))
+        ended, said, used = finished(process)
+        outcome = Outcome(fault, process.returncode, round(used, 3), ended)
         self.judge(outcome, session, said)
         return outcome
 
     def judge(self, outcome: Outcome, session: int, said: str) -> None:
         """Everything that must not be."""
         wrong = outcome.wrong
-        if outcome.seconds >= BUDGET:
-            wrong.append("it did not end")
+        if outcome.ended != ENDED:
+            wrong.append(f"it did not end: {outcome.ended}")
         if "Traceback" in said:
             wrong.append(f"a traceback: {said[-700:]}")
         if outcome.fault.kind != "killed" and outcome.status != 0 and "error" not in said:
             wrong.append(f"status {outcome.status} without an error: {said[-300:]!r}")
         if outcome.fault.sent in (0, *SIGNALS[:2]) and "interrupted" in said:
             wrong.append("nobody interrupted it")
-        deadline = time.monotonic() + 120
-        while family(session) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        use = Use(session, BUDGET, still=30.0)
+        while family(session) and not use.look():
+            time.sleep(TICK)
         for pid in family(session):
             wrong.append(f"a process is left: {pid}")
             os.kill(pid, signal.SIGKILL)
@@ -262,14 +263,16 @@ class Campaign:
                 wrong.append(f"a wrong artifact: {name}")
 
 
-def finished(process: subprocess.Popen[str]) -> str:
-    """What a build said until it ended; one over its budget is killed, and where its processes stood is added."""
-    try:
-        return process.communicate(timeout=BUDGET)[1]
-    except subprocess.TimeoutExpired:
-        stood = [f"{pid} {_where(pid)}" for pid in family(process.pid)]
-        os.killpg(process.pid, signal.SIGKILL)
-        return f"{process.communicate()[1]}\nit did not end within {BUDGET:.0f} s: {'; '.join(stood)}"
+def finished(process: subprocess.Popen[str]) -> tuple[str, str, float]:
+    """How a build came to its end, what it said until then, and the processor seconds it took; of one over its budget, and of
+    one that stands still, the end says where its processes stood."""
+    stood: list[str] = []
+
+    def look() -> None:
+        stood.extend(f"{pid} {_where(pid)}" for pid in family(process.pid))
+
+    how, said, used = finish(process, BUDGET, at_end=look)
+    return "; ".join((how, *stood)), said, used
 
 
 def _where(pid: int) -> str:
@@ -285,17 +288,6 @@ def outputs(root: Path) -> dict[str, bytes]:
     """What a build left in `artifacts/build`."""
     folder = root / "artifacts" / "build"
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.*")) if path.is_file()}
-
-
-def family(session: int) -> list[int]:
-    """Every living process of a session."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            words = path.read_text().rpartition(")")[2].split()
-            if int(words[3]) == session and words[0] != "Z":
-                found.append(int(path.parent.name))
-    return found
 
 
 def campaign(folder: Path, count: int, seed: int) -> dict[str, Any]:

@@ -11,31 +11,34 @@ import os
 import selectors
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from tests.processor_time import STILL, TICK, Use
+
 JUDGE: Final = Path(__file__).resolve().with_name("model_judge.py")
 
 SECONDS: Final = 90.0
-"""A folder's time at most, by the clock of a machine that others use too."""
+"""A folder's processor time at most."""
 
 FRESH: Final = 250
 """Folders that a process judges before another takes over, so that peaks of memory are those of a few."""
 
 
-def campaign(first: int, count: int, work: Path, *, seconds: float = SECONDS) -> Iterator[dict[str, Any]]:
+def campaign(
+    first: int, count: int, work: Path, *, seconds: float = SECONDS, still: float = STILL
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Verdicts of the seeds from `first`, one each and in order."""
     seed, last = first, first + count
     while seed < last:
-        for verdict in _process(seed, min(last, seed + FRESH), work, seconds):
+        for verdict in _process(seed, min(last, seed + FRESH), work, seconds, still):
             yield verdict
             seed = verdict["seed"] + 1
 
 
-def _process(first: int, last: int, work: Path, seconds: float) -> Iterator[dict[str, Any]]:
+def _process(first: int, last: int, work: Path, seconds: float, still: float) -> Iterator[dict[str, Any]]:
     """Verdicts until one is of a process that died, which is the last."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
         "RUST_BACKTRACE": "0",
@@ -43,16 +46,19 @@ def _process(first: int, last: int, work: Path, seconds: float) -> Iterator[dict
     }
     command = [sys.executable, "-P", str(JUDGE), str(work), str(first), str(last)]
     with (work / "judge.err").open("wb") as stderr:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=stderr, env=environment)
-    lines = _lines(cast("IO[bytes]", process.stdout), seconds)
-    current, began = first, time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=stderr, env=environment, start_new_session=True
+        )
+    use = Use(process.pid, seconds, still)
+    current = first
     try:
-        for line in lines:
+        for line in _lines(cast("IO[bytes]", process.stdout), use):
             if line is None:
                 break
             record = json.loads(line)
             if "begins" in record:
-                current, began = record["begins"], time.monotonic()
+                current = record["begins"]
+                use.begin()
                 continue
             yield record
             current = record["seed"] + 1
@@ -60,21 +66,25 @@ def _process(first: int, last: int, work: Path, seconds: float) -> Iterator[dict
             if process.wait() == 0:
                 return
         ended = process.poll()
-        why = f"over {seconds:g} seconds" if ended is None else f"the process ended with {ended}"
+        why = use.look() if ended is None else f"the process ended with {ended}"
         yield {"seed": current, "forged": "", "status": -1, "said": (work / "judge.err").read_text(errors="replace")[-300:],
-               "seconds": round(time.monotonic() - began, 2), "cpu": 0.0, "peak_mib": 0, "wrong": [why]}  # fmt: skip
+               "seconds": round(use.used, 2), "cpu": round(use.used, 2), "peak_mib": 0, "wrong": [why]}  # fmt: skip
     finally:
         process.kill()
         process.wait()
         cast("IO[bytes]", process.stdout).close()
 
 
-def _lines(stream: IO[bytes], seconds: float) -> Iterator[bytes | None]:
-    """The lines of a stream as they come; None where none came for so long."""
+def _lines(stream: IO[bytes], use: Use) -> Iterator[bytes | None]:
+    """The lines of a stream as they come; None where whoever writes it is to be ended."""
     kept = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
-        while selector.select(seconds):
+        while True:
+            if not selector.select(TICK):
+                if use.look():
+                    break
+                continue
             part = os.read(stream.fileno(), 1 << 16)
             if not part:
                 return

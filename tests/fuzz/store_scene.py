@@ -12,17 +12,18 @@ import os
 import select
 import shutil
 import signal
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.processor_time import TICK, Use
 from tests.project import project
 from tilec.cache.seal import KEY_FILE
 
 SECONDS = 300.0
+"""Of processor time, for what a forged store is used for."""
 
 
 @dataclass
@@ -92,10 +93,12 @@ def products(root: Path) -> dict[str, bytes]:
 
 
 def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `action` returns in a forked process; says so where that does not end or dies."""
+    """What `action` returns in a forked process, with the processor `seconds` it took; says so where that does not end or
+    dies."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        os.setsid()
         os.close(reader)
         try:
             said = action()
@@ -105,21 +108,23 @@ def in_child(action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             json.dump(said, pipe)
         os._exit(0)
     os.close(writer)
-    text = b""
-    deadline = time.monotonic() + SECONDS
+    text, use, why = b"", Use(child, SECONDS), ""
     with os.fdopen(reader, "rb", buffering=0) as pipe:
-        while select.select([pipe], [], [], max(deadline - time.monotonic(), 0))[0]:
-            part = pipe.read(65536)
-            if not part:
+        while not why:
+            if not select.select([pipe], [], [], TICK)[0]:
+                why = use.look()
+            elif part := pipe.read(65536):
+                text += part
+            else:
                 break
-            text += part
         else:
             os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    took = os.wait4(child, 0)[2]
+    seconds = {"seconds": took.ru_utime + took.ru_stime}
     try:
-        return json.loads(text)
+        return json.loads(text) | seconds
     except ValueError:
-        return {"wrong": [f"no answer within {SECONDS:.0f} s"], "refused": [], "hits": 0}
+        return {"wrong": [f"no answer: {why or 'it died'}"], "refused": [], "hits": 0} | seconds
 
 
 def inline_workers() -> None:

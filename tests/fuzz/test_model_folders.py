@@ -62,9 +62,11 @@ def test_a_judge_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.
         "for seed in range(int(sys.argv[2]), int(sys.argv[3])):\n"
         "    print(json.dumps({'begins': seed}), flush=True)\n"
         "    os.abort() if seed == 2 else time.sleep(900) if seed == 4 else None\n"
+        "    while seed == 5: pass\n"
         f"    print(json.dumps({json.dumps({'wrong': [], 'forged': ''})[:-1]}, 'seed': seed}}), flush=True)\n"
     )
     monkeypatch.setattr("tests.fuzz.model_campaign.JUDGE", judge)
-    verdicts = list(campaign(0, 6, tmp_path, seconds=4))
-    assert [verdict["seed"] for verdict in verdicts] == list(range(6))
-    assert [verdict["wrong"] for verdict in verdicts] == [[], [], ["the process ended with -6"], [], ["over 4 seconds"], []]
+    verdicts = list(campaign(0, 7, tmp_path, seconds=4, still=2))
+    assert [verdict["seed"] for verdict in verdicts] == list(range(7))
+    wrong = [[], [], ["the process ended with -6"], [], ["standing still"], ["over its processor time"], []]
+    assert [verdict["wrong"] for verdict in verdicts] == wrong

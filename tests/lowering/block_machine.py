@@ -44,7 +44,7 @@ class BlockMachine(BlockMemory):
     def __init__(
         self, lowered: Lowered, arrays: dict[str, Array], scalars: dict[str, float], resident: Collection[str] = ()
     ) -> None:
-        lines = lowered.mlir.strip().splitlines()
+        lines = [line for line in lowered.mlir.strip().splitlines() if not line.startswith("//")]
         start = next(i for i, line in enumerate(lines) if line.startswith("llvm.func"))
         self.steps = parse(lines[start + 1 :][::-1])
         super().__init__(lowered.num_threads, lowered.dynamic_shared_bytes)

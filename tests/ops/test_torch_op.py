@@ -282,6 +282,57 @@ def test_what_pytorch_is_told(torch: FakeTorch, driver: CopyingDriver, kernels: 
         made(kernels, "rms_norm", name="no namespace")
 
 
+UNKNOWN = ("float64", "complex64", "complex128", "float8_e4m3fnuz", "float8_e8m0fnu", "uint64", "qint8", "bits8", None)
+
+
+@pytest.mark.parametrize("dtype", UNKNOWN)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_fake_of_a_dtype_that_kernels_have_not_is_refused(
+    torch: FakeTorch, driver: CopyingDriver, kernels: Path, dtype: Any, place: int
+) -> None:
+    """As a tensor of the device is."""
+    rms_norm = made(kernels, "rms_norm")
+    x, weight = (torch.empty(*shape, dtype="bfloat16", device="meta") for shape in ((7, 1024), (1024,)))
+    (x, weight)[place].dtype = dtype
+    torch.compiling = True
+    name = ("x", "weight")[place]
+    said = f"E0904.*kernel `rms_norm`, argument `{name}`: wrong element type; given `{dtype}`; required one of f32"
+    with pytest.raises(LaunchError, match=said):
+        rms_norm(x, weight, EPS)
+
+
+def test_a_fake_of_a_dtype_of_another_tensor_is_refused(torch: FakeTorch, driver: CopyingDriver, kernels: Path) -> None:
+    rms_norm = made(kernels, "rms_norm")
+    torch.compiling = True
+    x = torch.empty(7, 1024, dtype="int32", device="meta")
+    with pytest.raises(LaunchError, match=r"E0904.*argument `weight`: wrong element type; given `bf16`; required `i32`"):
+        rms_norm(x, torch.empty(1024, dtype="bfloat16", device="meta"), EPS)
+
+
+FILL = """import tilec
+from tilec import Const, Dim, Element, In, Out, bid, f32, grid, load, store
+
+class E(Element): ...
+class N(Dim): ...
+
+@tilec.kernel
+def fill(x: In[f32, N], out: Out[E, N], *, E: Const):
+    grid(N)
+    store(out, bid(0), load(x, bid(0), shape=1).astype(E))
+"""
+
+
+def test_a_result_of_a_dtype_that_there_is_not_is_refused(
+    torch: FakeTorch, driver: CopyingDriver, kernels: Path, tmp_path: Path
+) -> None:  # fmt: skip
+    path = tmp_path / "fill.py"
+    path.write_text(FILL, encoding="utf-8")
+    fill = tilec.op(path, constants={"E": "f64"}, prebuilt=kernels)
+    torch.compiling = True
+    with pytest.raises(LaunchError, match=r"E0919.*argument `out`: `constants` give a result a dtype.*given `f64`"):
+        fill(torch.empty(7, dtype="float32", device="meta"))
+
+
 def test_other_devices_and_threads_without_a_context(
     torch: FakeTorch, driver: CopyingDriver, kernels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

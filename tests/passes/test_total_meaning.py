@@ -16,6 +16,7 @@ from tilec.ir import ops
 from tilec.ir.core import Value
 from tilec.ir.types import TileType, i64
 from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.analysis.ranges import Range, value_ranges
 from tilec.passes.prover import terms
 from tilec.passes.prover.index_terms import IndexTerms
@@ -69,7 +70,7 @@ def test_terms_are_exact_where_nothing_that_an_access_uses_wraps(seed: int) -> N
     access.define(TileType(gathered.tensor.dtype, wide.tile.shape))
     made.kernel.body.ops.append(access)
     index = IndexTerms(made.kernel.function)
-    facts = aligned_ranges(made.kernel.function)
+    facts = aligned_ranges(note_proofs(made.kernel.function))
     if made.wrapped & set(index.deciding):
         return  # an obligation fails: the kernel would be refused
     for turn, state in moments:

@@ -1,4 +1,6 @@
-"""What is refused for want of a proof must not come with an element that is written after all."""
+"""What is refused for want of a proof comes with no launch in which nothing goes wrong: no element that is written after all,
+no value that a loop does not have there.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.soundness.verdict import judge_function
 from tilec.diagnostics import CompileError
 from tilec.frontend import load_kernel
 from tilec.passes.prover import prove
@@ -25,6 +28,77 @@ def k(n: i32, x: In[i32, N], out: Out[i32, N]):
         store(out, load(x, bid(0) * n + j), offset=(bid(0) * n + j,))
 """,
 }
+
+
+COUNTED = {
+    "what a loop counts with a remainder": """
+def k(x: In[f32, N], out: Out[f32, N]):
+    grid(1)
+    requires(N <= 1000000)
+    at = 0
+    for j in range(N):
+        store(out, at, load(x, j), mask=True)
+        at = (at + 1) % 1000001
+""",
+    "what a loop of two arms counts": """
+def k(x: In[f32, N], out: Out[f32, N]):
+    grid(1)
+    requires(N <= 1000)
+    at = 0
+    for j in range(N):
+        store(out, at, load(x, j), mask=True)
+        if at < 1000:
+            at = at + 1
+        else:
+            at = 0
+""",
+    "a tile of positions that a loop carries": """
+def k(x: In[f32, N], out: Out[f32, N]):
+    grid(1)
+    requires(N <= 1000)
+    at = arange(1)
+    for j in range(N):
+        scatter(out, at, load(x, j, shape=(1,)), mask=True)
+        at = (at + 1) % 1001
+""",
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_no_value_is_assumed_that_running_the_kernel_contradicts(name: str, tmp_path: Path) -> None:
+    """Each is right, and the prover does not see it: it says that it could not decide, and shows no launch."""
+    path = tmp_path / "k.py"
+    words = "Dim, In, Out, arange, f32, grid, load, requires, scatter, store"
+    path.write_text(
+        f'import tilec\nfrom tilec import {words}\n\n\nclass N(Dim):\n    """elements"""\n\n\n@tilec.kernel{COUNTED[name]}'
+    )
+    function = load_kernel(path, {}, root=tmp_path)
+    with pytest.raises(CompileError) as refused:
+        prove(function)
+    for diagnostic in refused.value.diagnostics:
+        assert diagnostic.counterexample is None and diagnostic.code == "E0306", diagnostic
+
+
+def test_a_counted_value_that_does_go_wrong_is_shown(tmp_path: Path) -> None:
+    """The same loop from 3 on: of the numbers that the remainder might be, the one is shown that it is."""
+    path = tmp_path / "k.py"
+    text = (
+        COUNTED["what a loop counts with a remainder"]
+        .replace("at = 0", "at = 3")
+        .replace("Out[", "InOut[")
+        .replace(", mask=True", "")
+    )
+    path.write_text(
+        "import tilec\nfrom tilec import Dim, In, InOut, f32, grid, load, requires, store\n\n\n"
+        f'class N(Dim):\n    """elements"""\n\n\n@tilec.kernel{text}'
+    )
+    function = load_kernel(path, {}, root=tmp_path)
+    with pytest.raises(CompileError) as refused:
+        prove(function)
+    (one,) = refused.value.diagnostics
+    assert one.code == "E0302" and one.counterexample is not None, one
+    verdict = judge_function(function)
+    assert verdict.kind == "refused_confirmed" and not verdict.wrong_examples
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -9,6 +9,7 @@ from tilec.frontend import load_kernel
 from tilec.ir import ops
 from tilec.ir.core import Function
 from tilec.passes.analysis.divisibility import aligned_ranges
+from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.prover import prove
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.schedule import prepare
@@ -34,7 +35,7 @@ def test_the_mask_of_an_offset_that_wraps_is_dropped_only_behind_a_test_of_it() 
 def test_ranges_of_an_unsafe_index_hold_when_it_wraps() -> None:
     function = load_kernel(KERNEL, {})
     (store,) = stores(function)
-    fact = aligned_ranges(function)[store.offsets[0]]
+    fact = aligned_ranges(note_proofs(function))[store.offsets[0]]
     wrapped = (((65535 * 65536 * 2) + 2**31) % 2**32 - 2**31) // 1048576  # n = -1
     assert wrapped < 0 and fact.low <= wrapped <= fact.high
 
@@ -48,7 +49,7 @@ def test_the_sum_of_a_tile_and_a_shift_by_data_wrap_even_where_they_decide() -> 
     shifted = k.op("shl", one, by)
     summed = k.emit(ops.Reduce(kind="sum", axis=0, operands=[shifted]), k.c(0).tile).result
     k.store(out, summed, shape=(1,), mask=True)
-    facts = aligned_ranges(k.function)
+    facts = aligned_ranges(note_proofs(k.function))
     assert facts[shifted].low <= -(2**31) and facts[summed].low < 0
     assert IndexTerms(k.function).ranges[summed].low < 0
 

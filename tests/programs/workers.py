@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from ci.evidence.verdicts import Line, Verdict, key
 from tests.programs.generate import Program, odd_program, program
 from tests.programs.machines import Outcome, examine
 from tests.programs.traffic import odd_traffic, traffic
@@ -22,7 +23,8 @@ SECONDS = 1200.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program by kind and number, and on what to run it."""
+    """A program by kind and number, and on what to run it. `kept`: what an earlier run kept of it; `judges`: the digest of all
+    that decides an outcome beside program and PTX."""
 
     kind: str
     number: int
@@ -30,17 +32,37 @@ class Job:
     seeds: tuple[int, ...] = (0,)
     proven: bool = False
     block_machine: bool = False
+    judges: str = ""
+    kept: Line | None = None
+
+    def key(self, ptx: str) -> str:
+        """What the outcome follows from, by the digest of its PTX: the program and how it runs, and the judges."""
+        text = self.make().text
+        return key(self.kind, text, self.archs, self.seeds, self.proven, self.block_machine, self.judges, ptx)
+
+    def known(self, ptx: str) -> Outcome | None:
+        """The outcome that is kept, where it follows from this PTX."""
+        if self.kept is None or not ptx or self.key(ptx) not in self.kept.keys:
+            return None
+        return kept_outcome(self.kept.verdict, ptx)
 
     def make(self) -> Program:
         """The program."""
         return MAKE[self.kind](self.number)
 
 
+def kept_outcome(verdict: Verdict, ptx: str = "") -> Outcome:
+    """A kept verdict as an outcome."""
+    return Outcome(verdict.word, verdict.detail or "", ptx=ptx)
+
+
 def examined(job: Job) -> Outcome:
     """The outcome of one job, in this process."""
     targets = tuple(Target.parse(arch) for arch in job.archs)
     try:
-        return examine(job.make(), targets, seeds=job.seeds, proven=job.proven, block_machine=job.block_machine)
+        return examine(
+            job.make(), targets, seeds=job.seeds, proven=job.proven, block_machine=job.block_machine, known=job.known
+        )  # fmt: skip
     except Exception as error:  # one failing program must not end a run of thousands; it is counted and named
         return Outcome("error", f"{type(error).__name__}: {error}"[:400])
 

@@ -15,12 +15,39 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.bundle import samples
 from tilec import pipeline, progress
+from tilec.artifact import json_bytes, parameter_specs, to_json
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
+from tilec.ir.core import UnsafeBlock
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
 from tilec.project import worker
 from tilec.schedule import Role, Schedule, merged
+
+TIR = """\
+kernel @{name}(%x: in tensor<f32, [N], align 16>, %out: out tensor<f32, [N], align 16>) {{
+  constants {{}}
+  dims [N]
+  strides []
+  grid [1]
+}}
+"""
+PTX = """
+.target {target}
+.visible .entry {entry}(
+\t.param .u64 .ptr .global .align 1 x,
+\t.param .u64 .ptr .global .align 1 out,
+\t.param .u32 n
+)
+.reqntid 128
+{{
+// griddepcontrol.wait
+{text}
+}}
+"""
 
 
 def _text(work: pipeline.Work) -> str:
@@ -51,8 +78,12 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
     if "#! raise" in text:
         raise ValueError("a defect")
     body = [line for line in text.split("\n") if line.strip() and not line.startswith("# ")]
-    interface = {"tensors": [], "scalars": [], "grid": [1], "constants": work.request.constants}
-    tir = f"kernel @{work.request.kernel}(\n" + "\n".join(body) + "\n" + json.dumps(work.request.constants, sort_keys=True)
+    tir = TIR.format(name=work.request.kernel)  # of which the body is a reason, as it has no operations
+    function = parse_function(tir)
+    function.constants, function.unsafe = work.request.constants, (UnsafeBlock("\n".join(body)),)
+    tir, (tensors, scalars) = print_function(function), parameter_specs(function)
+    specs = {"tensors": to_json(tensors), "scalars": to_json(scalars), "grid": to_json(function.grid)}
+    interface = specs | {"constants": work.request.constants}
     spans = {"lines": {"1": [work.request.path, text.count("\n"), 0, 1, 0]}}  # another one after every comment
     texts = {"tir": tir, "claims": tir, "interface": json.dumps(interface), "spans": json.dumps(spans)}
     return {name: text.encode() for name, text in texts.items()}
@@ -60,30 +91,33 @@ def _tir(work: pipeline.Work) -> dict[str, bytes]:
 
 def _proofs(work: pipeline.Work) -> dict[str, bytes]:
     lines = len(_text(work).split("\n"))
-    one = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set", "facts": [], "sets": []}
-    proofs = {"obligations": [one], "launch_checks": [], "value_checks": [], "no_alias": [], "unsafe": []}
-    return {"proofs": json.dumps(proofs).encode(), "positive_divisions": b"[]"}
+    place = {"property": "bounds", "subject": "x", "location": f"k.py:{lines}:1", "rung": "set"}
+    one: dict[str, Any] = {**place, "facts": [], "sets": []}
+    proofs: dict[str, Any] = {"obligations": [one], "launch_checks": [], "value_checks": [], "no_alias": [], "unsafe": []}
+    return {"proofs": json_bytes(proofs), "positive_divisions": b"[]"}
 
 
 def _schedule(work: pipeline.Work) -> dict[str, bytes]:
     assert work.target is not None
     wanted = merged(work.request.schedule, work.target)
     schedule = Schedule((Role("all", wanted.warps or 4),), blocks=wanted.blocks)
-    return {"schedule": json.dumps(schedule.to_json()).encode()}
+    return {"schedule": json_bytes(schedule.to_json())}
 
 
 def _mlir(work: pipeline.Work) -> dict[str, bytes]:
     assert work.target is not None
     launch = {
         "entry": work.request.kernel,
-        "abi": list[object](),
+        "abi": [{"kind": kind, "name": name} for kind, name in (("pointer", "x"), ("pointer", "out"), ("dim", "N"))],
         "tensor_maps": list[object](),
         "block": 128,
         "dynamic_shared_bytes": 64,
         "dependent_launch": True,
         "notes": list[object](),
     }
-    return {"mlir": work.products["tir"] + work.target.name.encode(), "launch": json.dumps(launch).encode()}
+    (body,) = (block.reason for block in parse_function(work.products["tir"].decode()).unsafe)
+    text = f"{body}\n{json.dumps(work.request.constants, sort_keys=True)}{work.target}"
+    return {"mlir": text.encode(), "launch": json.dumps(launch).encode()}
 
 
 def _ptx(work: pipeline.Work) -> dict[str, bytes]:
@@ -102,7 +136,7 @@ def _ptx(work: pipeline.Work) -> dict[str, bytes]:
             Path(work.request.root, f"sleeping-{os.getpid()}").touch()
             while not Path(work.request.root, "go").exists():
                 time.sleep(0.01)
-    return {"ptx": f"\n.target {work.target}\n.entry {work.request.kernel}\n{text}".encode()}
+    return {"ptx": PTX.format(target=work.target, entry=work.request.kernel, text=text).encode()}
 
 
 def _cubin(work: pipeline.Work) -> dict[str, bytes]:

@@ -18,9 +18,9 @@ from tests.campaign import first
 from tests.project import project
 from tests.project.test_build import append, wait_until_dead, worker_pids
 from tilec import progress
-from tilec.cache.folder import Folder
 from tilec.cache.lock import locked, waiting
 from tilec.cli import commands
+from tilec.folder import Folder
 from tilec.workers.scheduler import Crashed, run
 
 ROOT = Path(__file__).parents[2]

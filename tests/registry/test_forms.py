@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import urllib.parse
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.bundle import samples
-from tilec.registry.authorization import may_know, read_challenges
+from tilec.registry import challenges
+from tilec.registry.authorization import may_know
+from tilec.registry.challenges import MAX_CHALLENGE, SCHEMES, read_challenges
 from tilec.registry.credentials import Credentials, docker_credentials
 from tilec.registry.errors import RegistryError
 from tilec.registry.parts import is_for, join, split
@@ -80,6 +84,65 @@ def test_challenges() -> None:
     both = ['Basic realm="a b", Bearer realm="https://x/t",service="s"', 'Bearer realm="later"']
     assert read_challenges(both) == {"basic": {"realm": "a b"}, "bearer": {"realm": "https://x/t", "service": "s"}}
     assert read_challenges(["Negotiate", "", "Bearer " + 'a="b",' * 2000]) == {}
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        ("Bearer realm=https://x/t, service=s", {"bearer": {"realm": "https://x/t", "service": "s"}}),
+        ("bearer Realm = token , SERVICE=s", {"bearer": {"realm": "token", "service": "s"}}),
+        ("Negotiate abc==, Basic realm=x", {"basic": {"realm": "x"}}),
+        ("Basic", {"basic": {}}),
+        ('Basic realm="a, Bearer realm=evil"', {"basic": {"realm": "a, Bearer realm=evil"}}),  # no challenge within a text
+        ('Basic realm="a\\"b", charset="UTF-8"', {"basic": {"realm": 'a"b', "charset": "UTF-8"}}),
+        ('Basic realm="open', {"basic": {}}),
+        (',, ,Bearer realm="x",,realm="y"', {"bearer": {"realm": "x"}}),
+        ('XBearer realm="x"', {}),
+        ('realm="x"', {}),
+        ("", {}),
+    ],
+)
+def test_forms_of_challenges(header: str, found: dict[str, dict[str, str]]) -> None:
+    assert read_challenges([header]) == found
+
+
+class Counted(str):
+    """A text that counts how often a character of it is asked for."""
+
+    asked = 0
+
+    def __getitem__(self, at: Any) -> str:
+        Counted.asked += 1
+        return super().__getitem__(at)
+
+
+HOSTILE: Final = (
+    "a", "Bearer ", 'Bearer a="', ",", ", ", "=", '"', "\\", 'a="b",', "Bearer a=b,", "Basic  ", "a ", 'x="\\',
+    ",Bearer\t", " ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+@pytest.mark.parametrize("start", ["", "Bearer ", 'Bearer realm="'])
+def test_challenges_are_read_in_linear_time(unit: str, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(challenges, "MAX_CHALLENGE", 1 << 30)
+    for size in (1 << 10, 1 << 13):
+        Counted.asked = 0
+        text = Counted((start + unit * size)[:size])
+        read_challenges([text])
+        assert 0 < Counted.asked <= 6 * size
+
+
+def test_a_challenge_of_a_million_characters_is_not_read() -> None:
+    for unit in HOSTILE:
+        Counted.asked = 0
+        assert read_challenges([Counted((unit * 1_000_000)[:1_000_000])] * 3) == {} and Counted.asked == 0
+    rng = random.Random(1)
+    for _ in range(300):  # many headers, in all no more than the bound
+        headers = [Counted("".join(rng.choices(HOSTILE, k=rng.randrange(200)))) for _ in range(rng.randrange(60))]
+        Counted.asked = 0
+        assert read_challenges([*headers, Counted("Basic")]).keys() <= set(SCHEMES)
+        assert Counted.asked <= 6 * MAX_CHALLENGE
 
 
 def test_this_machine() -> None:

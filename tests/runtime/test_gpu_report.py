@@ -12,6 +12,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "ci" / "bench"))
 import gpu_report
 
+from ci.evidence.verdicts import Verdict, Verdicts
+
 
 def timed(kernel: str, label: str, ratio: float, floor: float | None, variant: str = "a") -> dict[str, Any]:
     return {
@@ -55,3 +57,16 @@ def test_a_wrong_kernel_is_named_with_its_size(tmp_path: Path, capsys: pytest.Ca
     line = next(line for line in capsys.readouterr().out.splitlines() if "WRONG" in line)
     assert "add (BLOCK=8) at {'N': 7}" in line
     assert "nan" in line
+
+
+def test_what_was_right_is_kept_by_cubin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run checked and what it took from the file are in the next; what it did not meet is dropped."""
+    monkeypatch.setattr(gpu_report, "Verdicts", lambda name: Verdicts(name, tmp_path / "before"))
+    old = Verdicts("kernels_gpu", tmp_path / "before")
+    old.add("add:a", ["11111111"], Verdict("right", {"sizes": 9}))
+    old.add("add:gone", ["22222222"], Verdict("right", {"sizes": 9}))
+    records = [{**CHECKED, "kept": "11111111"}, {**CHECKED, "case": "add:b", "key": "33333333", "right": False}]
+    gpu_report.keep_verdicts(records, tmp_path, every=True)
+    now = Verdicts("kernels_gpu", tmp_path / "verdicts")
+    assert {case: line.verdict.word for case, line in now.lines.items()} == {"add:a": "right", "add:b": "wrong"}
+    assert now.find("add:b", "33333333") is not None and now.find("add:b", "11111111") is None

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from launch_contracts import T, embedding_like, manifest, tensor
 
-from tilec.artifact import Obligation, to_json
+from tilec.artifact import Obligation, ValuePromise, to_json
 from tilec.ir.expr import const, sym
 from tilec.manifest_reader import manifest_from_json
 
@@ -23,12 +23,30 @@ FULL = replace(
     digests={"cubin": "00"},
     unsafe=("because",),
 )
+PROMISING = replace(
+    manifest((tensor("ids", "in", "i32", T), tensor("out", "inout", "i32", T))),
+    promises=(
+        ValuePromise("out", const(0), sym("T"), distinct=True),
+        ValuePromise("out", const(0), const(2), ("ids", "out"), sorted=True),
+    ),
+)
 STRIDED = manifest((tensor("a", "inout", "f32", T, const(8), strides=(sym("S"), const(1))),), strides=("S",))
 
 
-@pytest.mark.parametrize("described", [FULL, STRIDED])
+@pytest.mark.parametrize("described", [FULL, STRIDED, PROMISING])
 def test_round_trip(described: Any) -> None:
     assert manifest_from_json(json.loads(json.dumps(to_json(described)))) == described
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tensor", "ids"), ("tensor", "other"), ("above", ["other"]), ("above", "ids"), ("distinct", 1), ("low", None)],
+)
+def test_a_promise_names_tensors_that_the_kernel_has(field: str, value: Any) -> None:
+    data = to_json(PROMISING)
+    data["promises"][1][field] = value
+    with pytest.raises(ValueError, match="promises"):
+        manifest_from_json(data)
 
 
 def paths(data: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

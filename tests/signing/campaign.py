@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from tests.fuzz.watch import Tally
 
 HANGS_AFTER = 30
-"""Seconds after which a use is taken to wait for ever."""
+"""Processor seconds after which a use is taken to go on for ever."""
 
 
 class Subject(Protocol):
@@ -94,10 +94,10 @@ def _attempt(subject: Subject, family: Family, outcome: Outcome, label: str, see
     subject.restore()
     use = family.change(subject, random.Random(seed)) or subject.use
     tally = Tally()
-    began = time.monotonic()
+    began = time.process_time()
     with _deadline():
         accepted = tally.attempt(label, 0, subject.folder, lambda: refusal(use, family))
-    outcome.worst_seconds = max(outcome.worst_seconds, time.monotonic() - began)
+    outcome.worst_seconds = max(outcome.worst_seconds, time.process_time() - began)
     outcome.tried += 1
     for code, times in tally.refused.items():
         if code.startswith("E"):
@@ -135,15 +135,15 @@ def _traced(use: Callable[[], Any]) -> float:
 @contextmanager
 def _deadline() -> Generator[None]:
     def end(number: int, frame: FrameType | None) -> None:
-        raise Hanged(f"no answer in {HANGS_AFTER} s")
+        raise Hanged(f"no answer in {HANGS_AFTER} s of processor time")
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(HANGS_AFTER)
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, HANGS_AFTER)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def as_json(outcomes: Mapping[str, Outcome]) -> dict[str, Any]:

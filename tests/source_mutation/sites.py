@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
 
+from ci.evidence.digests import tree_text
 from tests.source_mutation.operators import changes
 
 WEIGHTS = {
@@ -84,6 +85,24 @@ class Mutant:
     def applied(self, text: str) -> str:
         """The file with the mistake."""
         return text[: self.start] + self.new + text[self.end :]
+
+
+def function_tree(text: str, function: str) -> str:
+    """The syntax of a function of a file, by the name that mutants have it under, without words; empty where it is gone."""
+    scope: list[ast.AST] = [*ast.parse(text).body]
+    for name in function.split("."):
+        found = next((node for node in _within(scope) if isinstance(node, ast.FunctionDef) and node.name == name), None)
+        if found is None:
+            return ""
+        scope = [*found.body]
+        text = tree_text(ast.unparse(found))
+    return text
+
+
+def _within(scope: list[ast.AST]) -> Iterator[ast.AST]:
+    for node in scope:
+        yield node
+        yield from ast.walk(node)
 
 
 def files(root: Path) -> list[tuple[Path, float]]:

@@ -81,4 +81,4 @@ def test_counterexamples_go_wrong_when_run(path: Path) -> None:
             kind, checks = KINDS[diagnostic.code], launch_checks(function)
             assert replay(function, diagnostic.counterexample, checks, kind) is not None, rendered(path, (diagnostic,))
             checked += 1
-    assert checked or path.stem.endswith("_ok")
+    assert checked or path.stem.endswith("_ok") or {d.code for d in diagnosed(path)} == {"E0306"}  # which shows none

@@ -87,7 +87,7 @@ COMMANDS = (
     "cache verify",
     "bundle list a.bundle",
     "bundle verify a.bundle",
-    "audit a.bundle --launches 0 -j 2",
+    "audit a.bundle --launches 0 --no-rebuild -j 2",
 )
 
 

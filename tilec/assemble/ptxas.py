@@ -8,27 +8,34 @@ names without a path, so that equal PTX gives equal bytes on any machine with th
 
 from __future__ import annotations
 
+import contextlib
+import resource
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final
 
+from tilec.output import Output
 from tilec.toolchain import find_ptxas
 
 MOST_SECONDS: Final = 600
-"""Of one kernel, far above any; a build stops its workers earlier, and this is for what they leave behind."""
+"""Processor seconds of one kernel, far above any: whether it is assembled does not depend on what else a machine does. A build
+stops its workers earlier, and this is for what they leave behind."""
 
 
 def run(ptx: bytes, arch: str) -> tuple[bytes | None, str]:
     """The CUBIN of a module, None where it is refused, and the report."""
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "kernel").write_bytes(ptx)
+        Output(Path(folder), None).write("kernel", ptx, durable=False)
         command = [find_ptxas(), f"-arch={arch}", "-O3", "-v", "kernel", "-o", "cubin"]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, env={}, capture_output=True, text=True, errors="replace", check=False, timeout=MOST_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            return None, f"ptxas was still at work after {MOST_SECONDS} s"
+        with subprocess.Popen(
+            command, cwd=folder, env={}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        ) as process:
+            with contextlib.suppress(ProcessLookupError):  # it has ended already
+                resource.prlimit(process.pid, resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
+            said = process.communicate()[1]
+        if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+            return None, f"{said}ptxas was ended after {MOST_SECONDS} s of processor time, or by somebody else"
         made = Path(folder, "cubin")
-        return (made.read_bytes() if done.returncode == 0 and made.is_file() else None), done.stderr
+        return (made.read_bytes() if process.returncode == 0 and made.is_file() else None), said

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.toolchain import find_nvdisasm
 
 _INSTRUCTION: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
@@ -18,9 +19,10 @@ _INSTRUCTION: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A
 def disassemble(cubin: bytes) -> str:
     """SASS of a CUBIN; CompileError E0601 where no disassembler is installed, E0605 where it cannot read the file."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kernel.cubin")
-        path.write_bytes(cubin)
-        done = subprocess.run([find_nvdisasm(), "-c", path], capture_output=True, text=True, check=False)
+        Output(Path(folder), None).write("kernel.cubin", cubin, durable=False)
+        done = subprocess.run(
+            [find_nvdisasm(), "-c", Path(folder, "kernel.cubin")], capture_output=True, text=True, check=False
+        )
     if done.returncode:
         raise CompileError(Diagnostic("E0605", "the disassembler cannot read the CUBIN", notes=(done.stderr.strip()[-400:],)))
     return done.stdout

@@ -90,13 +90,6 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         yield "the scalars are not those of the tile IR"
     if manifest.grid != function.grid:
         yield "the grid is not that of the tile IR"
-    slots = [("pointer", name) for name, *_ in tensors]
-    slots += [("stride" if name in function.strides else "dim", name) for name in function.dims]
-    slots += [("scalar", name) for name, _ in scalars]
-    # Maps come last. A launcher makes each of a whole tensor that is only read, so none reaches what the contract does not.
-    slots += [("tensor_map", one.tensor) for one in manifest.tensor_maps]
-    if slots != [(slot.kind, slot.name) for slot in manifest.abi]:
-        yield "the order of the arguments is not that of the tile IR"
     if manifest.constants != function.constants:
         yield "the constants are not those of the tile IR"
     apart = {frozenset(pair) for pair in manifest.no_alias}
@@ -104,6 +97,16 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         for right in tensors[place + 1 :]:
             if (left[1] != "in" or right[1] != "in") and frozenset((left[0], right[0])) not in apart:
                 yield f"`{left[0]}` and `{right[0]}` may overlap in memory, and one of them is written"
+
+
+def arguments_agree(manifest: Manifest, function: Function) -> bool:
+    """Whether the arguments come in the order of the tile IR: tensors, dims and strides, scalars, and last the maps of tensors,
+    each of which a launcher makes of a whole tensor, so that none reaches what the contract does not."""
+    slots = [("pointer", p.name) for p in function.parameters if p.access is not None]
+    slots += [("stride" if name in function.strides else "dim", name) for name in function.dims]
+    slots += [("scalar", p.name) for p in function.parameters if p.access is None]
+    slots += [("tensor_map", one.tensor) for one in manifest.tensor_maps]
+    return slots == [(slot.kind, slot.name) for slot in manifest.abi]
 
 
 class HostTerms:

@@ -121,7 +121,7 @@ def _exists(program: Program, make: Make, budget: Budget) -> Verdict:
         return verdict
     for choice in islice(product(*(range(count) for count in counts)), ATTEMPTS):
         if budget.spent():
-            return Verdict(UNKNOWN, "the time limit was reached")
+            return Verdict(UNKNOWN, budget.over())
         scene = Scene(program)
         writers = make(scene)
         solutions = [

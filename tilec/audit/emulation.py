@@ -7,42 +7,44 @@ rounded otherwise, and a kernel may read what it need not, so a difference is re
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from tilec.artifact import Manifest
 from tilec.audit.contract import contract_of
 from tilec.audit.launches import Array, Case, contents, edge_launches
-from tilec.audit.smt import Budget
 from tilec.ir.core import Function
 
 Result = dict[str, Any]
+INSTRUCTIONS: Final = 5_000_000
+"""Steps of the emulator for one launch, each an instruction of many lanes: hundreds of times what any of ours takes."""
 CLOSE = 0.05
 """Largest difference, relative to the largest value of the tensor, that rounding explains."""
 
 
 def emulated(
-    manifest: Manifest, function: Function, ptx: str, budget: Budget, *, launches: int, seeds: int, compare: bool = True
+    manifest: Manifest, function: Function, ptx: str, *, launches: int, seeds: int, compare: bool = True
 ) -> Result:  # fmt: skip
     """Launches, faults, instructions and coverage as plain data; `status` is clean, faulty, unknown or none."""
     try:
         emulator: Any = import_module("tilec.emulator")
     except ModuleNotFoundError as error:
         return {"status": "none", "reason": f"no emulator: {error.name} is not installed", "launches": []}
-    cases = edge_launches(manifest, function, contract_of(manifest, function), budget, launches)
+    why: list[str] = []
+    cases = edge_launches(manifest, function, contract_of(manifest, function), launches, why)
     rows: list[Result] = []
     counts: dict[int, int] = {}
     try:
         module = emulator.parse(ptx)
-        for case in cases:
-            for seed in range(seeds):
-                if budget.spent():
-                    break
-                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and seed == 0))
+        for number, case in enumerate(cases):
+            for turn in range(seeds):
+                seed = number * seeds + turn  # no order of threads, and no number of persistent blocks, is tried twice
+                rows.append(_launch(emulator, module, manifest, function, case, seed, counts, compare and turn == 0))
     except emulator.UnsupportedPtx as error:
         return {"status": "unknown", "reason": f"the emulator does not know this PTX: {error}", "launches": rows}
     done = [row for row in rows if "faults" in row]
+    stopped = [row for row in rows if "stopped" in row]
     covered = sum(count > 0 for count in counts.values())
     result: Result = {
         "launches": rows,
@@ -52,9 +54,11 @@ def emulated(
     }
     if any(row["faults"] for row in done):
         return {"status": "faulty", "reason": "a launch has a fault", **result}
-    if not done or len(rows) < len(cases) * seeds:
-        reason = "no launch within the contract is small enough" if not cases else "the time limit was reached"
-        return {"status": "unknown", "reason": reason, **result}
+    if stopped:
+        return {"status": "unknown", "reason": f"{stopped[0]['case']}: {stopped[0]['stopped']}", **result}
+    if not done:
+        reasons = why or [f"{row['case']}: {row['skipped']}" for row in rows if "skipped" in row]
+        return {"status": "unknown", "reason": "no launch was emulated: " + "; ".join(dict.fromkeys(reasons)), **result}
     return {"status": "clean", "reason": "", **result}
 
 
@@ -67,12 +71,19 @@ def _launch(
     if arrays is None:
         return {**row, "skipped": "no contents satisfy the value checks"}
     scalars: dict[str, int | float] = {spec.name: case.values.get(spec.name, 0.5) for spec in manifest.scalars}
-    report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed)
+    limits = emulator.Limits(instructions=INSTRUCTIONS)
+    try:
+        report = emulator.emulate(module, manifest, arrays, {**case.values, **scalars}, seed=seed, limits=limits)
+    except MemoryError as error:
+        return {**row, "stopped": str(error) or "it needs more memory than there is"}
     for line, count in report.statistics["lane_counts"].items():
         counts[line] = counts.get(line, 0) + count
-    faults = [str(fault) for fault in report.faults if fault.kind != "race-same-value"]
-    benign = [str(fault) for fault in report.faults if fault.kind == "race-same-value"]
-    row |= {"faults": faults, "same_value_races": benign, "instructions": report.statistics["instruction_lanes"]}
+    stopped = any(fault.kind == "limit" for fault in report.faults)
+    no_faults = ("limit", *(("unwritten",) if stopped else ()))  # what was stopped may not have come to it
+    faults = [str(fault) for fault in report.faults if fault.kind not in no_faults]
+    row |= {"faults": faults, "instructions": report.statistics["instruction_lanes"]}
+    if stopped:
+        return row | {"stopped": f"it takes more than {INSTRUCTIONS} steps of the emulator"}
     if compare:
         row["differs"] = _differences(function, arrays, scalars, case, report.tensors)
     return row

@@ -1,8 +1,10 @@
 """Launches at the edges of a contract: a manifest and its tile IR go in, sizes and contents for the emulator come out.
 
 Edges are where blocks are cut: the extents of the boxes that a kernel touches. Tried are the smallest launch, all dims one past
-such an extent with several of all else, all of them exactly there, and then one at a time. z3 finds the sizes, so that every
-launch check holds; the contents honour every value check and lie at its ends as often as between them.
+such an extent with several of all else, iterations of every loop in an odd number from five on and in an even one, all dims
+exactly at an extent, and then one at a time: a ring of stages comes round, and its parity turns, only where there are more
+iterations than stages. z3 finds the sizes, so that every launch check holds; the contents honour every value check and lie at
+its ends as often as between them.
 """
 
 from __future__ import annotations
@@ -22,15 +24,19 @@ from tilec.audit import smt
 from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import tile_shape
-from tilec.ir.core import Function
-from tilec.ir.ops import MemoryOp
-from tilec.ir.types import DTYPES
+from tilec.ir.core import Function, Op, Value
+from tilec.ir.ops import Binary, Constant, DimValue, For, MemoryOp
+from tilec.ir.types import DTYPES, TileType
 
 Array = NDArray[Any]
 BLOCKS: Final = 48
 """Most blocks of a launch."""
 ELEMENTS: Final = 3 << 20
 """Most elements of all tensors of a launch together."""
+SIZE_STEPS: Final = 400_000
+"""Steps of z3 for one question about sizes."""
+ODD: Final = 5
+"""Iterations of loops at least."""
 SMALL: Final = (1, 2, 3, 4, 8, 16, 32, 64, 128, 512, 2048, 16384, 1 << 18)
 """Bounds on the sizes that nothing asks of, tried in this order."""
 
@@ -43,22 +49,30 @@ class Case:
     values: dict[str, int]
 
 
-def edge_launches(manifest: Manifest, function: Function, contract: Contract, budget: Budget, most: int) -> list[Case]:
-    """At most `most` launches within the contract, none twice, the smallest first."""
+def edge_launches(
+    manifest: Manifest, function: Function, contract: Contract, most: int, why: list[str] | None = None
+) -> list[Case]:  # fmt: skip
+    """At most `most` launches within the contract, none twice, the smallest first. `why` gets a line for every wish that
+    gave none."""
     smt.fresh()
     found: list[Case] = []
-    for name, wanted in _wishes(function, contract):
-        if len(found) == most or budget.spent():
+    for name, wanted in _wishes(manifest, function, contract):
+        if len(found) == most:
             break
-        values = _solve(manifest, contract, wanted, budget)
+        refused: list[str] = []
+        values = _solve(manifest, contract, wanted, refused)
         if values is None and len(wanted) > 1:
-            values = _as_much(manifest, contract, wanted, budget)
-        if values is not None and _cheap(manifest, values) and all(values != case.values for case in found):
+            values = _as_much(manifest, contract, wanted, refused)
+        if values is not None and not _cheap(manifest, values):
+            refused.append(_too_large(manifest, values))
+        elif values is not None and all(values != case.values for case in found):
             found.append(Case(name, values))
+        if why is not None:
+            why += [f"{name}: {reason}" for reason in refused[-1:]]
     return found
 
 
-def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
+def _wishes(manifest: Manifest, function: Function, contract: Contract) -> Iterator[tuple[str, dict[str, int]]]:
     """What to ask of sizes, the most telling first: a name, and least values by symbol."""
     yield "smallest", {}
     edges = {symbol: cuts for symbol in function.dims if symbol not in function.strides and (cuts := _cuts(function, symbol))}
@@ -66,6 +80,10 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
     free = [symbol for symbol in function.dims if symbol not in edges and symbol not in function.strides]
     several = {symbol: 2 + place % 2 for place, symbol in enumerate(free)}
     yield "several of each, past every edge", {**past, **several}
+    for count in _counts(manifest):
+        longer = _iterations(function, edges, count)
+        if longer:
+            yield f"{count} iterations", longer
     yield "all at an edge", {symbol: cuts[-1] for symbol, cuts in edges.items()}
     if edges and free:
         yield "all past an edge", past
@@ -80,6 +98,45 @@ def _wishes(function: Function, contract: Contract) -> Iterator[tuple[str, dict[
     for symbol, (low, _) in contract.symbols.items():
         if symbol not in function.dims:
             yield f"{symbol} past its start", {symbol: max(low, 0) + 5}
+
+
+def _counts(manifest: Manifest) -> tuple[int, int]:
+    """An odd and an even number of iterations: five and six, or as many more as bring every ring of stages round."""
+    stages = max((int(one["stages"]) for one in manifest.schedule.get("pipelines", ())), default=0)
+    odd = max(ODD, stages + 1 | 1)
+    return odd, odd + 1
+
+
+def _iterations(function: Function, edges: dict[str, list[int]], count: int) -> dict[str, int]:
+    """Least values of what ends loops, so that each has `count` iterations: of an extent that is cut, as many cuts, the last of
+    them short where the count is even."""
+    found: dict[str, int] = {}
+    for op in function.body.walk():
+        if isinstance(op, For):
+            ends = _ends(op.upper)
+            for symbol in ends or edges:  # where data ends the loop, extents bound it
+                cut = max(ends.get(symbol, 1), edges[symbol][-1] if symbol in edges else 1)
+                length = count * cut if count % 2 or cut == 1 else (count - 1) * cut + 1
+                found[symbol] = max(length, found.get(symbol, 0))
+    return found
+
+
+def _ends(value: Value) -> dict[str, int]:
+    """Dims that the end of a loop is made of, and what each is divided by on its way there."""
+    made = value.owner
+    if isinstance(made, DimValue):
+        return {made.symbol: 1}
+    if not isinstance(made, Op) or not isinstance(value.type, TileType) or value.tile.shape:
+        return {}
+    factor = 1
+    if isinstance(made, Binary) and made.kind in ("floordiv", "mul"):
+        factor = max([1, *(int(one.owner.value) for one in made.operands if isinstance(one.owner, Constant))])
+    found: dict[str, int] = {}
+    for operand in made.operands:
+        for symbol, before in _ends(operand).items():
+            divisor = before // factor if isinstance(made, Binary) and made.kind == "mul" else before * factor
+            found[symbol] = max(found.get(symbol, 1), divisor)
+    return found
 
 
 def _cuts(function: Function, symbol: str) -> list[int]:
@@ -100,19 +157,20 @@ def _cuts(function: Function, symbol: str) -> list[int]:
     return sorted(cut for cut in found if 1 < cut <= 4096)
 
 
-def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
+def _as_much(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
     """The same with as many of the lower ends as go together, taken in order."""
     kept: dict[str, int] = {}
     found: dict[str, int] | None = None
     for name, value in least.items():
-        values = _solve(manifest, contract, {**kept, name: value}, budget)
+        values = _solve(manifest, contract, {**kept, name: value}, why)
         if values is not None and _cheap(manifest, values):
             kept[name], found = value, values
     return found
 
 
-def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget: Budget) -> dict[str, int] | None:
-    """Values within the contract with these lower ends, as small as the bounds of `SMALL` give."""
+def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], why: list[str]) -> dict[str, int] | None:
+    """Values within the contract with these lower ends, as small as the bounds of `SMALL` give; None where there are none, and
+    `why` says so."""
     host = HostTerms(contract)
     facts = host.assumptions()
     facts += host.definitions.facts
@@ -127,11 +185,15 @@ def _solve(manifest: Manifest, contract: Contract, least: dict[str, int], budget
             facts.append(smt.some([host.expression(dim) >= 2, room == 1]))
     facts += host.definitions.facts
     wanted: list[Term] = [host.symbol(name) >= value for name, value in least.items()]
+    reason = f"the contract has no sizes below {SMALL[-1]} for it"
     for bound in SMALL:
         near = [_near(host.symbol(name), max(bound, least.get(name, 0) + bound - 1)) for name in contract.symbols]
-        answer = smt.check([*facts, *wanted, *near], Budget(budget.deadline, 400_000))
+        answer = smt.check([*facts, *wanted, *near], Budget(SIZE_STEPS))
         if answer.verdict == "found":
             return {name: answer.model.get(name, max(0, low)) for name, (low, _) in contract.symbols.items()}
+        if answer.verdict == "undecided":
+            reason = f"sizes for it were not found: {answer.reason}"
+    why.append(reason)
     return None
 
 
@@ -140,8 +202,19 @@ def _near(term: Term, bound: int) -> Term:
 
 
 def _cheap(manifest: Manifest, values: dict[str, int]) -> bool:
+    blocks, elements = _extent(manifest, values)
+    return blocks <= BLOCKS and elements <= ELEMENTS
+
+
+def _too_large(manifest: Manifest, values: dict[str, int]) -> str:
+    blocks, elements = _extent(manifest, values)
+    return f"its {blocks} blocks and {elements} elements are more than {BLOCKS} and {ELEMENTS} that are emulated"
+
+
+def _extent(manifest: Manifest, values: dict[str, int]) -> tuple[int, int]:
+    """Blocks of a launch, and elements of all of its tensors."""
     blocks = prod(axis.evaluate(values) for axis in manifest.grid)
-    return blocks <= BLOCKS and sum(_elements(spec, values) for spec in manifest.tensors) <= ELEMENTS
+    return blocks, sum(_elements(spec, values) for spec in manifest.tensors)
 
 
 def _elements(spec: TensorSpec, values: dict[str, int]) -> int:

@@ -28,13 +28,24 @@ def prove_function(function: Function, contract: Contract, budget: Budget) -> li
     smt.fresh()
     verify(function)
     program = Program(function, contract)
-    return [finding for part in PROPERTIES for finding in part(program, budget)]
+    return [finding for part in PROPERTIES for finding in _each(part(program, budget), budget)]
+
+
+def _each(findings: Iterator[Finding], budget: Budget) -> Iterator[Finding]:
+    """The findings, each of which has the whole budget for itself."""
+    while True:
+        budget.begin()
+        found = next(findings, None)
+        if found is None:
+            return
+        yield found
 
 
 def satisfiable(function: Function, contract: Contract, budget: Budget) -> Iterator[Finding]:
     """Some launch satisfies the contract, and some contents satisfy the ranges of stored values (all of one tensor together,
     and enough values where they are distinct); else proofs say nothing."""
     smt.fresh()
+    budget.begin()
     host = HostTerms(contract)
     facts = host.assumptions()
     for name, checks in contract.values.items():

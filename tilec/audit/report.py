@@ -1,22 +1,23 @@
 """The report of an audit: what was concluded about each artifact of a bundle, as data that is ready to be signed.
 
-A report has no time, path or host in it: the same bundle, tools and limits give the same bytes, unless the time limit cut
-something off, which the report then says. `summary` counts; `status` is the exit status that it amounts to.
+But for `run`, which tells of one audit how long it took and what it reused, a report has no time, path or host in it: the same
+bundle, tools and limits give the same bytes on any machine however busy, unless a time limit left something, which the report
+then says. The seal is over all but `run`. `summary` counts; `status` is the exit status that it amounts to.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Final
 
 import tilec
+from tilec.audit.cubins import ANOTHER, NOT_CHECKED, Assembler
 from tilec.audit.findings import CONFIRMED, REFUTED, TRUSTED, UNKNOWN
+from tilec.audit.sources import KINDS, rests_on
 from tilec.bundle_format import canonical
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 VERDICTS: Final = (CONFIRMED, TRUSTED, UNKNOWN, REFUTED)
 CONFIRMED_STATUS: Final = 0
 REFUTED_STATUS: Final = 1
@@ -25,34 +26,21 @@ TRUSTS: Final = (
     "the launcher enforces every launch check, value check, grid limit and aliasing rule of the manifest",
     "the reader of the tile IR, z3, and the PTX emulator",
     "every tensor fits into the address space",
-    "the PTX gives the CUBIN, unless the artifact says that it was assembled again",
+    "the PTX gives the CUBIN, where the artifact says that this was not checked or skipped",
+    "the cache of verdicts of the user who audits, unless it was left out",
     "the PTX does what the tile IR says on launches other than those that were emulated (on any, where none was)",
 )
-SOURCES: Final = ("audit", "emulator", "ir", "artifact.py", "manifest_reader.py", "bundle_format.py")
-"""Parts of tilec that a verdict depends on."""
 
 Record = dict[str, Any]
 
 
-def tools() -> dict[str, str]:
-    """Versions of everything that gives verdicts, and the digest of its source where it is ours."""
-    found = {"tilec": tilec.__version__, "tilec source": source_digest()}
-    for package in ("z3-solver", "numpy"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
-def source_digest() -> str:
-    """The sha256 over names and contents of the files that verdicts depend on."""
-    root = Path(tilec.__file__).parent
-    files = [path for part in SOURCES for path in ([root / part] if part.endswith(".py") else (root / part).rglob("*.py"))]
-    found = hashlib.sha256()
-    for path in sorted(files):
-        found.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+def tools(assembler: Assembler | None = None) -> dict[str, str]:
+    """Versions of everything that gives verdicts, and by kind of verdict the digest of its source where it is ours."""
+    found = {"tilec": tilec.__version__}
+    for kind in sorted(KINDS):
+        for name, text in rests_on(kind).items():
+            found[f"{name} of {kind}" if name == "source" else name] = text
+    return found | (assembler.versions if assembler is not None else {})
 
 
 def counted(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -73,12 +61,11 @@ def summary(artifacts: list[Record]) -> Record:
         status = artifact["emulation"]["status"]
         emulation[status] = emulation.get(status, 0) + 1
     damaged = sum(bool(artifact["digests_differ"]) for artifact in artifacts)
-    rebuilt = [artifact["rebuilt"] for artifact in artifacts]
+    made = [artifact["cubin"]["status"] for artifact in artifacts]
     bad = obligations[REFUTED] + checks[REFUTED] + missing[REFUTED] + damaged + emulation.get("faulty", 0)
-    bad += rebuilt.count("another CUBIN")
-    open_ = (
-        obligations[UNKNOWN] + checks[UNKNOWN] + sum(missing.values()) + emulation.get("unknown", 0) + emulation.get("none", 0)
-    )
+    bad += made.count(ANOTHER)
+    open_ = obligations[UNKNOWN] + checks[UNKNOWN] + sum(missing.values()) + made.count(NOT_CHECKED)
+    open_ += emulation.get("unknown", 0) + emulation.get("none", 0)
     total = sum(obligations.values())
     return {
         "artifacts": len(artifacts),
@@ -90,14 +77,15 @@ def summary(artifacts: list[Record]) -> Record:
         "emulation": dict(sorted(emulation.items())),
         "emulated_launches": sum(len(artifact["emulation"]["launches"]) for artifact in artifacts),
         "emulated_instructions": sum(artifact["emulation"].get("instructions", 0) for artifact in artifacts),
-        "rebuilt": {name: rebuilt.count(name) for name in sorted(set(rebuilt))},
+        "tensor_maps": sum(artifact["tensor_maps"] for artifact in artifacts),
+        "cubins": {name: made.count(name) for name in sorted(set(made))},
         "status": REFUTED_STATUS if bad else UNKNOWN_STATUS if open_ else CONFIRMED_STATUS,
     }
 
 
 def seal(report: Record) -> str:
-    """The hex sha256 of a report's canonical bytes: what a signature signs."""
-    return hashlib.sha256(canonical(report)).hexdigest()
+    """The hex sha256 of a report's canonical bytes but for `run`: what a signature signs."""
+    return hashlib.sha256(canonical({name: value for name, value in report.items() if name != "run"})).hexdigest()
 
 
 def lines(report: Record) -> list[str]:
@@ -113,6 +101,7 @@ def lines(report: Record) -> list[str]:
         "emulation",
         "executed",
         "faults",
+        "CUBIN",
     )
     rows: list[tuple[str, ...]] = [header]
     for one in report["artifacts"]:
@@ -120,18 +109,32 @@ def lines(report: Record) -> list[str]:
         faults = sum(len(launch.get("faults", ())) for launch in emulation["launches"])
         share = f"{emulation['coverage']:.0%}" if "coverage" in emulation else "-"
         state = f"{emulation['status']} ({len(emulation['launches'])})"
-        rows.append((one["name"], *(str(counts[v]) for v in VERDICTS), str(len(one["missing"])), state, share, str(faults)))
+        rows.append(
+            (
+                one["name"],
+                *(str(counts[v]) for v in VERDICTS),
+                str(len(one["missing"])),
+                state,
+                share,
+                str(faults),
+                one["cubin"]["status"],
+            )
+        )
     widths = [max(len(row[k]) for row in rows) for k in range(len(header))]
     for row in rows:
         cells = [
-            cell.rjust(w) if 1 <= k <= 5 or k >= 7 else cell.ljust(w)
+            cell.rjust(w) if 1 <= k <= 5 or k in (7, 8) else cell.ljust(w)
             for k, (cell, w) in enumerate(zip(row, widths, strict=True))
         ]
         found.append("  ".join(cells).rstrip())
     found += ["", *_details(report)]
     total = report["summary"]
     counts = ", ".join(f"{number} {verdict}" for verdict, number in total["obligations"].items() if number)
-    found.append(f"{total['artifacts']} artifacts: {counts}; emulation: {_counts(total['emulation'])}")
+    emulation, made = _counts(total["emulation"]), _counts(total["cubins"])
+    found.append(f"{total['artifacts']} artifacts: {counts}; emulation: {emulation}; CUBINs: {made}")
+    reused, judged = (sum(report["run"][name].values()) for name in ("reused", "judged"))
+    left = sum(map(len, report["run"]["not_judged"].values()))
+    found.append(f"verdicts: {judged} reached now, {reused} reused" + (f", {left} not reached" if left else ""))
     return found
 
 
@@ -159,6 +162,6 @@ def _details(report: Record) -> list[str]:
             found.append(f"{one['name']}: emulation {one['emulation']['status']}: {one['emulation']['reason']}")
         for launch in one["emulation"]["launches"]:
             found += [f"{one['name']}: {launch['case']}, seed {launch['seed']}: {fault}" for fault in launch.get("faults", ())]
-        if one["rebuilt"] == "another CUBIN":
-            found.append(f"{one['name']}: the PTX assembles to another CUBIN")
+        if one["cubin"]["reason"]:
+            found.append(f"{one['name']}: CUBIN {one['cubin']['status']}: {one['cubin']['reason']}")
     return [*found, ""] if found else []

@@ -1,14 +1,13 @@
 """The one door to z3: terms go in as they are built, verdicts and models come out.
 
 Terms are z3 expressions over unbounded integers (`Int`) and truth values; what wraps or divides is encoded by the callers.
-`check` decides whether assertions have a model, within a budget counted in z3's own steps, so that a verdict does not depend on
-how busy the machine is; a wall clock limit stands behind it. Products of unknowns are tried as they are, then by the solver for
-non-linear integers, then case by case over the terms that the caller names.
+`check` decides whether assertions have a model, within a budget counted in z3's own steps and in nothing else: no clock is
+looked at, so a verdict does not depend on how busy the machine is. Products of unknowns are tried as they are, then case by
+case over the terms that the caller names, then by the solver for non-linear integers, then in another order.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -20,10 +19,11 @@ z3: Any = import_module("z3")
 Term = Any
 
 STEPS: Final = 6_000_000
-"""Budget of one attempt in z3's resource units, about two to five seconds of a core."""
-WALL: Final = 20_000
-"""Milliseconds after which an attempt is cut off in any case."""
-
+"""Budget of one attempt in z3's resource units (`rlimit`), about two to five seconds of a core."""
+WHOLE: Final = 120_000_000
+"""Budget of all attempts for one obligation together, about a minute or two."""
+OUT_OF_STEPS: Final = ("canceled", "max. resource limit exceeded")
+"""What z3 says where an attempt has used up its resource units."""
 
 _context: list[Any] = [z3.main_ctx()]
 
@@ -205,30 +205,35 @@ class Answer:
 
 @dataclass(slots=True)
 class Budget:
-    """What one run may spend: `deadline` in seconds of `time.monotonic`, `steps` per attempt; `queries` counts attempts."""
+    """What an obligation may spend, in z3's resource units: `steps` an attempt, `whole` all attempts since `begin`. They are
+    the same on every machine, however busy it is. `used` counts them."""
 
-    deadline: float = float("inf")
     steps: int = STEPS
-    queries: int = 0
+    whole: int = WHOLE
+    used: int = 0
+
+    def begin(self) -> None:
+        """The next obligation."""
+        self.used = 0
 
     def spent(self) -> bool:
-        """True past the deadline."""
-        return time.monotonic() >= self.deadline
+        """True where nothing is left for this obligation."""
+        return self.used >= self.whole
+
+    def over(self) -> str:
+        """Why an obligation whose budget is spent is undecided."""
+        return f"the solver's budget of {self.whole} steps for one obligation is spent"
 
 
 def check(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]] = ()) -> Answer:
     """Do the assertions have a model? `splits` are integer terms with their bounds that may be tried value by value."""
     answer = _attempt(assertions, budget, "default")
-    if answer.verdict != "undecided" or budget.spent():
-        return answer
-    if splits:
+    if answer.verdict == "undecided" and splits:
         answer = _by_cases(assertions, budget, splits)
-        if answer.verdict != "undecided" or budget.spent():
-            return answer
-    answer = _attempt(assertions, budget, "QF_NIA")
-    if answer.verdict != "undecided" or budget.spent():
-        return answer
-    return _attempt(assertions, budget, "other order")
+    for kind in ("QF_NIA", "other order"):
+        if answer.verdict == "undecided":
+            answer = _attempt(assertions, budget, kind)
+    return answer
 
 
 def _by_cases(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple[Term, int, int]]) -> Answer:
@@ -245,18 +250,16 @@ def _by_cases(assertions: Sequence[Term], budget: Budget, splits: Sequence[tuple
 
 def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
     if budget.spent():
-        return Answer("undecided", reason="the time limit was reached")
-    budget.queries += 1
+        return Answer("undecided", reason=budget.over())
+    most = min(3 * budget.steps if kind == "other order" else budget.steps, budget.whole - budget.used)
     solver = z3.SolverFor(kind, ctx=_context[0]) if kind == "QF_NIA" else z3.Solver(ctx=_context[0])
-    solver.set("rlimit", budget.steps)
+    solver.set("rlimit", most)
     if kind == "other order":
         solver.set("random_seed", 7)
-        solver.set("rlimit", 3 * budget.steps)
-    solver.set(
-        "timeout", max(1, min(WALL, int((budget.deadline - time.monotonic()) * 1000) if budget.deadline < 1e300 else WALL))
-    )
+    before = _steps(solver)
     solver.add(*assertions)
     found = solver.check()
+    budget.used += max(_steps(solver) - before, 1)
     if found == z3.unsat:
         return Answer("none")
     if found == z3.sat:
@@ -264,4 +267,14 @@ def _attempt(assertions: Sequence[Term], budget: Budget, kind: str) -> Answer:
         values = {str(one): model[one] for one in model.decls() if one.arity() == 0}
         numbers = {name: value.as_long() for name, value in sorted(values.items()) if z3.is_int_value(value)}
         return Answer("found", numbers)
-    return Answer("undecided", reason="z3 found neither a proof nor a counterexample within its budget")
+    if budget.spent():
+        return Answer("undecided", reason=budget.over())
+    said = str(solver.reason_unknown())
+    within = f"within {most} steps" if said in OUT_OF_STEPS else f"and gave up ({said})"
+    return Answer("undecided", reason=f"z3 found neither a proof nor a counterexample {within}")
+
+
+def _steps(solver: Any) -> int:
+    """The resource units that the context of a solver has used."""
+    statistics = solver.statistics()
+    return statistics.get_key_value("rlimit count") if "rlimit count" in statistics.keys() else 0  # noqa: SIM118

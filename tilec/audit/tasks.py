@@ -1,57 +1,71 @@
 """The units of work of an audit, as functions of plain data, so that processes can share them and results can be remembered.
 
-`prove_task` depends on the tile IR and on the contract part of the manifest alone, `emulate_task` on those and the PTX. Both
-name what they depend on by a digest (`proof_key`, `emulation_key`), so that the three architectures share their proofs.
+Each kind of verdict (`tilec.audit.sources`) depends on a part of an artifact alone: a proof on the tile IR and the contract
+part of the manifest, an emulation on those and the PTX, and so on. `key` names all of it by a digest, what judges included, so
+that the three architectures share their proofs. No unit looks at a clock: what it may spend is counted in steps.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from tilec import progress
 from tilec.artifact import Manifest, to_json
+from tilec.audit import cubins
 from tilec.audit.contract import contract_of, disagreements
 from tilec.audit.emulation import emulated
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
+from tilec.audit.maps import judged
 from tilec.audit.prove import prove_function, satisfiable
 from tilec.audit.smt import Budget
+from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, PROOF, rests_on
 from tilec.bundle_format import canonical
-from tilec.ir.core import VerifyError
+from tilec.ir.core import Function, VerifyError
 from tilec.ir.parser import ParseError, parse_function
 from tilec.manifest_reader import manifest_from_json
 from tilec.progress import Limits
 
-CONTRACT_FIELDS: Final = (
-    "kernel", "constants", "tensors", "scalars", "grid", "launch_checks", "value_checks", "no_alias", "abi",
+_CONTRACT: Final = (
+    "kernel", "constants", "tensors", "scalars", "grid", "launch_checks", "value_checks", "no_alias",
 )  # fmt: skip
-LAUNCH_FIELDS: Final = (*CONTRACT_FIELDS, "entry", "block", "cluster", "dependent_launch", "resources")
+FIELDS: Final = {
+    PROOF: _CONTRACT,
+    EMULATION: (
+        *_CONTRACT, "abi", "tensor_maps", "entry", "block", "cluster", "dependent_launch", "resources", "schedule",
+    ),
+    ARGUMENTS: ("tensors", "abi", "tensor_maps", "entry"),
+    ASSEMBLY: ("arch",),
+}  # fmt: skip
+"""Parts of a manifest that a verdict of a kind depends on."""
+TEXTS: Final = {PROOF: ("tir",), EMULATION: ("tir", "ptx"), ARGUMENTS: ("tir", "ptx"), ASSEMBLY: ("ptx",)}
+"""Texts that it depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One kernel to look at: `tir` and `ptx` texts, the manifest as JSON data, `deadline` in seconds of `time.monotonic`."""
+    """One artifact to look at: `tir` and `ptx` texts, the manifest as JSON data; `launches` with `seeds` schedules each, and
+    what assembles, where it is asked for."""
 
     tir: str
     ptx: str
     manifest: Any
-    deadline: float
     launches: int = 0
     seeds: int = 0
+    assemble: cubins.Assemble | None = None
 
 
-PROOF: Final = "proof"
-EMULATION: Final = "emulation"
+CPU_SECONDS: Final = 3600.0
+"""CPU time after which a unit is taken to hang: many times what its budgets of steps can take. It is no verdict."""
 MEMORY_MB: Final = 8192
 """What one task may take more than its process did before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A task with its kind, PROOF or EMULATION, and the name of the artifact it is for."""
+    """A task with its kind and the name of the artifact it is for."""
 
     kind: str
     task: Task
@@ -59,10 +73,9 @@ class Unit:
 
 
 def run_unit(unit: Unit, emit: Callable[[Any], None]) -> None:
-    """What a worker does with a unit: emit the result of `prove_task` or `emulate_task`."""
-    left = max(unit.task.deadline - time.monotonic(), 1.0)
-    with progress.stage(f"the {unit.kind} of {unit.name}", Limits(2 * left, MEMORY_MB)):
-        found = prove_task(unit.task) if unit.kind == PROOF else emulate_task(unit.task)
+    """What a worker does with a unit: emit its result."""
+    with progress.stage(f"the {unit.kind} of {unit.name}", Limits(CPU_SECONDS, MEMORY_MB)):
+        found = _RUN[unit.kind](unit.task)
     emit(found)
 
 
@@ -70,20 +83,17 @@ def unanswered(kind: str, reason: str) -> Any:
     """The result of a task that gave none."""
     if kind == PROOF:
         return [asdict(Finding("contract", "it can be proven", UNKNOWN, reason))]
-    return {"status": "unknown", "reason": reason, "launches": []}
+    if kind == ASSEMBLY:
+        return {"unanswered": reason}
+    found: dict[str, Any] = {"status": UNKNOWN, "reason": reason}
+    return found | {"launches": list[Any]()} if kind == EMULATION else found
 
 
-def proof_key(tir: bytes, manifest: Manifest) -> str:
-    """The digest of all that a proof depends on."""
-    data = [to_json(getattr(manifest, name)) for name in CONTRACT_FIELDS]
-    return hashlib.sha256(b"proof" + hashlib.sha256(tir).digest() + canonical(_finite(data))).hexdigest()
-
-
-def emulation_key(tir: bytes, ptx: bytes, manifest: Manifest, launches: int, seeds: int) -> str:
-    """The digest of all that an emulation depends on."""
-    data = [to_json(getattr(manifest, name)) for name in LAUNCH_FIELDS]
-    texts = hashlib.sha256(tir).digest() + hashlib.sha256(ptx).digest()
-    return hashlib.sha256(b"emulation" + texts + canonical([_finite(data), launches, seeds])).hexdigest()
+def key(kind: str, texts: dict[str, bytes], manifest: Manifest, **more: Any) -> str:
+    """The digest of all that a verdict depends on: texts, the part of the manifest, what judges, and `more` of the caller's."""
+    data = {name: _finite(to_json(getattr(manifest, name))) for name in FIELDS[kind]}
+    digests = {name: hashlib.sha256(texts[name]).hexdigest() for name in TEXTS[kind]}
+    return hashlib.sha256(canonical([kind, digests, data, rests_on(kind), more])).hexdigest()
 
 
 def _finite(data: Any) -> Any:
@@ -101,7 +111,7 @@ def _finite(data: Any) -> Any:
 def prove_task(task: Task) -> list[dict[str, Any]]:
     """Findings as data: first those about the contract (`property` is contract), then the obligations."""
     manifest = manifest_from_json(task.manifest)
-    budget = Budget(task.deadline)
+    budget = Budget()
     try:
         function = parse_function(task.tir)
         wrong = [Finding("contract", "it describes the kernel", REFUTED, text) for text in disagreements(manifest, function)]
@@ -118,9 +128,32 @@ def prove_task(task: Task) -> list[dict[str, Any]]:
 
 def emulate_task(task: Task) -> dict[str, Any]:
     """The result of `emulated` as data."""
-    manifest = manifest_from_json(task.manifest)
+    read = _function(task)
+    if isinstance(read, str):
+        return unanswered(EMULATION, read)
+    return emulated(manifest_from_json(task.manifest), read, task.ptx, launches=task.launches, seeds=task.seeds)
+
+
+def arguments_task(task: Task) -> dict[str, Any]:
+    """The result of `maps.judged`."""
+    read = _function(task)
+    return unanswered(ARGUMENTS, read) if isinstance(read, str) else judged(manifest_from_json(task.manifest), read, task.ptx)
+
+
+def assemble_task(task: Task) -> dict[str, Any]:
+    """The result of `cubins.made`."""
+    assert task.assemble is not None
+    return cubins.made(task.assemble, task.ptx, str(task.manifest["arch"]))
+
+
+def _function(task: Task) -> Function | str:
+    """The kernel of a task, or why it cannot be read."""
     try:
-        function = parse_function(task.tir)
+        return parse_function(task.tir)
     except ParseError as error:
-        return {"status": "unknown", "reason": str(error)[:300], "launches": []}
-    return emulated(manifest, function, task.ptx, Budget(task.deadline), launches=task.launches, seeds=task.seeds)
+        return f"its tile IR cannot be read: {error}"[:300]
+
+
+_RUN: Final[dict[str, Callable[[Task], Any]]] = {
+    PROOF: prove_task, EMULATION: emulate_task, ARGUMENTS: arguments_task, ASSEMBLY: assemble_task,
+}  # fmt: skip

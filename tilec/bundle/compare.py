@@ -96,6 +96,9 @@ def manifest_changes(name: str, old: Manifest, new: Manifest) -> Iterable[Change
     yield from resource_changes(name, resources_of(old), resources_of(new))
     for what, worse, of in _CONTRACT:
         yield from text_changes(name, what, of(old), of(new), worse=worse)
+    kept = set(map(str, new.promises))
+    yield from (Change(name, "contract", f"promise gone: {one}", True) for one in old.promises if str(one) not in kept)
+    yield from (Change(name, "contract", f"new promise: {one}", False) for one in new.promises if one not in old.promises)
     if old.digests.get("cubin") != new.digests.get("cubin"):
         left, right = (manifest.digests.get("cubin", "none")[:12] for manifest in (old, new))
         yield Change(name, "code", f"code {left} -> {right}", False)

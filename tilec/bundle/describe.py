@@ -75,6 +75,7 @@ def kernel_lines(bundle: Bundle, kernel: BundledKernel) -> list[str]:
     lines += [f"  requires {check.text}" for check in manifest.launch_checks]
     for check in manifest.value_checks:
         lines.append(f"  requires {check.low} <= values of {check.tensor} < {check.high}{check.words}")
+    lines += [f"  ensures {promise}" for promise in manifest.promises]
     lines += [f"  {left} and {right} must not overlap" for left, right in manifest.no_alias]
     lines += ["", "resources"]
     lines.append(f"  {used.registers} registers, {used.spill_bytes} bytes of spills, {used.stack_bytes} bytes of stack")

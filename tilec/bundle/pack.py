@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 from tilec.bundle_format import SUFFIX, encode
-from tilec.cache import Store, write_atomically
+from tilec.cache import Store
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.project.closed_world import Use, World
 from tilec.project.driver import BuildResult
 from tilec.project.models import Family, Model
@@ -49,18 +49,13 @@ def bundle_bytes(
 
 
 def pack(
-    model: Model, family: Family, target: Target, world: World, built: BuildResult, store: Store, folder: Path
+    model: Model, family: Family, target: Target, world: World, built: BuildResult, store: Store, output: Output
 ) -> Bundle:  # fmt: skip
-    """Write the bundle into `folder`, read it back as a user would, and return it open. CompileError E0702, E0709."""
+    """Write the bundle into `output`, read it back as a user would, and return it open. CompileError E0702, E0709."""
     data = bundle_bytes(model, family, target, world.artifacts(model.name, target), built, store)
-    path = folder / bundle_name(model.name, target)
+    name = bundle_name(model.name, target)
+    output.write(name, data)
     try:
-        if not (path.is_file() and path.read_bytes() == data):
-            write_atomically(path, data)
-    except OSError as error:
-        hint = "free space or permissions there, or choose another folder with `-o`"
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
-    try:
-        return open_bundle(path, arch=target.name, trust=NO_POLICY)  # it is new, and nobody has signed it yet
+        return open_bundle(output.path(name), arch=target.name, trust=NO_POLICY)  # it is new, and nobody has signed it yet
     except BundleError as error:
         raise CompileError(Diagnostic(error.code, error.message)) from None

@@ -11,18 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 from tilec.artifact import Manifest
 from tilec.bundle.compare import Change, contract_of, proof_changes, proofs_of, resource_changes, resources_of, text_changes
-from tilec.cache import write_atomically
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.project.buildfile import BuildFile, KernelEntry
 
 REGISTER_UNIT: Final = 8
 PROOFS, RESOURCES = "proofs.json", "resources.json"
 CONTRACT: Final = "launch contract"
+MAX_GOLDEN: Final = 64 << 20
+"""Bytes of one golden file; ours have less than 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,14 @@ def first_specialisations(build: BuildFile) -> tuple[KernelEntry, ...]:
     )
 
 
-def write(folder: Path, record: Record) -> None:
-    """Write the golden files; OSError where that fails."""
+def write(output: Output, record: Record) -> None:
+    """Write the golden files; CompileError E0702 where that fails."""
     proofs: dict[str, dict[str, Any]] = {
         name: {key: " ".join(rungs) for key, rungs in found.items()} | {CONTRACT: record.contract[name]}
         for name, found in record.proofs.items()
     }
     for name, data in ((PROOFS, proofs), (RESOURCES, record.resources)):
-        write_atomically(folder / name, _text(data).encode())
+        output.write(name, _text(data).encode())
 
 
 def _text(data: Mapping[str, Mapping[str, Any]]) -> str:
@@ -66,19 +67,19 @@ def _text(data: Mapping[str, Mapping[str, Any]]) -> str:
     return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def read(folder: Path) -> Record:
+def read(golden: Output) -> Record:
     """The golden files; CompileError E0708 where one is missing or not what `write` writes."""
     try:
-        proofs: dict[str, dict[str, Any]] = json.loads((folder / PROOFS).read_text(encoding="utf-8"))
-        resources: dict[str, dict[str, dict[str, int]]] = json.loads((folder / RESOURCES).read_text(encoding="utf-8"))
+        proofs: dict[str, dict[str, Any]] = json.loads(golden.read(PROOFS, MAX_GOLDEN))
+        resources: dict[str, dict[str, dict[str, int]]] = json.loads(golden.read(RESOURCES, MAX_GOLDEN))
         record = Record(resources=resources)
         for name, found in proofs.items():
             record.contract[name] = list(found[CONTRACT])
             record.proofs[name] = {key: rungs.split() for key, rungs in found.items() if key != CONTRACT}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
         hint = "write them with `tilec ratchet --update`"
-        message = f"the golden files in `{folder}` cannot be read: {reason}"
+        message = f"the golden files in `{golden.folder}` cannot be read: {reason}"
         raise CompileError(Diagnostic("E0708", message, hint=hint)) from None
     return record
 

@@ -21,9 +21,9 @@ product together with its digest. All projects of a user share it; keys hold not
 from __future__ import annotations
 
 from tilec.cache.explain import reasons
-from tilec.cache.files import FileDigests, write_atomically
+from tilec.cache.files import FileDigests
 from tilec.cache.key import key_of
 from tilec.cache.location import store_root
 from tilec.cache.store import Entry, Store
 
-__all__ = ["Entry", "FileDigests", "Store", "key_of", "reasons", "store_root", "write_atomically"]
+__all__ = ["Entry", "FileDigests", "Store", "key_of", "reasons", "store_root"]

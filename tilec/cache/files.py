@@ -1,4 +1,4 @@
-"""Files: atomic writes, and digests of source files remembered by path, size, inode and the times of modification and change.
+"""Digests of source files remembered by path, size, inode and the times of modification and change.
 
 The time of modification can be set back to what it was; the time of change (`st_ctime`) moves with every write and with every
 such setting, and nobody sets it.
@@ -6,7 +6,6 @@ such setting, and nobody sets it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -18,31 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tilec.cache.notes import Notes, read_json
-from tilec.progress import scratch
-from tilec.temporary_files import locked, temporary_name
 
 SETTLED_NS = 50_000_000  # a file changed this recently may change again within one tick of the file system's clock
 LARGEST_FILE = 1 << 28  # bytes
 MOST_REMEMBERED = 20_000  # files per note
-
-
-def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace `path` by `data`: readers see the old bytes or all of the new ones. OSError where it cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = temporary_name(path)
-    with scratch(str(name.absolute())):  # before it exists, so that whoever kills us knows of it
-        try:
-            with locked(name) as file:
-                file.write(data)
-                if durable:
-                    file.flush()
-                    os.fsync(file.fileno())
-            name.chmod(0o644)
-            name.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                name.unlink()
-            raise
 
 
 class FileDigests:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilec import progress
-from tilec.cache.folder import Folder
+from tilec.folder import Folder
 
 MOST = 4096
 """Bytes of a note."""

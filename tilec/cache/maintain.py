@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tilec.cache.folder import TEMPORARY_NAME, Folder
 from tilec.cache.lock import HOLDERS
 from tilec.cache.record import DIGEST, LARGEST_OUTPUT, LONGEST_ENTRY, Record, parse_entry
 from tilec.cache.store import LOCKS, STATISTICS, TAG, Store
+from tilec.folder import TEMPORARY_NAME, Folder
 
 DEFAULT_CAP = 4 << 30  # bytes
 GRACE = 600.0  # seconds in which an unreferenced file may still be on its way into the store
@@ -39,20 +39,20 @@ def size(store: Store) -> tuple[int, int]:
 def verify(store: Store) -> list[str]:
     """Hash every blob and check every seal; what is damaged is removed, and one line names each entry that lost an output.
 
-    Names that the store never makes are told and left. Entries under another key than this store's are not looked at.
+    Names that the store never makes are told and left. Entries under another key than this store's are not looked at. What
+    other processes prune or write meanwhile is no damage.
     """
     before = len(store.problems)
     for name, _ in store.blobs.names():
-        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name:
+        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name and store.blobs.has(name):  # not if it was pruned
             store.problems.append(f"blob {name[:12]} is corrupt")
             store.blobs.discard(name)
     for key, _ in list(store.entries.names()):
         if DIGEST.fullmatch(key):
-            found = store.entries.read(key, LONGEST_ENTRY)
-            record = None if found is None else parse_entry(store.sealer, key, found[0])
+            record = _record(store, key)
             if record is not None:
                 store.lookup(key, record.label)
-            elif store.entries.has(key):
+            elif store.entries.has(key) and _record(store, key) is None and store.entries.has(key):  # nor just written
                 store.problems.append(f"entry {key[:12]} is damaged, or not sealed {_by(store)}")
                 store.entries.discard(key)
     for folder in (store.blobs, store.entries, store.notes):
@@ -60,6 +60,11 @@ def verify(store: Store) -> list[str]:
             if not DIGEST.fullmatch(name) and not TEMPORARY_NAME.fullmatch(name):
                 store.problems.append(f"{folder.path.name}/{ascii(name)[1:60]} is no file of the cache")
     return store.problems[before:]
+
+
+def _record(store: Store, key: str) -> Record | None:
+    found = store.entries.read(key, LONGEST_ENTRY)
+    return None if found is None else parse_entry(store.sealer, key, found[0])
 
 
 def _by(store: Store) -> str:

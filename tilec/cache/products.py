@@ -100,10 +100,14 @@ def fetch(
     no remote, or none has them. A miss is not counted `again`."""
     if store.remote is None:
         return None
+    from tilec.cache.contract import contract_difference  # which reads tile IR
+
     products: dict[str, bytes] = {}
 
     def check(found: Received) -> None:
         products.update(decode(key, found.outputs, found.digests, stage=stage, fields=fields))
+        if stage == "artifact" and (why := contract_difference(products)):
+            raise ProductError(why)
 
     found = store.remote.fetch(key, label, check, again=again)
     if found is None:

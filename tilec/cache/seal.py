@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.regular_file import USED_BY_OTHERS, read_regular
-from tilec.temporary_files import temporary_name
 
 KEY_FILE: Final = "TILEC_CACHE_KEY_FILE"
 SHORTEST, LONGEST = 32, 4096  # bytes of a key
@@ -67,15 +67,9 @@ def _create(path: Path) -> None:
     if os.path.lexists(path):
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    name = temporary_name(path)
-    try:
-        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32) + "\n")
-        with contextlib.suppress(FileExistsError):  # another process was first, and both use its secret
-            os.link(name, path)
-    finally:
-        name.unlink(missing_ok=True)
+    # Where another process was first, both use its secret.
+    with contextlib.closing(Output(path.parent, None).opened()) as folder, contextlib.suppress(FileExistsError):
+        folder.create(path.name, f"{secrets.token_hex(32)}\n".encode(), 0o600)
 
 
 def _read(path: Path) -> bytes:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tilec.cache.folder import Folder
 from tilec.cache.key import FORMAT
 from tilec.cache.location import check_own, check_private, create
 from tilec.cache.lock import locked
@@ -24,6 +23,7 @@ from tilec.cache.seal import user_sealer
 from tilec.cache.statistics import LONGEST as LONGEST_STATISTICS
 from tilec.cache.statistics import Statistics, decoded, encoded
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.folder import Folder
 
 if TYPE_CHECKING:
     from tilec.cache.remote.remote import Remote
@@ -137,6 +137,8 @@ class Store:
 
     def _damaged(self, key: str, label: str, digest: str, name: str) -> None:
         gone = not self.blobs.has(digest)
+        if gone and not self.entries.has(key):  # pruned meanwhile: entries go before their blobs
+            return
         self.blobs.discard(digest)
         self.entries.remove(key)
         what = f"{name} is {'missing' if gone else 'corrupt'}"

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilec.cli.bundle_commands import opened
-from tilec.cli.project import UsageError
+from tilec.cli.project import UsageError, open_store
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.progress import DEFAULT_LIMITS
+from tilec.output import Output
 from tilec.runtime import BundleError
-from tilec.target import TARGETS, Target
+from tilec.target import TARGETS
+
+if TYPE_CHECKING:
+    from tilec.audit.cubins import Assembler
+    from tilec.cache import Store
 
 
 def audit_command(
-    path: str, *, digest: str | None, trust: str | None, json_file: str | None, time_limit: float, jobs: int,
-    kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool,
+    path: str, *, digest: str | None, trust: str | None, json_file: str | None, time_limit: float | None,
+    jobs: int, kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool, use_cache: bool,
 ) -> int:  # fmt: skip
     """Audit a bundle, print the table, write the report; the exit status."""
     try:
         from tilec.audit.report import lines, seal
-        from tilec.audit.run import Options, audit
+        from tilec.audit.run import audit
+        from tilec.audit.verdicts import Verdicts
+        from tilec.audit.work import Options
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "z3":
             raise
         hint = "run `pip install 'tilec[audit]'`"
         raise CompileError(Diagnostic("E0601", "`z3-solver` is not installed", hint=hint)) from None
-    with opened(path, digest=digest, trust=trust) as bundle:
-        known = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
+    with contextlib.ExitStack() as stack:
+        bundle = stack.enter_context(opened(path, digest=digest, trust=trust))
+        store = stack.enter_context(contextlib.closing(open_store())) if use_cache else None
+        there = {name for one in bundle.kernels for name in (one.name, one.manifest.kernel)}
         for name in kernels:
-            if name not in known:
+            if name not in there:
                 raise CompileError(Diagnostic("E0707", f"`{path}` has no kernel `{name:.80}`"))
-        options = Options(time_limit, jobs, kernels, launches, seeds)
+        options = Options(jobs, kernels, launches, seeds, time_limit)
         show = _progress() if sys.stderr.isatty() else None
         try:
-            report = audit(bundle, options, rebuild=_assemble if rebuild else None, show=show)
+            known = Verdicts(store) if store is not None else None
+            report = audit(bundle, options, known, assembler(store) if rebuild else None, show)
         except BundleError as error:
             raise CompileError(Diagnostic(error.code, error.message)) from None
     print("\n".join(lines(report)))
@@ -57,26 +67,30 @@ def _progress() -> Callable[[str], None]:
     return show
 
 
-def _assemble(ptx: str, arch: str) -> bytes:
-    """The CUBIN of a PTX text; needs the compiler."""
-    from tilec.workers.call import call
+def assembler(store: Store | None) -> Assembler:
+    """The assembler that is installed, or why there is none; `store` remembers the digests of its files."""
+    from tilec.audit.cubins import ASSEMBLERS, Assembler
+    from tilec.toolchain import PACKAGES, fingerprint, stated
+
+    wanted = [package for package in PACKAGES if package.distribution in (*ASSEMBLERS, "cuda-bindings", "cuda-pathfinder")]
+    try:
+        return Assembler(assembled, stated(fingerprint(store, wanted)))
+    except CompileError as error:
+        return Assembler(missing=f"{error.diagnostics[0].message}; run `pip install 'tilec[audit]'`")
+
+
+def assembled(ptx: str, arch: str) -> bytes:
+    """The CUBIN of a PTX text. CompileError where it is refused, or what assembles is not installed."""
+    from tilec.assemble import assemble
 
     target = next((target for target in TARGETS if target.name == arch), None)
     if target is None:
         raise UsageError(f"no architecture `{arch}`")
-    return call(_assembled, ptx, target, what=f"assembling the PTX for {target}", limits=DEFAULT_LIMITS)
-
-
-def _assembled(ptx: str, target: Target) -> bytes:
-    from tilec.assemble import assemble
-
     return assemble(ptx, target).cubin
 
 
 def _write(path: str, report: dict[str, Any]) -> None:
     from tilec.bundle_format import canonical
 
-    try:
-        Path(path).write_bytes(canonical(json.loads(json.dumps(report))))
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    output, name = Output.file(Path(path))
+    output.write(name, canonical(json.loads(json.dumps(report))))

@@ -18,6 +18,7 @@ from typing import Any
 
 from tilec.artifact import Manifest
 from tilec.cli.project import UsageError, chosen_targets, open_one, print_line, say
+from tilec.output import Output
 from tilec.project.buildfile import BuildFile, KernelEntry
 from tilec.project.launches import Contract, LaunchValuesError, given_values, large_launch
 from tilec.project.trial import own_reference
@@ -131,10 +132,9 @@ def _written(build: BuildFile, entry: KernelEntry, target: Target, folder: Path)
     from tilec.project.just_in_time import products
 
     outputs = products(build, target)
-    path = folder / f"{entry.name}.json"
-    path.write_bytes(outputs["json"])
-    path.with_suffix(".cubin").write_bytes(outputs["cubin"])
-    return path
+    for name in ("json", "cubin"):
+        Output(folder, None).write(f"{entry.name}.{name}", outputs[name], durable=False)
+    return folder / f"{entry.name}.json"
 
 
 def _copy(target: Target, folder: Path, subject: Subject) -> Path | None:
@@ -216,12 +216,5 @@ def _answer(subject: Subject, found: Compared, works: list[Work], plot: str | No
 
 
 def _write(path: Path, data: bytes) -> None:
-    from tilec.cache import write_atomically
-
-    with contextlib.suppress(FileNotFoundError):
-        if path.read_bytes() == data:
-            return
-    try:
-        write_atomically(path, data)
-    except OSError as error:
-        raise UsageError(f"`{path}` cannot be written: {error.strerror}") from None
+    output, name = Output.file(path)
+    output.write(name, data)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilec.cli.project import UsageError, chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.runtime import Bundle, BundleError, open_bundle
 from tilec.spelling import or_mean
 
@@ -68,7 +69,8 @@ def pack_command(
     world = enumerate_world(build, targets, chosen)
     if world.problems:
         raise CompileError(world.problems)
-    folder = Path(output) if output is not None else build.root / "artifacts" / "bundles"
+    place = Output(Path(output), None) if output is not None else Output(build.root / "artifacts" / "bundles", build.root)
+    place.check()
     rows: list[dict[str, Any]] = []
     with contextlib.closing(open_store()) as store:
         with progress() as show:
@@ -79,7 +81,7 @@ def pack_command(
         if not built.diagnostics:
             for model in build.models:
                 for target in targets if model.name in chosen else ():
-                    with pack(model, build.families[model.family], target, world, built, store, folder) as bundle:
+                    with pack(model, build.families[model.family], target, world, built, store, place) as bundle:
                         rows.append({"file": str(bundle.path), **summary(bundle)})
     if as_json:
         errors = [diagnostic_json(item, build.root) for item in built.diagnostics]

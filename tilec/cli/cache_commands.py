@@ -67,9 +67,9 @@ def verify() -> int:
 
 def prune(max_size: str) -> int:
     """Prune to a number of bytes such as `500M`."""
-    found = re.fullmatch(r"(\d+)([KMG]?)", max_size.upper())
+    found = re.fullmatch(r"([0-9]{1,18})([KMG]?)", max_size.upper())
     if not found:
-        raise UsageError(f"`{max_size}` is not a size; write 500M or 4G")
+        raise UsageError(f"`{max_size:.80}` is not a size; write 500M or 4G")
     cap = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
     with contextlib.closing(Store(store_root())) as store:
         count, freed = prune_store(store, cap)

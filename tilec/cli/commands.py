@@ -25,6 +25,7 @@ from tilec.cli.options import JSON as _JSON
 from tilec.cli.options import PROJECT as _PROJECT
 from tilec.cli.options import REMOTE as _REMOTE
 from tilec.cli.options import WATCH as _WATCH
+from tilec.cli.options import a_number as _a_number
 from tilec.cli.options import cores as _cores
 from tilec.cli.project import UsageError, print_diagnostics, print_line, status_of
 from tilec.defects import defect
@@ -235,23 +236,33 @@ for _command in AUTHOR:
     "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed."
 )
 @click.option(
-    "--time-limit", type=click.FloatRange(1), default=600.0, show_default=True, metavar="S", help="Seconds for all of it."
-)
+    "--time-limit", type=click.FloatRange(0, 1e9), callback=_a_number, metavar="S",
+    help="End after so many seconds; what is then not judged is unknown. Default: no limit.",
+)  # fmt: skip
 @_JOBS
 @click.option("--kernel", "-k", "kernels", multiple=True, metavar="NAME", help="Only this kernel or artifact; may be repeated.")
 @click.option(
     "--launches", type=click.IntRange(0, 100), default=5, show_default=True, help="Launches per artifact in the emulator."
 )
 @click.option("--seeds", type=click.IntRange(0, 100), default=2, show_default=True, help="Schedules per launch.")
-@click.option("--rebuild", is_flag=True, help="Assemble the PTX again and compare the CUBINs; needs the compiler.")
+@click.option(
+    "--rebuild/--no-rebuild", default=True, show_default=True,
+    help="Assemble the PTX again and compare the CUBINs. Where no assembler is installed they are not checked (status 3).",
+)  # fmt: skip
+@click.option(
+    "--cache/--no-cache", "use_cache", default=True, show_default=True,
+    help="Use verdicts of earlier audits from the cache, and keep new ones there.",
+)  # fmt: skip
 def audit(
-    file: str, digest: str | None, trust: str | None, json_file: str | None, time_limit: float, jobs: int | None,
-    kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool,
+    file: str, digest: str | None, trust: str | None, json_file: str | None, time_limit: float | None, jobs: int | None,
+    kernels: tuple[str, ...], launches: int, seeds: int, rebuild: bool, use_cache: bool,
 ) -> int:  # fmt: skip
     """Give a second opinion on a bundle: proofs and machine code judged without the compiler.
 
-    Every obligation is derived anew from the tile IR in the bundle and proven with z3, and the PTX of every artifact is run in
-    the emulator on launches at the edges of its contract. What is not confirmed is listed with the reason.
+    Every obligation is derived anew from the tile IR in the bundle and proven with z3, the PTX of every artifact is run in the
+    emulator on launches at the edges of its contract, its arguments and tensor maps are held against both, and the PTX is
+    assembled again. What is not confirmed is listed with the reason. Budgets are steps of what judges: verdicts do not depend
+    on how busy the machine is.
 
     \b
     Examples:
@@ -264,7 +275,7 @@ def audit(
     workers = jobs or _cores()
     return audit_command(
         file, digest=digest, trust=trust, json_file=json_file, time_limit=time_limit, jobs=workers, kernels=kernels,
-        launches=launches, seeds=seeds, rebuild=rebuild,
+        launches=launches, seeds=seeds, rebuild=rebuild, use_cache=use_cache,
     )  # fmt: skip
 
 
@@ -390,6 +401,9 @@ def run(arguments: list[str] | None = None) -> int:
             _drop_stdout()
             message = f"the output cannot be written: {error.strerror}"
             print_diagnostics([Diagnostic("E0702", message, hint="free space, or write elsewhere")])
+            return 2
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            print_line("error", f"`{str(error.filename)[:80]}...` is too long for the name of a file; give a shorter one")
             return 2
         print_diagnostics([defect("the command", error, lambda: None)])
         return 1

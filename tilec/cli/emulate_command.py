@@ -1,4 +1,6 @@
-"""`tilec emulate`: one specialisation of a kernel to PTX, and its PTX emulated on random inputs within the contract."""
+"""`tilec emulate`: one specialisation of a kernel to PTX, and its PTX emulated on random inputs within the contract: at the
+sizes that are given, or at a few by which blocks are cut short and loops have few and many, odd and even numbers of iterations.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def emulate_command(
     project: str | None, kernel: str, arch: str | None, constants: tuple[str, ...], dims: str | None, seed: int, *,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Print the report of one launch on each target; 1 where a fault was found or the kernel is refused."""
+    """Print the reports of the launches on each target; 1 where a fault was found or the kernel is refused."""
     from tilec.workers.call import call
 
     build, entry = open_one(project, kernel, constants, arch)
@@ -43,19 +45,20 @@ def emulate_command(
     for target in chosen_targets(arch) or entry.targets[:1]:
         what = f"the emulation of kernel `{entry.name}`"
         try:
-            ptx, manifest, spans = _built(build, entry, target)
-            answer: Answer = call(
-                _emulated, ptx, manifest, spans, build.root, dims, seed, what=what, limits=entry.limits, span=entry.span
+            ptx, manifest, spans, tir = _built(build, entry, target)
+            answers: list[Answer] = call(
+                _emulated, ptx, manifest, spans, tir, build.root, dims, seed, what=what, limits=entry.limits, span=entry.span
             )
         except CompileError as error:
             print_diagnostics(error.diagnostics, build.root)
             return status_of(error.diagnostics)
-        if answer.usage:
-            raise UsageError(answer.usage)
-        found += not answer.clean
-        results.append(answer.data)
-        if not as_json:
-            print("\n".join(answer.lines))
+        for answer in answers:
+            if answer.usage:
+                raise UsageError(answer.usage)
+            found += not answer.clean
+            results.append(answer.data)
+            if not as_json:
+                print("\n".join(answer.lines))
     if as_json:
         print(json.dumps(results, indent=1))
     return int(found > 0)
@@ -71,24 +74,46 @@ class Answer:
     usage: str = ""
 
 
-def _emulated(ptx: str, manifest: Manifest, spans: bytes, root: Path, dims: str | None, seed: int) -> Answer:
-    """What the worker does."""
-    from tilec.emulator import UnsupportedPtx, emulate
+def _emulated(
+    ptx: str, manifest: Manifest, spans: bytes, tir: str, root: Path, dims: str | None, seed: int
+) -> list[Answer]:  # fmt: skip
+    """What the worker does. Launches take the orders of threads from `seed` on, with which go a persistent kernel's blocks."""
+    from tilec.emulator import UnsupportedPtx, emulate, parse
 
     contract = Contract.of_manifest(manifest)
+    found: list[Answer] = []
     try:
-        values = small_launches(contract, given_values(dims))[0]
-        report = emulate(ptx, manifest, random_tensors(contract, values, seed), values, seed=seed)
+        module = parse(ptx)
+        launches = small_launches(contract, given_values(dims))[:1]
+        launches += _edges(manifest, tir, launches[0]) if not dims else []
+        for turn, values in enumerate(launches, seed):
+            report = emulate(module, manifest, random_tensors(contract, values, turn), values, seed=turn)
+            lines = _lines(manifest, values, turn, report, Sources(root, spans))
+            found.append(Answer(report.clean, _as_json(manifest, values, turn, report, spans), tuple(lines)))
     except LaunchValuesError as error:
-        return Answer(usage=str(error))
+        return [Answer(usage=str(error))]
     except UnsupportedPtx as error:
-        return Answer(usage=f"the emulator does not know this PTX: {error}")
-    lines = _lines(manifest, values, seed, report, Sources(root, spans))
-    return Answer(report.clean, _as_json(manifest, values, seed, report, spans), tuple(lines))
+        return [Answer(usage=f"the emulator does not know this PTX: {error}")]
+    return found
 
 
-def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes]:
-    """PTX, manifest and the table of lines of a specialisation, made in a worker; CompileError where the kernel is refused."""
+def _edges(manifest: Manifest, tir: str, small: dict[str, float]) -> list[dict[str, float]]:
+    """The launches of an audit, with the floats of a small one; none where the solver is not installed."""
+    try:
+        from tilec.audit.contract import contract_of
+        from tilec.audit.launches import edge_launches
+        from tilec.audit.work import LAUNCHES
+    except ModuleNotFoundError:
+        return []
+    from tilec.ir.parser import parse_function
+
+    function = parse_function(tir)
+    cases = edge_launches(manifest, function, contract_of(manifest, function), LAUNCHES)
+    return [values for case in cases if (values := {**small, **case.values}) != small]
+
+
+def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
+    """PTX, manifest, table of lines and tile IR of a specialisation, made in a worker; CompileError where it is refused."""
     from tilec.project.worker import BUILD_PRELOAD
     from tilec.workers.call import call
 
@@ -96,7 +121,7 @@ def _built(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, M
     return call(_stages, build, entry, target, what=what, span=entry.span, preload=BUILD_PRELOAD, say=say)
 
 
-def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes]:
+def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, Manifest, bytes, str]:
     """What the worker does, through the store, each stage under its budget."""
     from tilec import pipeline
     from tilec.cache import FileDigests
@@ -112,7 +137,12 @@ def _stages(build: BuildFile, entry: KernelEntry, target: Target) -> tuple[str, 
         for stage in pipeline.STAGES:
             pipeline.run_stage(stage, work, store)
         link(work)
-    return work.products["ptx"].decode(), manifest_from_json(json.loads(work.products["json"])), work.products["spans"]
+    return (
+        work.products["ptx"].decode(),
+        manifest_from_json(json.loads(work.products["json"])),
+        work.products["spans"],
+        work.products["tir"].decode(),
+    )
 
 
 class Sources:

@@ -7,6 +7,7 @@ import importlib.resources
 import sys
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from tilec.cli.project import (
     UsageError,
@@ -18,16 +19,20 @@ from tilec.cli.project import (
     status_of,
     toolchain,
 )
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics import CompileError
+from tilec.output import Output
 from tilec.project.models import Constant
 from tilec.terminal import wants_colour
+from tilec.visible import unguarded, visible
+
+LONGEST_CODE: Final = 20
 
 
 def explain_command(code: str) -> int:
     """Print the page of an error code."""
     pages = importlib.resources.files("tilec") / "explain"
     page = pages / f"{code.upper()}.md"
-    if not (code.isalnum() and page.is_file()):
+    if not (code.isalnum() and len(code) <= LONGEST_CODE and page.is_file()):
         known = sorted(item.name.removesuffix(".md") for item in pages.iterdir() if item.name.endswith(".md"))
         raise UsageError(f"no error code `{code:.40}`; {_near(code.upper(), known)}")
     text = page.read_text(encoding="utf-8")
@@ -35,7 +40,7 @@ def explain_command(code: str) -> int:
         from rich.console import Console
         from rich.markdown import Markdown
 
-        Console().print(Markdown(text))
+        Console(file=unguarded(sys.stdout)).print(Markdown(text))
     else:
         print(text.rstrip())
     return 0
@@ -92,6 +97,8 @@ def dump_command(
         return status_of(diagnostics)
     if output is not None:
         _write(Path(output), data)
+    elif sys.stdout.isatty():
+        print(visible(data.decode("utf-8", "backslashreplace")), end="")
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -127,9 +134,5 @@ def _drawn(path: Path, values: dict[str, Constant], root: Path) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    from tilec.cache import write_atomically
-
-    try:
-        write_atomically(path, data, durable=False)
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    output, name = Output.file(path)
+    output.write(name, data, durable=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, print_line
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.spelling import or_mean
 
 
@@ -18,7 +18,6 @@ def launcher_command(
 ) -> int:  # fmt: skip
     """Write the two files and print the functions; kernels without one are told on stderr. UsageError where none has one."""
     from tilec.bundle.launcher import make_launcher
-    from tilec.cache import write_atomically
 
     if prefix is not None and not re.fullmatch(r"[A-Za-z]\w{0,63}", prefix, re.ASCII):
         raise UsageError(f"`{prefix:.80}` is no name in C")
@@ -35,13 +34,7 @@ def launcher_command(
         raise UsageError(f"no kernel of `{path}` can have a function in C")
     folder = Path(output or ".")
     for name, text in ((made.header_name, made.header), (made.source_name, made.source)):
-        try:
-            write_atomically(folder / name, text.encode())
-        except OSError as error:
-            hint = "free space or permissions there, or choose another folder with `-o`"
-            raise CompileError(
-                Diagnostic("E0702", f"`{folder / name}` cannot be written: {error.strerror}", hint=hint)
-            ) from None
+        Output(folder, None).write(name, text.encode())
     if as_json:
         files = {"header": str(folder / made.header_name), "source": str(folder / made.source_name)}
         print(json.dumps({**files, "functions": made.functions, "left_out": made.left_out}, indent=1))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +23,7 @@ BUNDLE_EPILOG = (
 AUDIT_EPILOG = (
     "Exit status: 0 every obligation is confirmed and no launch has a fault, 1 something is refuted, faulty or not what its "
     "digest says, 2 wrong usage, a file that cannot be read or written, or the environment, 3 nothing is refuted but something "
-    f"is unknown, {ENDED}."
+    f"is unknown, was not checked, or was left by --time-limit, {ENDED}."
 )
 TUNE_EPILOG = (
     "Exit status: 0 all is measured, 1 a candidate is wrong or refused, or shapes are left, 2 wrong usage or environment, "
@@ -48,6 +49,13 @@ REMOTE = click.option(
     "--remote", "remotes", multiple=True, metavar="URL",
     help="A team's cache, besides those of TILEC_REMOTE_CACHE; `project`: those of build.toml; `off`: none. May be repeated.",
 )  # fmt: skip
+
+
+def a_number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """The value of an option, which `nan` is none for: it is within every range that click knows."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter(f"{value} is no number", context, parameter)
+    return value
 
 
 def cores() -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tilec.diagnostics import CompileError, Diagnostic, render_all
 from tilec.spelling import or_mean
 from tilec.terminal import paint_for
+from tilec.visible import visible
 
 if TYPE_CHECKING:
     from tilec.cache import Store
@@ -47,7 +48,7 @@ def open_project(folder: str | None) -> BuildFile:
     from tilec.project.buildfile import read_build_file
 
     path = Path(find_project(Path()) if folder is None else folder)
-    build = read_build_file(path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path)
+    build = read_build_file(path / "build.toml" if os.path.isdir(path) or path.suffix != ".toml" else path)
     print_diagnostics(build.notes, build.root)
     return build
 
@@ -177,7 +178,7 @@ def toolchain(store: Store, packages: Sequence[Package] | None = None) -> dict[s
 
 def say(line: str) -> None:
     """A line for a person while a command runs."""
-    print(line, file=sys.stderr, flush=True)
+    print(visible(line), file=sys.stderr, flush=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = None) -> None:
@@ -204,17 +205,21 @@ def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]
 
 def print_line(kind: str, text: str) -> None:
     """A line on stderr that begins with `error`, `warning` or `note` (a role of `terminal.STYLES`)."""
-    print(f"{paint_for(sys.stderr)(kind, kind)}: {text}", file=sys.stderr)
+    print(f"{paint_for(sys.stderr)(kind, kind)}: {visible(text)}", file=sys.stderr)
 
 
 REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E0811", "E0812")
 """Codes of what was looked at and found wanting, where the command and its environment are in order."""
 
 
+AT_FAULT = ("E0102", "E0514", "E0601", "E0603")
+"""Codes of what is wrong with the build file, with a file that was named, or with what is installed."""
+
+
 def status_of(diagnostics: Iterable[Diagnostic]) -> int:
-    """Exit status: 0 for none, 2 where the build file, the cache or the environment is at fault, 1 where only kernels
-    and bundles are."""
+    """Exit status: 0 for none, 2 where the build file, a file that was named, the cache or the environment is at fault, 1 where
+    only kernels and bundles are."""
     found = [item.code for item in diagnostics]
-    if any(code in ("E0601", "E0603") or (code.startswith(("E07", "E08")) and code not in REFUSALS) for code in found):
+    if any(code in AT_FAULT or (code.startswith(("E07", "E08")) and code not in REFUSALS) for code in found):
         return 2
     return int(bool(found))

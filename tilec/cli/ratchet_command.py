@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tilec.bundle.ratchet import Record, changes, first_specialisations, read, verdict, write
 from tilec.cli.project import chosen_targets, open_project, open_store, print_diagnostics, say, status_of, toolchain
-from tilec.diagnostics import CompileError, Diagnostic
 from tilec.manifest_reader import manifest_from_json
+from tilec.output import Output
 from tilec.project.driver import build_project
 from tilec.project.report import progress
 
@@ -17,7 +17,7 @@ from tilec.project.report import progress
 def ratchet_command(project: str | None, arch: str | None, golden: str | None, jobs: int, *, update: bool) -> int:
     """Compare with the golden files, or write them; the exit status."""
     build = open_project(project)
-    folder = Path(golden) if golden is not None else build.root / "tests" / "golden"
+    records = Output(Path(golden), None) if golden is not None else Output(build.root / "tests" / "golden", build.root)
     now = Record()
     with contextlib.closing(open_store()) as store:
         with progress() as show:
@@ -39,14 +39,10 @@ def ratchet_command(project: str | None, arch: str | None, golden: str | None, j
         print_diagnostics(built.diagnostics, build.root)
         return status_of(built.diagnostics)
     if update:
-        try:
-            write(folder, now)
-        except OSError as error:
-            message = f"`{error.filename or folder}` cannot be written: {error.strerror}"
-            raise CompileError(Diagnostic("E0702", message)) from None
-        print(f"wrote the records of {len(now.proofs)} artifacts to {folder}")
+        write(records, now)
+        print(f"wrote the records of {len(now.proofs)} artifacts to {records.folder}")
         return 0
-    known = read(folder)
+    known = read(records)
     for change in changes(known, now):
         if not change.worse:
             print(f"{change.name}: {change.text}")

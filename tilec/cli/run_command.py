@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ def _tally(kernel: str, question: Question, found: tuple[Trial, ...] | None) -> 
 def _named_reference(text: str, kernel: str) -> tuple[Path, str]:
     """`FILE.py` or `FILE.py:NAME`."""
     file, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
-    if not Path(file).is_file():
+    if not os.path.isfile(file):
         raise UsageError(f"no file `{file}`; write --reference FILE.py:NAME")
     return Path(file).resolve(), name if colon else kernel
 

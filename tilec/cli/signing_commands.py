@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, open_project
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import Trust, TrustedKey
 from tilec.runtime.trust import signing_keys as keys_module
@@ -37,19 +38,18 @@ def keygen_command(output: str, kind: str, *, encrypt: bool, as_json: bool) -> i
             raise _unwritable(path, "it is there already, and keys are never overwritten")
     passphrase = _passphrase(private, again=True) if encrypt else None
     signer: FileSigner = keys.generate(kind)
-    written: list[Path] = []
+    written: list[str] = []
     try:
-        for path, data, mode in ((private, signer.pem(passphrase), 0o600), (public, signer.public_key.pem(), 0o644)):
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-            written.append(path)
-            with open(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(handle)
+        with contextlib.closing(Output(private.parent, None).opened(create=False)) as folder:
+            try:
+                for path, data, mode in ((private, signer.pem(passphrase), 0o600), (public, signer.public_key.pem(), 0o644)):
+                    folder.create(path.name, data, mode)
+                    written.append(path.name)
+            except BaseException:
+                for name in written:
+                    folder.remove(name)
+                raise
     except OSError as error:
-        for path in written:
-            with contextlib.suppress(OSError):
-                path.unlink()
         raise _unwritable(private, error.strerror or str(error)) from None
     row = {"private": str(private), "public": str(public), "kind": kind, "keyid": signer.public_key.id}
     print(json.dumps(row, indent=1) if as_json else f"{public}: {kind}, key {row['keyid']}; keep `{private}` to yourself")
@@ -61,7 +61,6 @@ def sign_command(
 ) -> int:  # fmt: skip
     """Sign provenance and bill of materials of bundles, and write them beside each; nothing is written where one is refused."""
     from tilec.bundle.sign import signed_envelopes, statements
-    from tilec.cache import write_atomically
 
     signer = _signer(Path(key))
     made: list[tuple[Path, bytes, Bundle]] = []
@@ -76,10 +75,8 @@ def sign_command(
             made.append((place, data, bundle))
     rows: list[dict[str, Any]] = []
     for place, data, bundle in made:
-        try:
-            write_atomically(place, data)
-        except OSError as error:
-            raise _unwritable(place, error.strerror or str(error)) from None
+        output, name = Output.file(place)
+        output.write(name, data)
         _check(bundle, signer)
         rows.append({"file": str(bundle.path), "signatures": str(place), "sha256": bundle.digest, "release": release})
         rows[-1] |= {"builder": _builder(builder), "keyid": signer.public_key.id}
@@ -93,7 +90,6 @@ def sign_command(
 def attest_command(path: str, release: int, builder: str | None, project: str | None, output: str | None) -> int:
     """Print the statements that `sign` would sign, or write them, and the bytes that each signature is over, into a folder."""
     from tilec.bundle.sign import statements
-    from tilec.cache import write_atomically
     from tilec.signature_format import PAYLOAD_TYPE
 
     with opened(path, trust=NO_POLICY) as bundle:
@@ -111,12 +107,9 @@ def attest_command(path: str, release: int, builder: str | None, project: str | 
         return 0
     for kind, payload in payloads.items():
         for suffix, data in ((".json", payload), (".pae", pae(PAYLOAD_TYPE, payload))):
-            place = Path(output) / f"{name}.{kind}{suffix}"
-            try:
-                write_atomically(place, data)
-            except OSError as error:
-                raise _unwritable(place, error.strerror or str(error)) from None
-            print(place)
+            file = f"{name}.{kind}{suffix}"
+            Output(Path(output), None).write(file, data)
+            print(Path(output) / file)
     return 0
 
 

@@ -23,7 +23,7 @@ from tilec.cli.project import (
     toolchain,
 )
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.limits import read_file
+from tilec.output import Output
 from tilec.project.buildfile import BuildFile, KernelEntry
 from tilec.project.served import as_entry
 from tilec.project.trial import own_reference
@@ -101,36 +101,37 @@ def _targets(build: BuildFile, arch: str | None, device: Device | str | None) ->
     return given or build.targets
 
 
-def _folder(build: BuildFile, tuned: Tuned, fixed: Mapping[str, object]) -> Path:
+def _output(build: BuildFile, tuned: Tuned, fixed: Mapping[str, object]) -> Output:
     """Where candidates of one schedule are built: artifacts go by their constants alone."""
     words = "_".join(f"{name}={value}" for name, value in fixed.items()) or "own"
-    return build.root / "artifacts" / "tune" / tuned.kernel / words
+    return Output(build.root / "artifacts" / "tune" / tuned.kernel / words, build.root)
 
 
 def _built(
     build: BuildFile, tuned: Tuned, target: Target, jobs: int
 ) -> tuple[list[Built], list[Diagnostic]]:  # fmt: skip
     """Candidates, built where they are not in the store; what is wrong with those that are not built."""
-    from tilec.project.driver import build_project, check_inside
+    from tilec.project.driver import build_project
     from tilec.project.report import progress
 
     problems: list[Diagnostic] = []
-    groups: dict[Path, list[KernelEntry]] = {}
+    groups: dict[Output, list[KernelEntry]] = {}
     for _, fixed, entry in _entries(build, tuned, target):
-        groups.setdefault(_folder(build, tuned, fixed), []).append(entry)
-    for folder in groups:
-        check_inside(build.root, folder, {target})
+        groups.setdefault(_output(build, tuned, fixed), []).append(entry)
+    for output in groups:
+        output.check(target.name)
+    Output(table_path(build.kernels, tuned.kernel, target.name).parent, build.root).check()
     with contextlib.closing(open_store()) as store, progress() as show:
         tools = toolchain(store)
-        for folder, entries in groups.items():
+        for output, entries in groups.items():
             result = build_project(
-                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=folder, say=say
+                build, tuple(entries), (target,), store, tools, jobs=jobs, progress=show, output=output, say=say
             )  # fmt: skip
             problems += result.diagnostics
             for one in result.results:
                 if one.status != "failed":
                     text = json.dumps(one.planned.request.sources, sort_keys=True)
-                    (folder / target.name / SOURCES).write_text(text, encoding="utf-8")
+                    output.write(f"{target.name}/{SOURCES}", text.encode(), durable=False)
     return _prebuilt(build, tuned, target, strict=False), problems
 
 
@@ -158,11 +159,12 @@ def _prebuilt(build: BuildFile, tuned: Tuned, target: Target, *, strict: bool = 
 
     found: list[Built] = []
     for candidate, fixed, entry in _entries(build, tuned, target):
-        folder = _folder(build, tuned, fixed) / target.name
-        path = folder / f"{artifact_name(entry.name, entry.specialisations()[0])}.json"
+        output = _output(build, tuned, fixed)
+        path = output.path(f"{target.name}/{artifact_name(entry.name, entry.specialisations()[0])}.json")
+        output.check(target.name)
         try:
             manifest, _ = load_artifact(path)
-            sources = parse(read_file(folder / SOURCES, MAX_SOURCES), limit=MAX_SOURCES)
+            sources = parse(output.read(f"{target.name}/{SOURCES}", MAX_SOURCES), limit=MAX_SOURCES)
         except (LaunchError, OSError, ValueError) as error:
             if strict:
                 raise UsageError(f"`{path}` is not built ({error}); build it with `tilec tune --build-only`") from None
@@ -182,7 +184,7 @@ def _tune(
     again: bool,
 ) -> dict[str, Any]:
     path = table_path(build.kernels, tuned.kernel, target.name)
-    records = _records(path.with_suffix(".jsonl"), device.name if isinstance(device, Device) else "")
+    records = _records(path.with_suffix(".jsonl"), build.root, device.name if isinstance(device, Device) else "")
     if again:
         records.times.clear()
         records.wrong.clear()
@@ -201,10 +203,7 @@ def _tune(
         "table": None, "chosen": [],
     }  # fmt: skip
     if table is not None:
-        try:
-            data["written"] = write_table(path, table)
-        except OSError as error:
-            raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+        data["written"] = write_table(path, table, build.root)
         data["table"] = str(path)
         data["words"] = table.words()
         data["serves"] = [{**one.constants, **one.schedule} for one in table.kept]
@@ -212,9 +211,9 @@ def _tune(
     return data
 
 
-def _records(path: Path, device: str) -> Records:
+def _records(path: Path, root: Path, device: str) -> Records:
     try:
-        records = read_records(path, device)
+        records = read_records(path, device, root)
     except (OSError, ValueError) as error:
         raise CompileError(
             Diagnostic("E0703", f"`{path}` cannot be read: {error}", hint="move it away, and measure again")
@@ -243,8 +242,6 @@ def _measure(
         return Session(job, records, device, today, budget, say, CHILD, hears).run()
     except NoDevice as error:
         raise UsageError(str(error)) from None
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{records.path}` cannot be written: {error.strerror}")) from None
 
 
 def _print(data: Mapping[str, Any]) -> None:

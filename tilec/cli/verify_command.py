@@ -11,6 +11,7 @@ from typing import Any
 from tilec.cli.bundle_commands import needed_entries, opened
 from tilec.cli.project import UsageError, open_project, print_diagnostics, status_of, toolchain
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 from tilec.runtime import Bundle, BundleError
 from tilec.runtime.trust import TrustSource, trust_keys
 from tilec.runtime.trust_place import NO_POLICY
@@ -130,12 +131,12 @@ def differences_of(bundle: Bundle, project: str | None, jobs: int) -> list[str]:
             with progress() as show:
                 built = build_project(
                     build, needed_entries(world), (target,), store, toolchain(store), jobs=jobs, progress=show,
-                    output=folder / "build",
+                    output=Output(folder / "build", None),
                 )  # fmt: skip
             if built.diagnostics:
                 raise CompileError(built.diagnostics)
             data = bundle_bytes(model, build.families[model.family], target, world.artifacts(model.name, target), built, store)
         path = folder / "again.bundle"
-        path.write_bytes(data)
+        Output(folder, None).write(path.name, data, durable=False)
         with open_bundle(path, trust=NO_POLICY) as again:
             return differences(bundle, again)

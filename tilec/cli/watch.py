@@ -50,7 +50,7 @@ class Reads:
             path = files[0].parent if files else Path(find_project(Path()) if self.project is None else self.project)
         except CompileError:
             return None
-        return path if path.is_dir() else path.parent
+        return path if os.path.isdir(path) else path.parent
 
     def files(self) -> set[Path]:
         """Their paths, those among them that are not there now."""
@@ -71,7 +71,7 @@ class Reads:
         folders, root = {path.parent for path in files}, None
         if not files:
             path = Path(find_project(Path()) if self.project is None else self.project)
-            path = path / "build.toml" if path.is_dir() or path.suffix != ".toml" else path
+            path = path / "build.toml" if os.path.isdir(path) or path.suffix != ".toml" else path
             found.add(path)
             build = read_build_file(path)
             root, folders = build.root, {build.kernels}

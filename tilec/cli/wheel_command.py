@@ -8,7 +8,7 @@ from pathlib import Path
 from tilec import __version__
 from tilec.cli.bundle_commands import opened, with_sidecar
 from tilec.cli.project import UsageError
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.output import Output
 
 
 def wheel_command(
@@ -18,7 +18,6 @@ def wheel_command(
     import hashlib
 
     from tilec.bundle.wheel import VERSION, make_wheel
-    from tilec.cache import write_atomically
 
     chosen = version or __version__
     if not VERSION.fullmatch(chosen):
@@ -26,12 +25,9 @@ def wheel_command(
     with opened(path, digest=digest, trust=trust) as bundle:
         data, attestations = with_sidecar(bundle)
         made = make_wheel(bundle, data, attestations, chosen, __version__)
-    place = Path(output or ".") / made.name
-    try:
-        write_atomically(place, made.data)
-    except OSError as error:
-        hint = "free space or permissions there, or choose another folder with `-o`"
-        raise CompileError(Diagnostic("E0702", f"`{place}` cannot be written: {error.strerror}", hint=hint)) from None
+    folder = Output(Path(output or "."), None)
+    folder.write(made.name, made.data)
+    place = folder.path(made.name)
     sha256 = hashlib.sha256(made.data).hexdigest()
     if as_json:
         print(json.dumps({"file": str(place), "bytes": len(made.data), "sha256": sha256, "bundle": bundle.digest}, indent=1))

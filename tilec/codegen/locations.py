@@ -2,6 +2,8 @@
 
 In: MLIR text, one operation or brace a line. Out: the same with a location on each operation that names line N of the tile IR's
 text, under a constant file name: the same tile IR gives the same bytes on any path. Text without such comments stays as it is.
+Behind `// line N replicated` the column is another (`tilec.ir.lines.REPLICATED`), by which the emulator knows the stores whose
+threads repeat each other: a place changes no instruction, so that naming a store costs nothing.
 The debug information is of the kind that makes line directives and nothing else (LLVM, `DebugDirectivesOnly`): no `.debug`
 sections, and optimisation as without it.
 """
@@ -11,11 +13,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tilec.ir.lines import TEXT_NAME
+from tilec.ir.lines import PLAIN, REPLICATED, TEXT_NAME
 
 PASS: Final = "ensure-debug-info-scope-on-llvm-func{emission-kind=DebugDirectivesOnly}"
-_MARK: Final = re.compile(r"// line (\d+)")
+_MARK: Final = re.compile(r"// line (\d+)( replicated)?")
 _HEAD: Final = 1  # the line of the kernel's name, for what comes from no operation
+Place = tuple[int, int]
+"""Line and column."""
 
 
 def has_lines(mlir: str) -> bool:
@@ -26,18 +30,23 @@ def has_lines(mlir: str) -> bool:
 def located(mlir: str) -> str:
     """The text with locations; an operation with regions has its own behind its last brace."""
     out: list[str] = []
-    used, line, opened = {_HEAD}, _HEAD, list[int]()
+    place: Place = (_HEAD, PLAIN)
+    used, opened = set[Place]([place]), list[Place]()
     for text in mlir.splitlines():
         mark = _MARK.fullmatch(text)
         if mark:
-            line = int(mark[1]) or _HEAD
-            used.add(line)
+            place = int(mark[1]) or _HEAD, REPLICATED if mark[2] else PLAIN
+            used.add(place)
         elif text.startswith("}"):
-            out.append(text if text.endswith("{") else f"{text} loc(#l{opened.pop()})")
+            out.append(text if text.endswith("{") else f"{text} loc({_name(*opened.pop())})")
         elif text.endswith("{"):
-            opened.append(line)
+            opened.append(place)
             out.append(text)
         else:
-            out.append(f"{text} loc(#l{line})" if text else text)
-    out += [f'#l{number} = loc("{TEXT_NAME}":{number}:1)' for number in sorted(used)]
+            out.append(f"{text} loc({_name(*place)})" if text else text)
+    out += [f'{_name(line, column)} = loc("{TEXT_NAME}":{line}:{column})' for line, column in sorted(used)]
     return "\n".join(out) + "\n"
+
+
+def _name(line: int, column: int) -> str:
+    return f"#l{line}" if column == PLAIN else f"#l{line}_{column}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from tilec.codegen import float_literals, legality, locations
@@ -25,6 +26,7 @@ _PIPELINE: Final = (
 _LINES: Final = f"builtin.module({locations.PASS})"
 _EMPTY_SECTION: Final = re.compile(r"^\s*\.section\s+\.debug_macinfo\s*\{\s*\}\n", re.MULTILINE)
 """What LLVM leaves beside line directives; it says nothing, and an assembler may take it for debug information."""
+_KERNEL: Final = re.compile(r"^define (?:\w+ )*ptx_kernel void @([\w$]+)\(", re.MULTILINE)
 _EXTERN_FUNCTION: Final = re.compile(r"\.extern\s+\.func\s+(?:\([^)]*\)\s*)?([\w$.]+)")
 
 
@@ -56,9 +58,9 @@ def to_llvm_ir(mlir: str) -> str:
 def to_ptx(mlir: str, target: Target) -> str:
     """PTX text for `target`. Call it in a worker process only. Raises CompileError: E0501 MLIR refused the text, E0503 an
     operation that the chip lacks, E0505 LLVM refused the module, E0502 a call to a function that nothing defines."""
-    llvm_ir = to_llvm_ir(mlir)
+    llvm_ir, own_name = _nameless(to_llvm_ir(mlir))
     legality.check(llvm_ir, target)
-    ptx = _generate(llvm_ir, target)
+    ptx = own_name(_generate(llvm_ir, target))
     unresolved = sorted(set(_EXTERN_FUNCTION.findall(ptx)))
     if unresolved:
         names = ", ".join(f"`{name}`" for name in unresolved)
@@ -71,6 +73,24 @@ def to_ptx(mlir: str, target: Target) -> str:
             )
         )
     return ptx
+
+
+def _nameless(llvm_ir: str) -> tuple[str, Callable[[str], str]]:
+    """LLVM IR whose kernels have names that LLVM cannot know, and what gives PTX their own names back. LLVM takes a function
+    for that of the C library or of its own runtime by its name alone, and a kernel may be called `memcpy` or `__nvvm_reflect`.
+    Names keep their length, and so PTX its columns; no function that LLVM knows has a name of one letter."""
+    names = {name: f"${'k' * (len(name) - 1)}" for name in _KERNEL.findall(llvm_ir) if len(name) > 1}
+    if len(set(names.values())) != len(names):  # several kernels in a module, which lowering does not make
+        return llvm_ir, lambda ptx: ptx
+    for name, stand_in in names.items():
+        llvm_ir = re.sub(rf"@{re.escape(name)}(?![\w$.-])", lambda _, new=stand_in: f"@{new}", llvm_ir)
+
+    def own_name(ptx: str) -> str:
+        for name, stand_in in names.items():
+            ptx = re.sub(rf"(?<![\w$]){re.escape(stand_in)}(?![a-zA-Z0-9$])", lambda _, new=name: new, ptx)
+        return ptx
+
+    return llvm_ir, own_name
 
 
 def _generate(llvm_ir: str, target: Target) -> str:

@@ -13,7 +13,7 @@ step, other seeds interleave warps and blocks at random, each the same way every
 | `lexer`, `operand_parser`, `parser`, `syntax` | PTX text to data |
 | `registry`, `instructions/` | one family of instructions a file: from data to steps |
 | `frame`, `program`, `machine`, `schedule` | registers, guards, lanes, who runs next |
-| `memory`, `access`, `races`, `strong`, `synchronise` | bytes and poison, checked accesses, what happens before what |
+| `memory`, `access`, `races`, `replicas`, `strong`, `synchronise` | bytes, poison, checked accesses, what happens before what |
 | `launch`, `finish`, `faults`, `errors` | launches and reports |
 
 Values: integer and float arithmetic is exact as the PTX ISA defines it; the approximate ones (`.approx`) are computed in f64
@@ -21,12 +21,13 @@ and rounded once, where a chip may differ by the error that the PTX ISA states. 
 the PTX ISA leaves open (bits of a NaN, tininess before or after rounding) and where a chip departs from its text (bit fields of
 64 bits) is as an sm_90 chip has it: 594 instructions over 2048 operands each, bit for bit (`ci/bench/ptx_semantics_gpu.py`).
 Not held against a chip: arithmetic of f64, `.ftz` with a directed rounding or `div`, other chips' choices.
-Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an
-address, a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is whole but
-for halves that mov packs and takes apart (`halves`). Memory is sequentially consistent within one schedule; what weaker
-orders could do is found as a race instead. Races are judged by what happens before what, so that no schedule has to show
-them. Blamed too much, never too little: what several blocks have read, or several lanes written, counts as one access of them
-all (`races`); lanes of one warp that read a word in turn and pass it on in turn share a time (`readers`).
+Poison: a register that nobody wrote, memory that nobody wrote and undefined results are poison; poison that decides an address,
+a branch, a store or a byte of an output is a fault, poison that is dropped is not. A register's poison is whole but for halves
+that mov packs and takes apart (`halves`). Memory is sequentially consistent within one schedule; what weaker orders could do is
+found as a race instead. Races are judged by what happens before what, so that no schedule has to show them; one of equal values
+is a race too, but where a store that is named as one that replicates meets itself (`replicas`). Blamed too much, never too
+little: what several blocks have read, or several lanes written, counts as one access of them all (`races`); lanes of one warp
+that read a word in turn and pass it on in turn share a time (`readers`).
 
 Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, `transaction_barrier`): what they do not show.
 - Products are summed in f64 and rounded once; a chip cuts terms off below the largest and may differ by 2^-22 of the sum of
@@ -35,9 +36,10 @@ Tensor cores and asynchronous instructions (`matrices`, `in_flight`, `proxies`, 
   is early, or reads its source late, is found by the watch on bytes in flight, not by the value.
 - `wgmma` computes at once; its accumulators are poison until they are waited for. Four warps of a warpgroup run its
   instructions together. A register that is changed between fence and product to the value it had is not seen.
-- The missing proxy fence is found for reads of shared memory through the async proxy. That bulk copies overwrite what the
-  generic proxy read or wrote, and global memory through the async proxy, need none here. A fence by a third thread that learnt
-  of the write through an mbarrier only is not followed (`proxies`): such a program would be blamed.
+- The missing proxy fence is found for reads of shared memory through the async proxy, and for mbarriers that it counts on. That
+  bulk copies overwrite what the generic proxy read or wrote, and global memory through the async proxy, need none here. A fence
+  by a third thread that learnt of the write through an mbarrier only is not followed (`proxies`): such a program would be
+  blamed.
 - A wait on an mbarrier sleeps until the phase is complete: time limits and spurious returns of `try_wait` do not happen.
 - A block that ends under a bulk load into its shared memory, or a thread that ends under its bulk store, is a fault; a thread
   that ends under a `cp.async` of its own is not, but its bytes stay in flight for whoever touches them.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tilec.emulator import noncoherent, prior_launches
+from tilec.emulator import noncoherent, prior_launches, replicas
 from tilec.emulator.errors import STORED, Lanes, Poison
 from tilec.emulator.frame import Frame
 from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, SHARED_START, Allocation
@@ -329,12 +329,12 @@ def watch_read(
     """Looks for writes that no order separates from these reads, and records the reads. `scope` is that of a strong access
     (`atomic`)."""
     found = access.allocation
+    if nc and len(access.index):
+        noncoherent.watch(machine, access, instruction)
     if not len(access.index) or (found is not None and not found.tracked):
         return
     if machine.pending.busy:
         machine.pending.check(access.index, access.width, access.lanes, False, instruction)
-    if nc:
-        noncoherent.watch(machine, access, instruction)
     racing = machine.shadow.read(access.index, access.width, access.lanes, atomic, scope == "cta")
     if racing is not None:
         report_race(machine, access, racing, instruction, "reads what another thread writes")
@@ -350,7 +350,7 @@ def watch_write(
     scope: str | None = None,
 ) -> None:
     """Looks for accesses that no order separates from these writes, and records the writes. `data()` gives the bytes to be
-    written, one item of `access.width` bytes a lane; with it, writes of what is there already are told apart."""
+    written, one item of `access.width` bytes a lane; with it, a store that is known to replicate may repeat itself."""
     found = access.allocation
     if not len(access.index) or (found is not None and not found.tracked):
         return
@@ -360,23 +360,12 @@ def watch_write(
     if beside is not None and beside.any():
         report_race(machine, access, beside, instruction, "writes what another thread reads")
     racing = earlier if shared is None else shared if earlier is None else earlier | shared
-    if racing is None or not racing.any():
-        return
-    same = data is not None and access.width in machine.memory.views and _same_values(machine, access, data(), earlier)
-    kind = "race-same-value" if same else "race"
-    report_race(machine, access, racing, instruction, "writes what another thread writes", kind)
-
-
-def _same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
-    """Whether lanes that write to one place bring the same bytes, and where they meet an `earlier` write, what is there."""
-    where = access.index // access.width
-    order = np.argsort(where, kind="stable")
-    sorted_where, sorted_new = where[order], new[order]
-    repeated = np.flatnonzero(sorted_where[1:] == sorted_where[:-1])
-    if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
-        return False
-    rows = np.zeros(0, np.int64) if earlier is None else np.flatnonzero(earlier.any(axis=1))
-    return machine.memory.views[access.width][where[rows]].tobytes() == new[rows].tobytes()
+    is_racing = racing is not None and bool(racing.any())
+    same = is_racing and data is not None and replicas.same_values(machine, access, data(), earlier)
+    known = machine.replicas.wrote(access, instruction, earlier)
+    if racing is not None and is_racing and not (same and known):
+        kind = "race-same-value" if same else "race"
+        report_race(machine, access, racing, instruction, "writes what another thread writes", kind)
 
 
 def report_race(

@@ -23,7 +23,7 @@ KINDS: Final = {
     "undefined": "the same, where the value is a result that the PTX ISA leaves open (a division by zero)",
     "unwritten": "bytes of an output tensor that no thread wrote",
     "race": "two unordered accesses of the same bytes, one of them a write",
-    "race-same-value": "unordered writes of the same bytes with the same value: harmless in itself, and reported apart",
+    "race-same-value": "unordered writes of the same bytes with the same value, by a store that is not known to replicate",
     "async": "an access to bytes that an asynchronous copy or tensor operation still reads or writes",
     "proxy": "an access through another proxy without the fence that the PTX ISA demands",
     "divergent": "a warp-wide operation that some of the threads it names did not execute",
@@ -107,8 +107,8 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """No fault but those of the benign class `race-same-value`."""
-        return all(fault.kind == "race-same-value" for fault in self.faults)
+        """No fault."""
+        return not self.faults
 
 
 Lanes = NDArray[Any]

@@ -7,7 +7,7 @@ arguments in the order of the manifest's ABI: pointers, dims (i32), strides (i64
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import ml_dtypes
@@ -29,6 +29,8 @@ Argument = int | float | bytes | Allocation
 _ = instructions
 NARROW_FLOATS: Final[dict[str, Any]] = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 """Floats that a kernel takes as the 16 bits they are."""
+PERSISTENT_BLOCKS: Final = (2, 3, 16)
+"""Blocks of a persistent kernel: few go from tile to tile, an even and an odd number of times; many have one or none."""
 _SCALARS: Final[dict[str, str]] = {"bool": "u1", "index": "i4"}
 
 
@@ -45,10 +47,12 @@ def run(
     limits: Limits | None = None,
     blocks: Sequence[Block] | None = None,
     overlaps: bool = False,
+    replicating: Collection[int] = (),
 ) -> Report:
     """Runs `entry` over `grid` blocks (only over `blocks`, if given) of `block` threads. Arguments are numbers, pointers
     (allocations of `memory`) or the bytes of a parameter. UnsupportedPtx where the program uses what the emulator does not
-    know. The report's tensors are those of `memory`, by name."""
+    know. The report's tensors are those of `memory`, by name. `replicating`: lines of the PTX text with stores that bring one
+    value from several threads by design, beside those that the text names itself (`replicas`)."""
     function = module.functions.get(entry)
     if function is None:
         raise UnsupportedPtx(f"no entry {entry}")
@@ -59,7 +63,10 @@ def run(
     if any(size != 1 for size in cluster):
         raise UnsupportedPtx("clusters of several blocks", function.line)
     with np.errstate(all="ignore"):
-        machine = Machine(module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits)
+        machine = Machine(
+            module, function, memory, shape, dynamic_shared_bytes=dynamic_shared_bytes, seed=seed, limits=limits,
+            replicating=replicating,
+        )  # fmt: skip
         machine.overlaps = overlaps
         _check_shape(machine)
         _place_parameters(machine, arguments)
@@ -143,9 +150,9 @@ def emulate(
     limits: Limits | None = None,
 ) -> Report:
     """A launch of the kernel that `manifest` describes. `tensors`: one array a tensor parameter, of its dtype's bytes; the
-    contents of out and scratch tensors count as never written. `values`: dims, strides and scalars by name. Of a persistent
-    kernel two or three blocks run, as `seed` says. The given arrays are not changed; the report has new ones. Raises
-    UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
+    contents of out and scratch tensors count as never written. `values`: dims, strides and scalars by name. A persistent
+    kernel has as many blocks as `seed` picks of PERSISTENT_BLOCKS. The given arrays are not changed; the report has new ones.
+    Raises UnsupportedPtx, and ValueError for missing or ill-sized arguments."""
     module = parse(ptx) if isinstance(ptx, str) else ptx
     memory = Memory((limits or Limits()).memory_bytes)
     pointers: dict[str, Allocation] = {}
@@ -169,8 +176,8 @@ def emulate(
         next(maps) if slot.kind == "tensor_map" else _argument(slot, pointers, values, dtypes) for slot in manifest.abi
     ]
     grid = [axis.evaluate(env) for axis in manifest.grid]
-    if manifest.schedule.get("persistent"):  # any number of blocks does; few go from tile to tile
-        grid[0] = min(grid[0], 2 + seed % 2)
+    if manifest.schedule.get("persistent"):  # any number of blocks does
+        grid[0] = min(grid[0], PERSISTENT_BLOCKS[seed % len(PERSISTENT_BLOCKS)])
     return run(
         module,
         manifest.entry,

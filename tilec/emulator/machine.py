@@ -8,7 +8,7 @@ the halves of a diverged warp interleave differently with each seed, and the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from tilec.emulator.memory import GLOBAL_BASE, SHARED_START, Allocation, Memory
 from tilec.emulator.program import Program
 from tilec.emulator.races import Clocks, Shadow
 from tilec.emulator.registry import RAW, RESCHEDULE, TYPES, Decoder, Signal
+from tilec.emulator.replicas import Replicas
 from tilec.emulator.specials import special
 from tilec.emulator.syntax import Function, Module, Symbol
 
@@ -48,6 +49,7 @@ class Machine:
         seed: int = 0,
         limits: Limits | None = None,
         clusters: tuple[int, int, int] = (1, 1, 1),
+        replicating: Collection[int] = (),
     ) -> None:
         self.module, self.function, self.memory = module, function, memory
         self.grid, self.block_shape, self.cluster_shape = shape[0], shape[1], clusters
@@ -77,6 +79,7 @@ class Machine:
         self.clocks = Clocks(self)
         self.shadow = Shadow(self.clocks, len(memory.data), self.program.granule_shift)
         memory.on_growth.append(self.shadow.grow)
+        self.replicas = Replicas(self, replicating)
 
     # --- waves
     def start(self, blocks: Sequence[tuple[int, int, int]], first_number: int) -> None:

@@ -1,5 +1,6 @@
-"""`ld.global.nc`, a promise that nobody writes the data while the launch runs (PTX ISA, ld.global.nc): reads go in, faults come
-out, at once where the launch before may still write, at the end where this one did."""
+"""`ld.global.nc` and `ldu`, promises that nobody writes the data while the launch runs (PTX ISA, ld.global.nc, ldu): reads go
+in, faults come out, at once where the launch before may still write, at the end where this one did. What a tensor is declared
+as plays no part: a launch before may write one that this launch only reads."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ def watch(machine: Machine, access: Access, instruction: Instruction) -> None:
     if machine.overlaps and any(one.space == "global" and not one.resident for one in access.allocations(machine)):
         text = "ld.global.nc of memory that the launch before may write while this one runs"
         machine.faults.add("non-coherent", text, instruction, int(access.lanes[0]), index=int(access.index[0]))
+    if access.allocation is not None and not access.allocation.tracked:
+        return  # a write of this launch is a fault by itself
     machine.extensions.setdefault("noncoherent", []).append(
         (np.unique(access.index), access.width, instruction, access.lanes[0])
     )

@@ -50,7 +50,7 @@ class _Parser(OperandParser):
         super().__init__(text)
         self.result = Module()
         self.function: Function | None = None
-        self.location = (0, 0)
+        self.location = (0, 0, 0)
         self.used_bytes = -1
         self.fresh = 0
 
@@ -110,12 +110,12 @@ class _Parser(OperandParser):
         line = self.here.line
         file = self.integer()
         row = self.integer()
-        self.integer()
+        column = self.integer()
         while self.here.line == line and self.here.text in (",", "function_name", "inlined_at"):
             self.at += 1
             while self.here.line == line and (self.here.kind in ("number", "word") or self.here.text in (",", "+")):
                 self.at += 1
-        self.location = (file, row)
+        self.location = (file, row, column)
 
     def declaration(self, word: str) -> None:
         linkage = word[1:] in LINKAGE
@@ -205,7 +205,7 @@ class _Parser(OperandParser):
             raise UnsupportedPtx("device functions are not supported: every call must be inlined", line, function.name)
         del returns
         self.take("{")
-        self.function, self.scopes, self.labels, self.location = function, [{}], [{}], (0, 0)
+        self.function, self.scopes, self.labels, self.location = function, [{}], [{}], (0, 0, 0)
         self.body(function)
         self.result.functions[function.name] = function
 

@@ -4,12 +4,14 @@ PTX ISA, section 8, "Proxies" and `fence.proxy.async`. `wgmma` and bulk copies r
 write of the generic proxy (`st`, `cp.async`, `stmatrix`) is seen there only if a proxy fence lies between write and read in
 causality order; any thread on the way may execute it. Simplified: the fence of a thread covers that thread's own writes, and
 what it knew through a barrier of its block; a fence by a third thread that learnt of the write through an mbarrier is not seen.
+An mbarrier is made by the generic proxy, and a bulk copy counts its bytes there through the async proxy: a fence lies between
+too, which may be `fence.mbarrier_init` of the thread that made it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +23,19 @@ if TYPE_CHECKING:
     from tilec.emulator.machine import Machine
 
 Index = NDArray[np.int64]
+READS: Final = "the async proxy reads what the generic proxy wrote with no fence.proxy.async between"
+COUNTS: Final = "the async proxy counts on an mbarrier with no fence.proxy.async since it was made"
 
 
 @dataclass(slots=True)
 class _Fence:
-    """`time` at which `lanes` (mask over the wave) executed it; `horizon`: the last barrier of each block then."""
+    """`time` at which `lanes` (mask over the wave) executed it; `horizon`: the last barrier of each block then. `of_barriers`:
+    it is `fence.mbarrier_init`, of mbarriers that the thread itself made."""
 
     time: int
     lanes: NDArray[np.bool_]
     horizon: Index
+    of_barriers: bool
 
 
 class Proxies:
@@ -46,12 +52,12 @@ class Proxies:
         self.fences.clear()
         self._written[:] = 0
 
-    def fence(self, lanes: Index) -> None:
-        """`fence.proxy.async` by these lanes."""
+    def fence(self, lanes: Index, *, of_barriers: bool = False) -> None:
+        """`fence.proxy.async` by these lanes, or `fence.mbarrier_init`."""
         clocks = self.machine.clocks
         mask = np.zeros(self.machine.lane_count, np.bool_)
         mask[lanes] = True
-        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy()))
+        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), of_barriers))
         clocks.now += 1  # what comes now is not covered
 
     def wrote(self, granules: Index) -> None:
@@ -61,8 +67,9 @@ class Proxies:
             self._written = np.concatenate([self._written, np.zeros(len(writes) - len(self._written), np.int64)])
         self._written[granules] = writes[granules]
 
-    def check(self, granules: Index, reader: int, instruction: Instruction, index: int) -> None:
-        """Reports generic writes of these granules that the async proxy, used by lane `reader`, may not see."""
+    def check(self, granules: Index, reader: int, instruction: Instruction, index: int, *, barrier: bool = False) -> None:
+        """Reports generic writes of these granules that the async proxy, used by lane `reader`, may not see; `barrier`: they
+        are an mbarrier on which it counts."""
         machine = self.machine
         stamps = machine.shadow.writes[granules]
         if len(self._written):
@@ -81,12 +88,11 @@ class Proxies:
         for fence in reversed(self.fences):
             if not missing.any():
                 return
-            missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
+            if barrier or not fence.of_barriers:
+                missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
         if missing.any():
-            machine.faults.add(
-                "proxy", "the async proxy reads what the generic proxy wrote with no fence.proxy.async between", instruction,
-                reader, index=index, count=int(missing.sum()),
-            )  # fmt: skip
+            text = COUNTS if barrier else READS
+            machine.faults.add("proxy", text, instruction, reader, index=index, count=int(missing.sum()), distinct=text)
 
     def _covers(self, fence: _Fence, reader: int, times: Index, writers: Index) -> NDArray[np.bool_]:
         """Which writes a fence orders before the async reads of `reader`."""
@@ -94,6 +100,8 @@ class Proxies:
         readers = np.full(len(writers), reader)
         own = fence.lanes[writers] & (times <= fence.time)
         seen = own & clocks.knows(readers, writers + clocks.first_lane, np.full(len(writers), fence.time))
+        if fence.of_barriers:
+            return seen
         members = np.flatnonzero(fence.lanes & (block == block[reader]))
         if len(members) and (fence.lanes[reader] or self._known(fence, reader, members)):
             seen |= (block[writers] == block[reader]) & (times <= fence.horizon[block[reader]])

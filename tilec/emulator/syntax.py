@@ -92,7 +92,7 @@ Operand = Register | Special | Immediate | Symbol | Negated | Sink | Vector | Pa
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction. `modifiers` are the dotted words after the opcode, in order; `guard` and `guard_negated` the predicate;
-    `location` the (file, line) of the last `.loc`; `text` the source text for messages. `used_bytes` is the mask of a
+    `location` the (file, line, column) of the last `.loc`; `text` the source text for messages. `used_bytes` is the mask of a
     `.pragma "used_bytes_mask"` before a load (PTX ISA, pragma strings): bytes whose bit is 0 are nobody's business."""
 
     opcode: str
@@ -102,7 +102,7 @@ class Instruction:
     guard_negated: bool
     line: int
     text: str
-    location: tuple[int, int] = (0, 0)
+    location: tuple[int, int, int] = (0, 0, 0)
     used_bytes: int = -1
 
 

@@ -1,4 +1,4 @@
-"""Launch directives: `grid`, `requires`, `resident`, `values`, recorded on the function."""
+"""Launch directives: `grid`, `requires`, `resident`, `values`, `ensures`, recorded on the function."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from tilec.frontend.emitter import describe
 from tilec.frontend.expressions import expression
 from tilec.frontend.host import host_expr, predicate
 from tilec.frontend.scope import Scope
-from tilec.ir.core import Access, Precondition, Resident, Value, ValueFact
+from tilec.ir.core import Access, Precondition, Promise, Resident, Value, ValueFact
 from tilec.ir.types import TensorType
 
 MAX_GRID: Final = 3
 VALUE_WORDS: Final = ("distinct", "sorted", "ends")
+PROMISED_WORDS: Final = ("distinct", "sorted")
 
 
 def directive(scope: Scope, node: ast.Call, word: str) -> None:
-    """Record what `grid`, `requires`, `resident` or `values` says; E0109, E0110, E0113, E0207, E0215, E0216, E0217."""
+    """Record what a directive, named `word`, says; E0109, E0110, E0113, E0207, E0215, E0216, E0217."""
     at = scope.at(node)
     if not scope.is_kernel or scope.depth:
         where = "inside a block" if scope.is_kernel else "in a tile function"
         raise at.error("E0109", f"`{word}` {where}", hint="launch facts stand at the top level of the kernel")
-    if word != "values" and node.keywords:
+    if word not in ("values", "ensures") and node.keywords:
         raise at.error("E0113", f"`{word}` takes no keywords", hint="pass its arguments by position")
     for argument in node.args:
         if isinstance(argument, ast.Starred):
             raise at.error("E0113", f"`{word}` takes its arguments one by one", hint="write them out")
-    {"grid": _grid, "requires": _requires, "resident": _resident, "values": _values}[word](scope, node)
+    directives = {"grid": _grid, "requires": _requires, "resident": _resident, "values": _values, "ensures": _ensures}
+    directives[word](scope, node)
 
 
 def _grid(scope: Scope, node: ast.Call) -> None:
@@ -103,3 +105,50 @@ def _values(scope: Scope, node: ast.Call) -> None:
         message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
         raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
     scope.function.values += (ValueFact(tensor.name, low, high, loc=at.span, **said),)
+
+
+def _ensures(scope: Scope, node: ast.Call) -> None:
+    at = scope.at(node)
+    said: dict[str, bool] = {}
+    above: tuple[Value, ...] = ()
+    for keyword in node.keywords:
+        if keyword.arg == "above":
+            named = keyword.value.elts if isinstance(keyword.value, ast.Tuple) else [keyword.value]
+            above = tuple(_integers(scope, one) for one in named)
+            continue
+        given = expression(scope, keyword.value)
+        if keyword.arg not in PROMISED_WORDS or not isinstance(given, bool):
+            message = "`ensures` takes `above=`, of tensors, and `distinct=` and `sorted=`, each `True` or `False`"
+            raise at.error("E0113", message, hint="write `ensures(out, 0, V, distinct=True)`")
+        said[keyword.arg] = given
+    if len(node.args) != 3:
+        raise at.error("E0113", "`ensures` takes a tensor, a low and a high bound", hint="write `ensures(out, 0, V)`")
+    tensor = _integers(scope, node.args[0])
+    if scope.function.parameter_of(tensor).access not in (Access.OUT, Access.INOUT):
+        message = f"`{tensor.name}` is declared neither `Out` nor `InOut`, so the kernel leaves nothing in it"
+        raise at.error("E0207", message, hint="name a tensor that the kernel writes; `values(...)` states what one holds")
+    low, high = host_expr(scope, node.args[1]), host_expr(scope, node.args[2])
+    for one in above:
+        if scope.function.parameter_of(one).access not in (Access.IN, Access.INOUT):
+            message = f"`{one.name}` is declared neither `In` nor `InOut`, so it holds nothing before the launch"
+            raise at.error("E0207", message, hint="name tensors that the kernel reads")
+        if one.tensor.dims != tensor.tensor.dims:
+            message = f"`{one.name}` and `{tensor.name}` have other extents, so that they have no places in common"
+            raise at.error("E0217", message, hint="declare both with the same dims")
+    if said.get("sorted") and tensor.tensor.rank != 1:
+        message = f"`sorted=True` describes a tensor of one axis, and `{tensor.name}` has {tensor.tensor.rank}"
+        raise at.error("E0217", message, hint="declare it with one axis, or drop `sorted=True`")
+    names = tuple(one.name for one in above)
+    scope.function.promises += (Promise(tensor.name, low, high, names, loc=at.span, **said),)
+
+
+def _integers(scope: Scope, node: ast.expr) -> Value:
+    """The integer tensor that an argument names."""
+    tensor = expression(scope, node)
+    if not isinstance(tensor, Value) or not isinstance(tensor.type, TensorType) or not tensor.tensor.dtype.is_integer:
+        raise scope.at(node).error(
+            "E0217",
+            f"`ensures` describes an integer tensor, found {describe(tensor)}",
+            hint="name a parameter such as `ids: Out[i32, N]`",
+        )
+    return tensor

@@ -19,10 +19,10 @@ from tilec import language
 from tilec.diagnostics import CompileError, Diagnostic, Label, Span
 from tilec.frontend.report import Refused, Source, compile_error
 from tilec.ir.types import DTYPES
-from tilec.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
+from tilec.limits import MAX_IMPORT_DEPTH, MAX_MODULES, MAX_NAME, MAX_SOURCE_BYTES, MAX_SOURCE_LINES, read_file
 from tilec.spelling import did_you_mean, nearest
 
-DIRECTIVES = frozenset({"grid", "requires", "resident", "values"})
+DIRECTIVES = frozenset({"grid", "ensures", "requires", "resident", "values"})
 WORDS = frozenset(language.__all__)
 """Every word of the kernel language."""
 
@@ -199,7 +199,7 @@ class _Reader:
     def _resolve(self, module: Module, node: ast.ImportFrom) -> Path | None:
         here = module.path.parent
         for candidate in import_candidates(here, node, self.root):
-            if candidate.is_file():
+            if os.path.isfile(candidate):  # False for a name that no file can have
                 return candidate
             self.absent.append(candidate)
         parts = (node.module or "").split(".") if node.module else []
@@ -306,20 +306,36 @@ def _limited(path: Path, data: bytes) -> str:
 
 
 def parse(source: Source) -> ast.Module:
-    """Python's syntax tree; CompileError E0101 where Python itself refuses the text."""
+    """Python's syntax tree; CompileError E0101 where Python itself refuses the text, E0205 for an integer that is too long for
+    it, E0513 for a name that is too long."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(source.text)
+            tree = ast.parse(source.text)
+        _check_names(source, tree)
+        return tree
     except SyntaxError as error:
         line = max(error.lineno or 1, 1)
         column = max((error.offset or 1) - 1, 0)
         same_line = error.end_lineno == line and (error.end_offset or 0) - 1 > column
         end = (error.end_offset or 0) - 1 if same_line else column + 1
-        message = f"not valid Python: {error.msg}"
         span = Span(source.file, line, column, line, end)
+        if "integer string conversion" in error.msg:  # Python's own limit, `sys.set_int_max_str_digits`
+            hint = "integers here have at most 64 bits"
+            raise CompileError(Diagnostic("E0205", "an integer of thousands of digits", Label(span), hint=hint)) from None
+        message = f"not valid Python: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
         message = "nested too deeply" if not isinstance(error, ValueError) else f"not valid Python: {error}"
         span = Span(source.file, 1, 0, 1, 1)
     hint = "kernel files are plain Python; run `python -m py_compile` on the file"
     raise CompileError(Diagnostic("E0101", message, Label(span), hint=hint))
+
+
+def _check_names(source: Source, tree: ast.Module) -> None:
+    """CompileError E0513 for the first name that is longer than any: names are keys of manifests, and parts of file names."""
+    for node in ast.walk(tree):
+        for key in ("id", "arg", "name", "attr", "asname", "module"):
+            name = getattr(node, key, None)
+            if isinstance(name, str) and max(map(len, name.split("."))) > MAX_NAME:
+                what = f"the name `{name[:40]}...` has {len(name)} characters, and a name may have {MAX_NAME}"
+                raise CompileError(Diagnostic("E0513", what, Label(source.span(node)), hint="take a shorter one"))

@@ -131,7 +131,7 @@ def definition(
             return symbol
         node, name = found.imports[name]
         line = None
-        path = next((path for path in import_candidates(found.path.parent, node, root) if path.is_file()), None)
+        path = next((path for path in import_candidates(found.path.parent, node, root) if os.path.isfile(path)), None)
         if path is None:
             return None
         try:

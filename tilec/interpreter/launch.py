@@ -9,7 +9,7 @@ import numpy as np
 
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
-from tilec.ir.core import Function, Parameter
+from tilec.ir.core import Function, Parameter, Promise, ValueFact
 from tilec.ir.expr import Expr
 from tilec.ir.types import TensorType
 
@@ -109,18 +109,41 @@ def _stride(array: Array, axis: int) -> int:
     return array.strides[axis] // array.itemsize
 
 
+def held_before(function: Function, launch: Launch) -> dict[str, Array]:
+    """What tensors that promises are relative to hold before the launch."""
+    return {name: launch.arrays[name].astype(object) for promise in function.promises for name in promise.above}
+
+
+def check_promises(function: Function, launch: Launch, before: Mapping[str, Array]) -> None:
+    """Check what the launch left against `ensures`; `before` is what `held_before` gave."""
+    for promise in function.promises:
+        found = launch.arrays[promise.tensor]
+        shares = found.astype(object) - sum(before[name] for name in promise.above) if promise.above else found
+        _check_stored(function, promise, found, shares, launch.env)
+
+
+def _check_stored(
+    function: Function, fact: ValueFact | Promise, found: Array, bounded: Array, env: Mapping[str, int]
+) -> tuple[int, int]:  # fmt: skip
+    """Check the range of integers, here `bounded`, and what is said beside it of `found`; the range."""
+    low, high = _evaluate(function, fact.low, env), _evaluate(function, fact.high, env)
+    outside = bounded[(bounded < low) | (bounded >= high)]
+    if outside.size:
+        message = f"`{fact.tensor}` holds {outside.flat[0]}, and not {low} <= value < {high}"
+        if isinstance(fact, Promise) and fact.above:
+            message = f"`{fact.tensor}` is {outside.flat[0]} above {', '.join(fact.above)}, and not from {low} to below {high}"
+        raise InterpreterError(message, kernel=function.name, loc=fact.loc)
+    if fact.distinct and np.unique(found).size != found.size:
+        raise InterpreterError(f"`{fact.tensor}` holds a value twice", kernel=function.name, loc=fact.loc)
+    if fact.sorted and np.any(found[1:] < found[:-1]):
+        raise InterpreterError(f"`{fact.tensor}` is not sorted", kernel=function.name, loc=fact.loc)
+    return low, high
+
+
 def _check_values(function: Function, arrays: Mapping[str, Array], env: Mapping[str, int]) -> None:
     for fact in function.values:
-        low, high = _evaluate(function, fact.low, env), _evaluate(function, fact.high, env)
         found = arrays[fact.tensor]
-        outside = found[(found < low) | (found >= high)]
-        if outside.size:
-            message = f"`{fact.tensor}` holds {outside.flat[0]}, and not {low} <= value < {high}"
-            raise InterpreterError(message, kernel=function.name, loc=fact.loc)
-        if fact.distinct and np.unique(found).size != found.size:
-            raise InterpreterError(f"`{fact.tensor}` holds a value twice", kernel=function.name, loc=fact.loc)
-        if fact.sorted and np.any(found[1:] < found[:-1]):
-            raise InterpreterError(f"`{fact.tensor}` is not sorted", kernel=function.name, loc=fact.loc)
+        low, high = _check_stored(function, fact, found, found, env)
         if fact.ends and (found[0] != low or found[-1] != high - 1):
             message = f"`{fact.tensor}` goes from {found[0]} to {found[-1]}, and not from {low} to {high - 1}"
             raise InterpreterError(message, kernel=function.name, loc=fact.loc)

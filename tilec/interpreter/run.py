@@ -12,7 +12,7 @@ from tilec.interpreter.accesses import Accesses
 from tilec.interpreter.arithmetic import PURE
 from tilec.interpreter.dtypes import Array, numpy_dtype
 from tilec.interpreter.errors import InterpreterError
-from tilec.interpreter.launch import Launch, bind
+from tilec.interpreter.launch import Launch, bind, check_promises, held_before
 from tilec.interpreter.memory import ACCESSES
 from tilec.ir.core import Block, Function, Op, Value
 from tilec.ir.ops import BlockId, Constant, DimValue, For, If, Iota, NumBlocks, Yield
@@ -35,15 +35,19 @@ def run(
     Dims come from the shapes; `dims` gives those that no shape determines. `block_order` lists the block ids to run, each with
     one entry per grid axis; the default is all of them in row-major order. `accesses` records who touched what. bf16 and f8
     arrays have the dtypes of ml_dtypes. Raises `InterpreterError` where the launch breaks the kernel's contract, an access
-    leaves its tensor, or an integer is divided by zero; arrays then hold what was written until then.
+    leaves its tensor, or an integer is divided by zero; arrays then hold what was written until then. So it does where all
+    blocks ran and left something else than the kernel promises.
     """
     launch = bind(function, arrays, scalars or {}, dims or {})
+    before = held_before(function, launch)
     order = itertools.product(*map(range, launch.grid)) if block_order is None else block_order
     steps: dict[int, tuple[_Step, ...]] = {}
     with np.errstate(all="ignore"):
         fixed = _fixed(function, launch)
         for place in order:
             _BlockRun(function, launch, tuple(place), accesses, fixed, steps).execute(function.body)
+    if block_order is None:
+        check_promises(function, launch, before)
 
 
 _Step = tuple[Callable[..., Array] | None, Op, tuple[int, ...], tuple[int, ...]]

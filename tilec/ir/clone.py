@@ -30,5 +30,5 @@ def _clone_block(block: Block, names: dict[Value, Value]) -> Block:
 
 
 def _clone_value(value: Value, owner: Op | Block, names: dict[Value, Value]) -> Value:
-    names[value] = Value(value.type, value.name, owner, value.layout)
+    names[value] = Value(value.type, value.name, owner, value.layout, value.fits)
     return names[value]

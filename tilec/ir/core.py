@@ -24,12 +24,15 @@ from tilec.ir.types import DType, RingType, ScratchType, SharedType, TensorType,
 
 @dataclass(eq=False, slots=True)
 class Value:
-    """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source."""
+    """An SSA value. `layout` is None until the layout pass decides how threads hold it; `name` is a hint from the source.
+    `fits`: the integer arithmetic that makes it is shown not to leave its dtype wherever it decides where memory is touched, or
+    who waits for what; no part of the text."""
 
     type: Type
     name: str = ""
     owner: Op | Block | None = None
     layout: Layout | None = None
+    fits: bool = False
 
     @property
     def tile(self) -> TileType:
@@ -233,6 +236,26 @@ class ValueFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """`ensures(tensor, low, high)`: every integer that a launch leaves in `tensor` lies in `low <= v < high`; with `above`, it
+    is what these tensors held together at the same place before the launch, and so much more. `distinct` says that no two
+    elements are equal, `sorted` that none is smaller than the one before it. The prover shows it; who launches relies on it."""
+
+    tensor: str
+    low: Expr
+    high: Expr
+    above: tuple[str, ...] = ()
+    distinct: bool = False
+    sorted: bool = False
+    loc: Span | None = None
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What is promised beside the bounds: some of distinct, sorted."""
+        return tuple(name for name in ("distinct", "sorted") if getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
 class Resident:
     """`resident(tensor)`: no kernel that a launch may overlap writes the tensor, which the kernel only reads. Weights are so.
     Checked where launches overlap: by whoever orders them."""
@@ -267,6 +290,7 @@ class Function:
     constants: dict[str, int | float | bool | str] = field(default_factory=dict[str, "int | float | bool | str"])
     requires: tuple[Precondition, ...] = ()
     values: tuple[ValueFact, ...] = ()
+    promises: tuple[Promise, ...] = ()
     residents: tuple[Resident, ...] = ()
     unsafe: tuple[UnsafeBlock, ...] = ()
     num_warps: int = 0  # of a block; 0 until it has a schedule

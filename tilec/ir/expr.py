@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tilec.limits import MAX_NAME
+
 ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -124,7 +126,6 @@ def cdiv(left: Expr, right: Expr) -> Expr:
 
 
 MAX_DEPTH: Final = 64
-MAX_NAME: Final = 200
 MAX_NODES: Final = 4096
 """Of one expression that is read: with symbols of 64 bits, no value is then longer than some ten thousand digits."""
 

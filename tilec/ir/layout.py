@@ -92,6 +92,11 @@ class Layout:
                 out[digit.axis] *= digit.extent
         return tuple(out)
 
+    @property
+    def is_replicated(self) -> bool:
+        """Whether several threads hold the same elements, those that wrap apart."""
+        return not self.lanes or any(digit.axis is None and digit.extent > 1 for digit in (*self.lanes, *self.warps))
+
     def wraps(self, shape: tuple[int, ...]) -> bool:
         """Whether some positions lie past the end of a tile of `shape`, so that elements there are held twice."""
         return self.covered != shape

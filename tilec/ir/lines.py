@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
 from tilec.diagnostics import Span
 from tilec.ir.core import Block, Function, Op
@@ -16,6 +17,10 @@ from tilec.ir.printer import print_function
 
 TEXT_NAME = "KERNEL.tir"
 """What lowered code calls the text, whatever the kernel and wherever it lies."""
+PLAIN: Final = 1
+REPLICATED: Final = 2
+"""Columns of the places that lowered code names. Threads that a store in the second has write to one place, in no order, bring
+the same value, since they hold the same elements; of any other store nobody says so."""
 
 
 @dataclass(frozen=True, slots=True)

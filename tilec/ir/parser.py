@@ -13,7 +13,20 @@ from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
 
 from tilec.ir import ops, ops_launch, ops_staging, ops_stores, ops_sync
-from tilec.ir.core import OPS, Access, Block, Function, Op, Parameter, Precondition, Resident, UnsafeBlock, Value, ValueFact
+from tilec.ir.core import (
+    OPS,
+    Access,
+    Block,
+    Function,
+    Op,
+    Parameter,
+    Precondition,
+    Promise,
+    Resident,
+    UnsafeBlock,
+    Value,
+    ValueFact,
+)
 from tilec.ir.expr import Expr
 from tilec.ir.layout import Layout
 from tilec.ir.tokens import ParseError, Token
@@ -88,6 +101,8 @@ class _Reader(TypeReader):
             function.requires = (*function.requires, Precondition(self.expr()))
         while self.skip("values"):
             function.values = (*function.values, self.fact())
+        while self.skip("ensures"):
+            function.promises = (*function.promises, self.promise())
         while self.skip("resident"):
             tensor = self.expect_kind("value", "a tensor").text[1:]
             function.residents = (*function.residents, Resident(tensor))
@@ -102,6 +117,19 @@ class _Reader(TypeReader):
         high = self.expr()
         distinct, in_order, ends = (self.skip(word) for word in ("distinct", "sorted", "ends"))
         return ValueFact(tensor, low, high, distinct, sorted=in_order, ends=ends)
+
+    def promise(self) -> Promise:
+        tensor = self.expect_kind("value", "a tensor").text[1:]
+        low = self.expr()
+        self.expect("..")
+        high = self.expr()
+        above: list[str] = []
+        if self.skip("above"):
+            above.append(self.expect_kind("value", "a tensor").text[1:])
+            while self.skip(","):
+                above.append(self.expect_kind("value", "a tensor").text[1:])
+        distinct, in_order = (self.skip(word) for word in ("distinct", "sorted"))
+        return Promise(tensor, low, high, tuple(above), distinct, in_order)
 
     def block(self) -> list[Op]:
         """Operations up to a closing brace."""

@@ -38,6 +38,9 @@ class _Printer:
         yield from (f"  requires {precondition.condition}" for precondition in function.requires)
         for fact in function.values:
             yield f"  values %{fact.tensor} {fact.low} .. {fact.high}{''.join(f' {name}' for name in fact.said)}"
+        for one in function.promises:
+            above = f" above {', '.join(f'%{name}' for name in one.above)}" if one.above else ""
+            yield f"  ensures %{one.tensor} {one.low} .. {one.high}{above}{''.join(f' {name}' for name in one.said)}"
         yield from (f"  resident %{one.tensor}" for one in function.residents)
         yield from (f"  unsafe {attribute_text(block.reason)}" for block in function.unsafe)
         yield from self.block(function.body, "  ")

@@ -1,5 +1,8 @@
 """A range with a congruence, and integer arithmetic on such facts: what goes in and comes out is `Range`, and every rule is
 sound: the result of the operation on any members of the operands is a member of the result.
+
+A `Range` has at least one member. What no integer satisfies is a contradiction: `between` raises, `within` gives None, and
+whoever asks decides what that means at its place. It never is a number.
 """
 
 from __future__ import annotations
@@ -30,10 +33,21 @@ def exactly(value: int) -> Range:
 
 
 def between(low: int, high: int, modulus: int = 1, rest: int = 0) -> Range:
-    """A fact in normal form; an empty range (code that is never reached) widens to its larger bound."""
-    if low >= high:
-        return exactly(high) if low == high else exactly(max(low, high))
-    return Range(low, high, modulus, rest % modulus if modulus else rest)
+    """A fact in normal form. ValueError where no integer satisfies it."""
+    found = within(Range(low, high, modulus, rest), low, high)
+    if found is None:
+        raise ValueError(f"no integer from {low} to {high} is {rest} modulo {modulus}")
+    return found
+
+
+def within(fact: Range, low: int, high: int) -> Range | None:
+    """What holds of the members of a fact that lie in `low..high`; None where there are none."""
+    low, high, modulus, rest = max(fact.low, low), min(fact.high, high), fact.modulus, fact.rest
+    if modulus == 0:
+        return exactly(rest) if low <= rest <= high else None
+    if low + (rest - low) % modulus > high:  # the first member from `low` on
+        return None
+    return exactly(low) if low == high else Range(low, high, modulus, rest % modulus)
 
 
 def of_dtype(dtype: DType) -> Range:
@@ -47,8 +61,9 @@ def join(left: Range, right: Range) -> Range:
     return between(min(left.low, right.low), max(left.high, right.high), modulus, left.rest)
 
 
-def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
-    """Range of `a kind b` over the integers; None for kinds it knows nothing about."""
+def arithmetic(kind: str, a: Range, b: Range, bits: int = 0) -> Range | None:
+    """Range of `a kind b` over the integers, of a dtype of so many `bits`, which say what a shift shifts out; None for kinds it
+    knows nothing about."""
     match kind:
         case "add":
             return between(a.low + b.low, a.high + b.high, gcd(a.modulus, b.modulus), a.rest + b.rest)
@@ -68,14 +83,21 @@ def arithmetic(kind: str, a: Range, b: Range) -> Range | None:
             return between(max(a.low, b.low), max(a.high, b.high), *_common(a, b))
         case "and" | "or" | "xor":
             return bitwise(kind, a, b)
-        case "shl" if b.low >= 0 and b.high < 63:
-            return between(min(a.low << b.low, a.low << b.high), max(a.high << b.low, a.high << b.high))
-        case "shr" if b.low >= 0 and b.high < 63:
-            return between(min(a.low >> b.low, a.low >> b.high), max(a.high >> b.low, a.high >> b.high))
-        case "shr":  # an amount outside the width shifts everything out: zero, or copies of the sign
-            return between(min(a.low, 0), max(a.high, -1))
+        case "shl" | "shr" if bits:
+            return _shift(kind, a, b, bits)
         case _:
             return None
+
+
+def _shift(kind: str, a: Range, b: Range, bits: int) -> Range:
+    """An amount outside the width shifts everything out: `shl` gives zero, `shr` zero or copies of the sign."""
+    ends: list[int] = []
+    if b.low < bits and b.high >= 0:
+        amounts = max(b.low, 0), min(b.high, bits - 1)
+        ends += [x << amount if kind == "shl" else x >> amount for x in (a.low, a.high) for amount in amounts]
+    if b.low < 0 or b.high >= bits:
+        ends += [0] if kind == "shl" else [a.low >> bits, a.high >> bits]
+    return between(min(ends), max(ends))
 
 
 def bitwise(kind: str, a: Range, b: Range) -> Range:
@@ -130,7 +152,7 @@ def _floordiv(a: Range, b: Range) -> Range:
 
 def _mod(a: Range, b: Range) -> Range:
     if b.low < 1:
-        return Range(min(b.low, 0), max(b.high, 0))
+        return between(min(b.low, 0), max(b.high, 0))
     d = b.constant
     if a.low >= 0 and a.high < b.low:
         return a

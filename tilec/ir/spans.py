@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from tilec.diagnostics import Span
-from tilec.ir.core import Function, Op, Precondition, Resident, UnsafeBlock, ValueFact
+from tilec.ir.core import Function, Op, Precondition, Promise, Resident, UnsafeBlock, ValueFact
 from tilec.ir.lines import line_numbers
 
 Row = list[int | str] | None
-Part = TypeVar("Part", Precondition, ValueFact, Resident, UnsafeBlock)
+Part = TypeVar("Part", Precondition, ValueFact, Promise, Resident, UnsafeBlock)
 
 
 def spans_json(function: Function) -> dict[str, Any]:
@@ -30,6 +30,7 @@ def spans_json(function: Function) -> dict[str, Any]:
         "parameters": [_row(parameter.loc) for parameter in function.parameters],
         "requires": [_row(condition.loc) for condition in function.requires],
         "values": [_row(fact.loc) for fact in function.values],
+        "promises": [_row(one.loc) for one in function.promises],
         "residents": [_row(one.loc) for one in function.residents],
         "unsafe": [_row(block.loc) for block in function.unsafe],
     }
@@ -48,6 +49,7 @@ def attach(function: Function, spans: dict[str, Any]) -> Function:
         parameter.loc = _span(row)
     function.requires = _with_spans(function.requires, spans["requires"])
     function.values = _with_spans(function.values, spans["values"])
+    function.promises = _with_spans(function.promises, spans["promises"])
     function.residents = _with_spans(function.residents, spans["residents"])
     function.unsafe = _with_spans(function.unsafe, spans["unsafe"])
     return function

@@ -53,6 +53,10 @@ def _verify_signature(function: Function) -> None:
         if fact.tensor not in names or fact.tensor in scalars:
             raise refuse(f"a values fact names {fact.tensor}, which is no tensor")
     read = {p.name for p in function.parameters if p.access in (Access.IN, Access.INOUT)}
+    written = {p.name for p in function.parameters if p.access in (Access.OUT, Access.INOUT)}
+    for promise in function.promises:
+        if promise.tensor not in written or not read.issuperset(promise.above):
+            raise refuse(f"a promise of {promise.tensor}, which is not written, or above what is not read")
     for resident in function.residents:
         if resident.tensor not in read:
             raise refuse(f"{resident.tensor} is resident, and no tensor that holds something")
@@ -90,8 +94,8 @@ def _verify_tensor(name: str, type: TensorType) -> None:
 def _host_expressions(function: Function) -> Iterable[Expr]:
     yield from function.grid
     yield from (precondition.condition for precondition in function.requires)
-    for fact in function.values:
-        yield from (fact.low, fact.high)
+    for stated in (*function.values, *function.promises):
+        yield from (stated.low, stated.high)
     for parameter in function.parameters:
         if isinstance(parameter.value.type, TensorType):
             yield from (*parameter.value.tensor.dims, *(parameter.value.tensor.strides or ()))

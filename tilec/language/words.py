@@ -27,6 +27,7 @@ __all__: list[str] = [
     "cdiv",
     "ceil",
     "cos",
+    "ensures",
     "exp",
     "exp2",
     "floor",
@@ -107,6 +108,24 @@ def values(
     """Every integer stored in `tensor` lies in `low <= v < high`; with `distinct`, no two are equal. With `sorted`, of a tensor
     of one axis, none is smaller than the one before it; with `ends` too, the first is `low` and the last `high - 1`, so that
     `values(cu, 0, T + 1, sorted=True, ends=True)` says that rows `cu[i]` to `cu[i + 1]` are all `T` rows. Checked at launch."""
+    not_compiled()
+
+
+def ensures(
+    tensor: Tensor,
+    low: Scalar,
+    high: Scalar,
+    /,
+    *,
+    above: Tensor | tuple[Tensor, ...] = (),
+    distinct: bool = False,
+    sorted: bool = False,
+) -> None:
+    """Every integer that a launch leaves in `tensor`, which it writes, lies in `low <= v < high`. With `above`, tensors of the
+    same extents that are read, it is so much more than what these held together at the same place before the launch:
+    `ensures(positions, 1, 2, above=positions)` says that each position grows by one. With `distinct`, no two are equal; with
+    `sorted`, of a tensor of one axis, none is smaller than the one before it. Proven, and in the artifact's record, so that a
+    kernel that reads `tensor` later may state it with `values`."""
     not_compiled()
 
 

@@ -2,7 +2,8 @@
 
 In: a function from `tilec.passes.schedule.prepare`. Out: a module that code generation takes to PTX, and how to launch it. The
 text is deterministic and names no source location: where the operations have lines of the tile IR's text, a comment `// line N`
-says which one what follows came from (`tilec.codegen.locations` makes locations of them).
+says which one what follows came from, and `// line N replicated` that its stores bring one value from several threads
+(`tilec.codegen.locations` makes locations of them).
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ shared memory. The barriers before, between and behind are operations of their o
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from tilec.ir.exchange import Steps, is_uniform, renamed
 from tilec.ir.layout import Layout
 from tilec.ir.ops_staging import Put, Relayout, Take
@@ -29,7 +31,8 @@ def lower_relayout(context: Context, op: Relayout) -> None:
 
 @lowers(Put)
 def lower_put(context: Context, op: Put) -> None:
-    """An element is stored by the threads that hold it by right, not by those with copies."""
+    """An element is stored by the threads that hold it by right, not by those with copies. Where several do, each of them
+    stores it: they hold the same value, and to find out who is the first costs more."""
     scratch, value = op.operands
     tile, layout = value.tile, value.layout
     assert layout is not None
@@ -39,9 +42,11 @@ def lower_put(context: Context, op: Put) -> None:
     pointer = context.scratch(scratch, _bytes(tile, op.steps))
     context.assign(scratch, [pointer])
     places = Places(context, layout, tile.shape)
-    for register, place in enumerate(_pointers(context, pointer, layout, op.steps, places, tile.dtype.bytes)):
-        with context.where(places.is_own(register)):
-            context.store(held[register], place)
+    pointers = _pointers(context, pointer, layout, op.steps, places, tile.dtype.bytes)
+    with context.replicated() if layout.is_replicated else nullcontext():
+        for register, place in enumerate(pointers):
+            with context.where(places.is_own(register)):
+                context.store(held[register], place)
 
 
 @lowers(Take)

@@ -19,6 +19,8 @@ from tilec.mlir.builder import DYNAMIC_SHARED, Builder
 from tilec.mlir.types import SsaValue, Type
 
 LARGEST: Final = 2**63 - 1
+TAKEN: Final = frozenset({DYNAMIC_SHARED, "WARP_SZ", "_"})
+"""The module's own memory; PTX's predefined constant; what PTX takes for an identifier only with a letter behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,12 @@ def named(name: str, type: Type) -> SsaValue:
 
 
 def symbol(name: str) -> str:
-    """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers, and the one name that the
-    module has of its own gets a letter that no identifier has."""
-    if name == DYNAMIC_SHARED:
+    """A Python identifier as MLIR and PTX take it; letters beyond ASCII are spelled by their numbers, and names that the module
+    or PTX has of its own, or that PTX does not take, get a letter that no identifier has."""
+    if name in TAKEN:
         return f"{name}$"
-    return "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
+    spelled = "".join(letter if letter.isascii() else f"$u{ord(letter):x}" for letter in name)
+    return f"_${spelled}" if spelled.startswith("$") else spelled  # a symbol of MLIR begins with a letter
 
 
 def launch_term(out: Builder, expr: Expr, leaves: Mapping[str, Leaf]) -> SsaValue:

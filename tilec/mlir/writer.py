@@ -75,6 +75,13 @@ class Writer:
             self.line = line
             self.lines.append(f"// line {line}")
 
+    @contextmanager
+    def replicated(self) -> Generator[None]:
+        """Stores that are written inside bring the same value wherever several threads write to one place."""
+        self.lines.append(f"// line {self.line} replicated")
+        yield
+        self.lines.append(f"// line {self.line}")
+
     def constant(self, value: int, type: Type = i32) -> SsaValue:
         """An integer that its type holds, as a signed or an unsigned number."""
         if type.kind != "integer" or not -(1 << type.bits - 1) <= value < 1 << type.bits:

@@ -57,7 +57,7 @@ class Kernels:
         place = self._prebuilt or os.environ.get(PREBUILT)
         if place:
             path = Path(place)
-            if path.is_dir():
+            if os.path.isdir(path):
                 return self._of_folder(path, constants, device)
             return self._of_bundle(open_bundle(path, arch=device.architecture), constants, device)
         if all(is_installed(package) for package in PACKAGES):
@@ -81,7 +81,9 @@ class Kernels:
             raise BundleError("E0714", message, hint=hint)
         own = folder / device.architecture
         kernel = self._interface.kernel
-        named = (path for path in (own if own.is_dir() else folder).glob("*.json") if path.stem.partition("-")[0] == kernel)
+        named = (
+            path for path in (own if os.path.isdir(own) else folder).glob("*.json") if path.stem.partition("-")[0] == kernel
+        )
         for path in sorted(itertools.islice(named, MAX_ARTIFACTS)):
             manifest, cubin = load_artifact(path)
             if manifest.kernel == kernel and manifest.arch == device.architecture and manifest.constants == constants:

@@ -116,10 +116,11 @@ class TorchOp(Op):
         given = self.bind(args, kwargs)
         declared = self.declaration
         tensors = {one.name: given[one.name] for one in declared.arguments if one.access}
-        seen = {name: (NAMES.get(tensor.dtype, str(tensor.dtype)), tuple(tensor.shape)) for name, tensor in tensors.items()}
+        seen = {name: (self._dtype(name, tensor), tuple(tensor.shape)) for name, tensor in tensors.items()}
         known = declared.known(seen, given)
         like = next(iter(tensors.values()))
-        made = [like.new_empty(shape, dtype=DTYPES[dtype]) for dtype, shape in declared.shapes(declared.outputs, known)]
+        shapes = zip(declared.outputs, declared.shapes(declared.outputs, known), strict=True)
+        made = [like.new_empty(shape, dtype=self._made_dtype(one.name, dtype)) for one, (dtype, shape) in shapes]
         return tuple(made) if len(made) > 1 else made[0] if made else None
 
     def _dispatch(self, *args: Any) -> Any:
@@ -141,7 +142,7 @@ class TorchOp(Op):
         made: list[Any] = []
 
         def allocate(dtype: str, shape: tuple[int, ...]) -> TensorView:
-            made.append(like.new_empty(shape, dtype=DTYPES[dtype]))
+            made.append(like.new_empty(shape, dtype=self._made_dtype("", dtype)))
             return self._view("", made[-1], like.device)
 
         with torch.cuda.device(like.device):
@@ -169,10 +170,24 @@ class TorchOp(Op):
                 "E0914", "the tensor is on another device", kernel=self.__name__, argument=name, given=f"`{tensor.device}`",
                 required=required,
             )  # fmt: skip
+        return TensorView(tensor.data_ptr(), self._dtype(name, tensor), tuple(tensor.shape), tuple(tensor.stride()))
+
+    def _dtype(self, name: str, tensor: Any) -> str:
+        """The name of a tensor's dtype; E0904 where tilec has none."""
         dtype = NAMES.get(tensor.dtype)
         if dtype is None:
-            raise LaunchError("E0904", "wrong element type", kernel=self.__name__, argument=name, given=f"`{tensor.dtype}`")
-        return TensorView(tensor.data_ptr(), dtype, tuple(tensor.shape), tuple(tensor.stride()))
+            raise LaunchError(
+                "E0904", "wrong element type", kernel=self.__name__, argument=name, given=f"`{tensor.dtype}`",
+                required=f"one of {', '.join(NAMES.values())}",
+            )  # fmt: skip
+        return dtype
+
+    def _made_dtype(self, name: str, dtype: str) -> Any:
+        """PyTorch's dtype of a result; E0919 where `constants` of the op name one that there is not."""
+        if dtype not in DTYPES:
+            message = "`constants` give a result a dtype that there is not"
+            raise refuse(self.__name__, message, argument=name, given=f"`{dtype:.80}`", required=f"one of {', '.join(DTYPES)}")
+        return DTYPES[dtype]
 
     def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         if self._backward is not None and self._backward[1] is not None:

@@ -291,7 +291,7 @@ class _Reader:
         if not (isinstance(name, str) and name.isidentifier()):
             self.refuse("E0802", "`name` is not the name of a kernel", at("name"), 'write `name = "rms_norm"`')
             return None
-        if not (kernels / f"{name}.py").is_file():
+        if not os.path.isfile(kernels / f"{name}.py"):
             files = {path.stem for path in kernels.glob("*.py") if path.is_file()}
             hint = ask_first(name, files, f"create `{kernels.name}/{name}.py`, or correct the name")
             self.refuse("E0803", f"kernel `{name}` has no file in `{kernels.name}`", at("name"), hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,14 +12,14 @@ from typing import Any
 from tilec.cache import FileDigests, Store, reasons
 from tilec.cache.notes import read_json, read_texts, text_list
 from tilec.cache.statistics import LOCAL, Statistics
-from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.diagnostics import Diagnostic, Label
+from tilec.output import Output
 from tilec.project.buildfile import BUDGETS, BuildFile, KernelEntry
 from tilec.project.job import FILES, Dispatch, Job, Result, settle
 from tilec.project.plan import Planned, Refusal, digests_note, is_artifact_name, plan
 from tilec.project.worker import BUILD_PRELOAD
 from tilec.project.worker import run as run_task
 from tilec.target import Target
-from tilec.temporary_files import sweep
 from tilec.workers.scheduler import run as run_tasks
 from tilec.workers.worker import Runner
 
@@ -78,7 +77,7 @@ def build_project(
     dump: tuple[str, str] | None = None,
     runner: Runner = run_task,
     preload: Sequence[str] = BUILD_PRELOAD,
-    output: Path | None = None,
+    output: Output | None = None,
     say: Callable[[str], None] | None = None,
     dispatch: Dispatch | None = None,
 ) -> BuildResult:
@@ -89,10 +88,10 @@ def build_project(
     planned, refusals = plan(build, entries, targets, store, files, toolchain)
     files.save()
     if output is None:
-        output = output_folder(build.root)
-        check_inside(build.root, output, {item.target for item in planned})
-    for target in {item.target for item in planned}:
-        sweep(output / target.name)
+        output = Output(output_folder(build.root), build.root)
+    for target in sorted({item.target for item in planned}, key=str):
+        output.check(target.name)
+        output.sweep(target.name)
     results = [Result(item) for item in planned]
     done = 0
 
@@ -110,7 +109,7 @@ def build_project(
         before = len(store.problems)
         entry = item.products(store) if dump is None else None
         if entry is None or not {*FILES, "summary"} <= entry.outputs.keys():
-            results[position].reasons = _why(item, planned, store, output, damaged=store.problems[before:])
+            results[position].reasons = _why(item, planned, store, output.folder, damaged=store.problems[before:])
             todo.append(position)
             continue
         settle(results[position], entry, output, "lookup", time.perf_counter() - start)
@@ -189,16 +188,6 @@ _WORDS = {
 }
 
 
-def check_inside(root: Path, output: Path, targets: set[Target]) -> None:
-    """Raise CompileError E0702 where a link leads what is written out of the project: a project somebody else wrote can bring
-    one along, and files of the names of its kernels would be replaced wherever it points."""
-    for target in sorted(targets, key=str):
-        folder = output / target.name
-        if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
-            hint = "remove the link; artifacts are written inside the project"
-            raise CompileError(Diagnostic("E0702", f"`{folder}` leads out of the project by a link", hint=hint))
-
-
 def _outputs_note(output: Path, target: Target) -> str:
     return f"outputs:{output}|{target}"
 
@@ -209,17 +198,17 @@ def _outputs_before(store: Store, output: Path, target: Target) -> set[str]:
     return {name for name in names if is_artifact_name(name)}
 
 
-def _remove_stale(output: Path, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
+def _remove_stale(output: Output, planned: list[Planned], refusals: list[Refusal], store: Store) -> None:
     """Remove what an earlier build left for specialisations that the build file no longer has; nothing tilec did not write."""
     unread = tuple(refusal.kernel for refusal in refusals)
     for arch in {item.target for item in planned}:
-        note = _outputs_note(output, arch)
+        note = _outputs_note(output.folder, arch)
         names = {item.name for item in planned if item.target == arch}
-        before = _outputs_before(store, output, arch)
+        before = _outputs_before(store, output.folder, arch)
         # A kernel that cannot be read has no plan, but its former artifacts are still wanted.
         kept = {name for name in before if name in unread or name.startswith(tuple(f"{kernel}-" for kernel in unread))}
         for name in before - names - kept:
             for suffix in reversed(FILES):
-                (output / arch.name / f"{name}.{suffix}").unlink(missing_ok=True)
+                output.remove(f"{arch.name}/{name}.{suffix}")
         if before != names | kept:
             store.set_texts({note: json.dumps(sorted(names | kept))})

@@ -11,12 +11,12 @@ import json
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tilec.cache import Entry, Store, write_atomically
+from tilec.cache import Entry, Store
 from tilec.cache.statistics import LOCAL, Statistics
-from tilec.diagnostics import CompileError, Diagnostic
+from tilec.diagnostics import Diagnostic
+from tilec.output import Output
 from tilec.pipeline import CHECK_STAGES
 from tilec.project.plan import Planned
 from tilec.project.sharing import PATIENCE, Turns, fetch_all, wait
@@ -51,7 +51,7 @@ class Result:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def settle(result: Result, entry: Entry, output: Path, where: str, seconds: float) -> None:
+def settle(result: Result, entry: Entry, output: Output, where: str, seconds: float) -> None:
     """An artifact that did not have to be made."""
     start = time.perf_counter()
     result.status = "hit"
@@ -66,7 +66,7 @@ class Job:
 
     results: list[Result]
     store: Store
-    output: Path
+    output: Output
     jobs: int
     finish: Callable[[Result], None]
     dump: tuple[str, str] | None
@@ -166,6 +166,8 @@ class Job:
         result.diagnostics = outcome.diagnostics
         self.store.problems.extend(outcome.problems)
         self.counts.merge(Statistics(outcome.counts))
+        if self.remote is not None:
+            self.remote.spoil(outcome.spoiled)
         made: tuple[str, ...] = outcome.made
         if not outcome.diagnostics:
             result.status = "hit" if outcome.fetched else "built"
@@ -204,14 +206,7 @@ def _shared(event: Crashed) -> bool:
     return death is not None and death.over != "" and death.what.startswith(tuple(f"stage `{s.name}`" for s in CHECK_STAGES))
 
 
-def write_outputs(output: Path, item: Planned, products: dict[str, bytes]) -> None:
+def write_outputs(output: Output, item: Planned, products: dict[str, bytes]) -> None:
     """Copies in `<output>/<arch>/`; the manifest last, so that one on disk always has its CUBIN."""
     for name in FILES:
-        path = output / item.target.name / f"{item.name}.{name}"
-        try:
-            if path.is_file() and path.read_bytes() == products[name]:
-                continue
-            write_atomically(path, products[name], durable=False)
-        except OSError as error:
-            hint = "free space or permissions there"
-            raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}", hint=hint)) from None
+        output.write(f"{item.target.name}/{item.name}.{name}", products[name], durable=False)

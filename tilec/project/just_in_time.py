@@ -19,6 +19,7 @@ from tilec.cache import FileDigests, Store, store_root
 from tilec.diagnostics import CompileError, Diagnostic, Label, render_all
 from tilec.frontend import kernel_file
 from tilec.manifest_reader import manifest_from_json
+from tilec.output import Output
 from tilec.project.buildfile import BuildFile, read_build_file
 from tilec.project.job import Job, Result
 from tilec.project.models import Constant, too_wide
@@ -97,7 +98,8 @@ def _made(item: Planned, store: Store) -> Entry:
     """The artifact, made in a worker. CompileError."""
     result = Result(item)
     with tempfile.TemporaryDirectory(prefix="tilec-") as folder:
-        job = Job([result], store, Path(folder), 1, lambda _: None, None, run_task, BUILD_PRELOAD, None, run_tasks)
+        output = Output(Path(folder), None)
+        job = Job([result], store, output, 1, lambda _: None, None, run_task, BUILD_PRELOAD, None, run_tasks)
         try:
             job.make([0])
         finally:

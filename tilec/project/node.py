@@ -13,7 +13,6 @@ import contextlib
 import functools
 import hashlib
 import pickle
-import shutil
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from tilec.cache import FileDigests, Store, store_root
 from tilec.diagnostics import CompileError
+from tilec.output import Output
 from tilec.project.plan import compiler_digests
 from tilec.project.worker import Task
 from tilec.toolchain import fingerprint
@@ -32,6 +32,7 @@ from tilec.workers.worker import Runner
 
 LARGEST_SOURCE: Final = 1 << 24
 """Bytes of one file of a kernel."""
+DIGEST_SIZE: Final = hashlib.sha256().digest_size
 _local = threading.local()
 
 
@@ -79,30 +80,43 @@ def identity() -> Identity:
         return Identity(compiler_digests(FileDigests(store, "digests:node")), fingerprint(store))
 
 
+def framed(thing: object) -> bytes:
+    """What travels: a pickle behind the sha256 of it, so that nothing which changed on its way is unpickled."""
+    data = pickle.dumps(thing)
+    return hashlib.sha256(data).digest() + data
+
+
+def unframed(data: object) -> Any:
+    """Inverse of `framed`; ValueError where it is not what was sent."""
+    if not isinstance(data, bytes) or hashlib.sha256(data[DIGEST_SIZE:]).digest() != data[:DIGEST_SIZE]:
+        raise ValueError("it was changed on its way")
+    return pickle.loads(data[DIGEST_SIZE:])
+
+
 def describe() -> bytes:
-    """The identity of this node, or in words why it has none, pickled."""
+    """The identity of this node, or in words why it has none, framed."""
     try:
-        return pickle.dumps(identity())
+        return framed(identity())
     except CompileError as error:
-        return pickle.dumps(f"has no toolchain: {error.diagnostics[0].message}")
+        return framed(f"has no toolchain: {error.diagnostics[0].message}")
 
 
 def perform(builder: Identity, data: bytes) -> bytes:
-    """Run one parcel for `builder`; the answer, pickled."""
+    """Run one parcel for `builder`; the answer, framed."""
     start = time.perf_counter()
     try:
         why = builder.difference(identity())
         if why:
-            return pickle.dumps(Answer(refused=why))
-        parcel: Parcel = pickle.loads(data)
+            return framed(Answer(refused=why))
+        parcel: Parcel = unframed(data)
         with _sources(parcel) as root:
             task = replace(parcel.task, request=replace(parcel.task.request, root=str(root)), store=str(store_root()))
             events = tuple(_run(task, parcel.runner, parcel.preload))
     except CompileError as error:
-        return pickle.dumps(Answer(refused=error.diagnostics[0].message))
+        return framed(Answer(refused=error.diagnostics[0].message))
     except (OSError, ValueError) as error:
-        return pickle.dumps(Answer(refused=f"{type(error).__name__}: {error}"[:300]))
-    return pickle.dumps(Answer(events, time.perf_counter() - start))
+        return framed(Answer(refused=f"{type(error).__name__}: {error}"[:300]))
+    return framed(Answer(events, time.perf_counter() - start))
 
 
 @contextlib.contextmanager
@@ -111,17 +125,14 @@ def _sources(parcel: Parcel) -> Any:
     wanted = parcel.task.request.sources
     if parcel.files.keys() != wanted.keys():
         raise ValueError("a parcel without all of its sources")
-    root = Path(tempfile.mkdtemp(prefix="tilec-node-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="tilec-node-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
         for name, data in parcel.files.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or hashlib.sha256(data).hexdigest() != wanted[name]:
                 raise ValueError("a source that is not what its task names")
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(data)
+            Output(root, None).write(str(path), data, durable=False)
         yield root
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def _run(task: Task, runner: Runner, preload: Sequence[str]) -> list[Report | Finished | Crashed]:

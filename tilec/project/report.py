@@ -13,6 +13,7 @@ from tilec.diagnostics import Diagnostic, Label, Span, render
 from tilec.project.driver import BuildResult, Progress, Result
 from tilec.project.fixes import Edit, resolved
 from tilec.terminal import wants_colour
+from tilec.visible import unguarded, visible
 
 HEADER = ("kernel", "constants", "arch", "registers", "spills", "shared", "proofs", "ms", "")
 RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
@@ -26,23 +27,26 @@ def progress(total_known: bool = True) -> Generator[Progress]:
         yield _plain
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True, no_color=not wants_colour(sys.stderr))
+    console = Console(file=unguarded(sys.stderr), no_color=not wants_colour(sys.stderr))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("building", total=None)
 
         def show(result: Result, done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total, description=f"{result.planned.name} {result.planned.target}")
+            bar.update(
+                task, completed=done, total=total, description=escape(visible(f"{result.planned.name} {result.planned.target}"))
+            )
 
         yield show
 
 
 def _plain(result: Result, done: int, total: int) -> None:
     if result.status != "hit":
-        spent = sum(result.milliseconds.values())
-        print(f"[{done}/{total}] {result.status} {result.planned.name} {result.planned.target} {spent:.0f} ms", file=sys.stderr)
+        name, spent = visible(result.planned.name), sum(result.milliseconds.values())
+        print(f"[{done}/{total}] {result.status} {name} {result.planned.target} {spent:.0f} ms", file=sys.stderr)
 
 
 def row(result: Result) -> tuple[str, ...]:
@@ -63,6 +67,7 @@ def table(results: list[Result]) -> None:
     rows = [row(result) for result in results]
     if sys.stdout.isatty() and wants_colour(sys.stdout):
         from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table
 
         drawn = Table(box=None, header_style="bold")
@@ -70,7 +75,7 @@ def table(results: list[Result]) -> None:
             drawn.add_column(name, justify="right" if name in ON_RIGHT else "left", overflow="fold")
         styles = {"built": "green", "failed": "red", "hit": "dim"}
         for cells in rows:
-            drawn.add_row(*cells[:-1], f"[{styles[cells[-1]]}]{cells[-1]}[/]")
+            drawn.add_row(*(escape(visible(cell)) for cell in cells[:-1]), f"[{styles[cells[-1]]}]{cells[-1]}[/]")
         Console().print(drawn)
         return
     widths = [max(len(line[i]) for line in (HEADER, *rows)) for i in range(len(HEADER))]

@@ -6,14 +6,11 @@ In: a name. Out: a folder of that name, whole or as it was.
 from __future__ import annotations
 
 import ast
-import errno
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from tilec.output_tree import write_tree
 from tilec.shipped import project_folder, shipped_files
 
 FILES: Final[dict[str, str]] = {
@@ -133,40 +130,5 @@ def copy_shipped(folder: Path) -> list[str]:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[str]:
-    there = folder.is_dir()
-    if there and any(folder.iterdir()):
-        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
-    staged = Path(tempfile.mkdtemp(dir=folder if there else folder.absolute().parent, prefix=f".{folder.name}-"))
-    try:
-        for place, text in files.items():
-            path = staged / place
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        if there:  # it may be somebody's current folder, so it is not replaced
-            _move_all(staged, folder)
-        else:
-            staged.chmod(0o777 & ~_umask())
-            os.rename(staged, folder)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
+    write_tree(folder, {place: text.encode() for place, text in files.items()})
     return list(files)
-
-
-def _move_all(source: Path, folder: Path) -> None:
-    """Move what is in `source` to `folder`, all or nothing, and remove `source`."""
-    moved: list[Path] = []
-    try:
-        for path in sorted(source.iterdir()):
-            moved.append(path.rename(folder / path.name))
-        source.rmdir()
-    except BaseException:
-        for path in moved:
-            path.rename(source / path.name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

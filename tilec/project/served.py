@@ -7,6 +7,7 @@ declared, and a note says why. Of choices with the same constants one serves: th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +73,7 @@ def other_code(served: Iterable[Served], output: Path) -> list[Diagnostic]:
     for one in served:
         for name, digest in one.cubins.items():
             path = output / one.target.name / f"{name}.cubin"
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            if os.path.isfile(path) and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
                 message = f"`{name}` for {one.target} is other machine code than was measured"
                 found.append(_note(one.tuned, one.target, message))
                 break

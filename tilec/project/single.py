@@ -14,7 +14,7 @@ from types import MappingProxyType
 from tilec.diagnostics import CompileError, Diagnostic, Span
 from tilec.frontend import read_kernel
 from tilec.project.buildfile import WIDE, BuildFile, KernelEntry
-from tilec.project.models import Constant, too_wide
+from tilec.project.models import MAX_TEXT, Constant, too_wide
 from tilec.spelling import ask_first
 from tilec.target import TARGETS, Target
 
@@ -68,6 +68,8 @@ def constant(text: str) -> Constant:
     """A constant's value as TOML would read it, and a string where it would read none: `1024`, `0.5`, `true`, `bf16`."""
     if text in ("true", "false"):
         return text == "true"
+    if len(text) > MAX_TEXT:
+        return text  # too wide, whatever it is
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(text)

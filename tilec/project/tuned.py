@@ -137,6 +137,11 @@ def _tuned(table: dict[str, Any], targets: tuple[Target, ...], refuse: Refuse, a
     for row in cast("list[dict[str, Any]]", rows):
         constants = {name: value for name, value in row.items() if name.isupper()}
         numbers = {name: value for name, value in row.items() if not name.isupper() and name != "schedule"}
+        blocks = numbers.get(AT_ONCE, 1)
+        if type(blocks) is not int or not 0 < blocks < 1 << 31:
+            hint = "write how many blocks run at the same time, at least 1, or leave it out"
+            refuse("E0802", f"`{AT_ONCE}` is no number of blocks", at("choices", AT_ONCE), hint)
+            return None
         rules = None
         if "schedule" in row:
             own = {name: (value,) for name, value in constants.items()}

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilec import pipeline
-from tilec.cache import Store, write_atomically
+from tilec.cache import Store
 from tilec.cache.products import fetch, put
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.link import link
+from tilec.output import Output
 from tilec.pipeline import Request
 from tilec.target import Target
 
@@ -38,7 +39,8 @@ BUILD_PRELOAD = (
 class Task:
     """A request for several targets. `keys` are the store's keys of the artifacts, in order; `dump` names a stage and the
     folder for its product of each target, after which a task with `stop` is done. With `check`, only the stages that judge the
-    kernel run, `pipeline.CHECK_STAGES`. `remote` is the team's cache, or None."""
+    kernel run, `pipeline.CHECK_STAGES`; with `first`, only the first stage, once: its tile IR is the product. `remote` is the
+    team's cache, or None."""
 
     request: Request
     name: str
@@ -49,6 +51,7 @@ class Task:
     stop: bool = False
     check: bool = False
     remote: Settings | None = None
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,9 @@ class Began:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of the target at `position`: diagnostics, or the products of the artifact (of a check, `CHECK_PRODUCTS`).
-    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it."""
+    `made` are the keys of what was made for it, `counts` what the team's cache did; `fetched`: it has all of it;
+    `spoiled` are layer and key of entries there that were refused. `digests` are the sha256 of the products of an artifact, as
+    the process that made them computed them."""
 
     position: int
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -73,6 +78,8 @@ class Outcome:
     made: tuple[str, ...] = ()
     counts: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     fetched: bool = False
+    spoiled: tuple[tuple[str, str], ...] = ()
+    digests: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def raise_if_fatal(outcome: Outcome) -> None:
@@ -100,7 +107,7 @@ def run_stages(task: Task, emit: Callable[[object], None], stages: tuple[pipelin
             emit(Began(position))
             outcome = _outcome(task, position, target, store, stages)
             emit(outcome)
-            if task.check and "proofs" not in outcome.hits:
+            if task.first or (task.check and "proofs" not in outcome.hits):
                 break  # refused before a target matters; the others would be in the same words
     finally:
         store.close()
@@ -127,9 +134,10 @@ def _outcome(
     work = pipeline.Work(task.request, target)
     diagnostics: tuple[Diagnostic, ...] = ()
     products: dict[str, bytes] = {}
+    digests: dict[str, str] = {}
     before = len(store.problems)
     try:
-        for stage in stages:
+        for stage in stages[:1] if task.first else stages:
             if task.check and stage not in stages[: len(pipeline.CHECK_STAGES)]:
                 continue
             pipeline.run_stage(stage, work, store)
@@ -137,21 +145,25 @@ def _outcome(
                 _dump(task, stage, work)
                 if task.stop:
                     return Outcome(position, problems=tuple(store.problems[before:]))
-        if task.check:
+        if task.first:
+            products = {stages[0].name: work.products[stages[0].name]}
+        elif task.check:
             products = {name: work.products[name] for name in pipeline.CHECK_PRODUCTS}
         else:
             link(work)
             products = {name: work.products[name] for name in pipeline.ARTIFACT_PRODUCTS}
             fields = pipeline.artifact_fields(task.request, target)
             label, cost = f"artifact {task.name} for {target}", sum(work.costs.values())
-            put(store, task.keys[position], "artifact", fields, products, label, cost)
+            digests = put(store, task.keys[position], "artifact", fields, products, label, cost).digests
     except CompileError as error:
         diagnostics = error.diagnostics
     counts = store.remote.statistics.take() if store.remote is not None else {}
     problems = _problems(store, before)
     made = tuple(store.made)
     store.made.clear()
-    return Outcome(position, diagnostics, products, work.milliseconds, work.hits, problems, work.costs, made, counts)
+    spoiled = tuple(sorted(store.remote.spoiled)) if store.remote is not None else ()
+    spent = work.milliseconds, work.hits, problems, work.costs
+    return Outcome(position, diagnostics, products, *spent, made, counts, spoiled=spoiled, digests=digests)
 
 
 def _problems(store: Store, before: int) -> tuple[str, ...]:
@@ -179,8 +191,4 @@ def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> 
 def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:
     assert task.dump is not None
     folder = Path(task.dump[1]) / (work.target.name if work.target else "")
-    path = folder / f"{task.name}{stage.suffix}"
-    try:
-        write_atomically(path, work.products[stage.name], durable=False)
-    except OSError as error:
-        raise CompileError(Diagnostic("E0702", f"`{path}` cannot be written: {error.strerror}")) from None
+    Output(folder, None).write(f"{task.name}{stage.suffix}", work.products[stage.name], durable=False)

@@ -15,15 +15,13 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
+from tilec.registry.challenges import read_challenges
 from tilec.registry.credentials import Credentials
 from tilec.registry.errors import RegistryError, foreign
 from tilec.registry.reference import DOCKER_HUB, is_loopback
 from tilec.strict_json import parse
 
-MAX_CHALLENGE: Final = 1 << 13
 MAX_TOKEN: Final = 1 << 16
-_SCHEMES: Final = re.compile(r"(?:^|,)\s*(basic|bearer)\s", re.ASCII | re.IGNORECASE)
-_PARAMETER: Final = re.compile(r'([a-z_]+)\s*=\s*"([^"\\]*)"', re.ASCII | re.IGNORECASE)
 _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*", re.ASCII)
 
 Fetch = Callable[[str, urllib.parse.SplitResult, Mapping[str, str], bytes], tuple[int, bytes | None]]
@@ -101,17 +99,6 @@ class Authorization:
             raise RegistryError("E0733", message, f"`docker logout {self._host}` to go on without it")
         kept = [(name, value) for name, value in urllib.parse.parse_qsl(realm.query) if name not in ("scope", "service")]
         return realm._replace(query=urllib.parse.urlencode(kept), fragment="")
-
-
-def read_challenges(headers: list[str]) -> dict[str, dict[str, str]]:
-    """Parameters by scheme (`basic`, `bearer`), of the first challenge of each."""
-    found: dict[str, dict[str, str]] = {}
-    for header in headers:
-        if len(header) <= MAX_CHALLENGE:
-            _, *rest = _SCHEMES.split(f"{header} ")
-            for scheme, text in zip(rest[::2], rest[1::2], strict=True):
-                found.setdefault(scheme.lower(), {name.lower(): value for name, value in _PARAMETER.findall(text)})
-    return found
 
 
 def may_know(registry: str, host: str) -> bool:

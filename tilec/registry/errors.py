@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tilec.visible import visible_line
+
 MAX_SHOWN: Final = 300
 
 
@@ -21,5 +23,4 @@ class RegistryError(Exception):
 
 def foreign(text: str, limit: int = MAX_SHOWN) -> str:
     """Words of a registry as they may stand in a message: printable, and not long."""
-    cut = text if len(text) <= limit else f"{text[: limit - 3]}..."
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in cut)
+    return visible_line(text, limit)

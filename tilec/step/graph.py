@@ -34,8 +34,9 @@ class Kind(Enum):
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Row-major contiguous device memory. A weight's `name` is Hugging Face's, a merged one's as in
-    `engine.checkpoint.weights`. `low` and `high` bound the integers a buffer holds (`low <= v < high`), `distinct` says no two
-    are equal."""
+    `engine.checkpoint.weights`. `low` and `high` bound the integers that a buffer holds whenever a kernel reads it
+    (`low <= v < high`), `distinct` says no two are equal: the host sees to it of what it sets, and a kernel that writes the
+    buffer promises it."""
 
     name: str
     dtype: str

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from tilec.artifact import Manifest
-from tilec.cache import write_atomically
+from tilec.output import Output
 from tilec.project.tuned import AT_ONCE, Candidate, Tuned, at_once, cost_text, weight_names
 from tilec.step.expressions import parse
 from tilec.tuning.fit import Measured, fit
@@ -109,13 +109,11 @@ def _together(
         left.remove(min(left, key=lambda one: sum(one.cubin in measured[shape] for shape in some)))
 
 
-def write_table(path: Path, table: Table) -> bool:
-    """Write a table where it is another than the one there; whether it was written. OSError."""
+def write_table(path: Path, table: Table, root: Path) -> bool:
+    """Write a table into the project at `root`, where it is another than the one there; whether it was written. CompileError
+    E0702."""
     text = (json.dumps(table.to_json(), indent=1, ensure_ascii=False) + "\n").encode()
-    if path.is_file() and path.read_bytes() == text:
-        return False
-    write_atomically(path, text)
-    return True
+    return Output(path.parent, root).write(path.name, text)
 
 
 def shape_rows(

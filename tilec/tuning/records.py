@@ -12,13 +12,12 @@ and 90th percentile of the rounds.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tilec.limits import read_file
+from tilec.output import Output
 from tilec.strict_json import parse
 
 MAX_RECORDS: Final = 64 << 20
@@ -46,8 +45,8 @@ class Place:
 @dataclass(slots=True)
 class Records:
     """What the file at `path` says of one device: what is wrong with checked candidates (empty: nothing) and times at shapes,
-    by digest of the machine code. `lost` lines were none of ours. `last` is where something was timed last, `dates` are all the
-    days."""
+    by digest of the machine code. `lost` lines were none of ours. `root`: as of `Output`. `last` is where something
+    was timed last, `dates` are all the days."""
 
     path: Path
     device: str
@@ -57,6 +56,7 @@ class Records:
     described: set[str] = field(default_factory=set[str])
     dates: set[str] = field(default_factory=set[str])
     lost: int = 0
+    root: Path | None = None
 
     def describe(self, cubin: str, facts: Mapping[str, Any]) -> None:
         """Say once what a candidate is."""
@@ -82,31 +82,18 @@ class Records:
         self.dates.add(place.date)
 
     def _append(self, line: Mapping[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False) + "\n"
-        with open(self.path, "ab") as file:
-            if file.tell() and not _ends(self.path):  # what a killed run left of its last line
-                text = "\n" + text
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        """Keep a line; CompileError E0702."""
+        text = json.dumps(line, separators=(",", ":"), ensure_ascii=False)
+        Output(self.path.parent, self.root).append_line(self.path.name, text.encode())
 
 
-def _ends(path: Path) -> bool:
-    with open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
-
-
-def read_records(path: Path, device: str = "") -> Records:
-    """The records of a device, or of the one that was measured last where none is named; none where there is no file. OSError
-    where it cannot be read, ValueError where it is too large."""
+def read_records(path: Path, device: str = "", root: Path | None = None) -> Records:
+    """The records of a device, or of the one that was measured last where none is named; none where there is no file. `root`:
+    as of `Output`. OSError where it cannot be read or is too large."""
     try:
-        data = read_file(path, MAX_RECORDS)
+        data = Output(path.parent, root).read(path.name, MAX_RECORDS)
     except FileNotFoundError:
-        return Records(path, device)
-    if len(data) > MAX_RECORDS:
-        raise ValueError(f"it has more than {MAX_RECORDS} bytes")
+        return Records(path, device, root=root)
     lines: list[dict[str, Any]] = []
     lost = 0
     for text in data.split(b"\n"):
@@ -116,7 +103,7 @@ def read_records(path: Path, device: str = "") -> Records:
             except ValueError:
                 lost += 1
     measured_on = [line["device"] for line in lines if "us" in line]
-    found = Records(path, device or (measured_on[-1] if measured_on else ""), lost=lost)
+    found = Records(path, device or (measured_on[-1] if measured_on else ""), lost=lost, root=root)
     for line in lines:
         if "candidate" in line:
             found.described.add(line["candidate"])

@@ -15,10 +15,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Final
 
 from tilec.workers.client import Server, cannot_start, describe
 from tilec.workers.worker import Runner
+
+MOST_SECONDS: Final = 86400.0
+"""Of one wait for a message: what the system counts in milliseconds has an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ class _Pool:
             left = deadline - time.monotonic()
             if left <= 0:
                 return
-            for ready in wait([*stops, self.server.control, *busy], None if math.isinf(left) else left):
+            for ready in wait([*stops, self.server.control, *busy], None if math.isinf(left) else min(left, MOST_SECONDS)):
                 if ready == stop:
                     return
                 worker = busy.get(ready)  # pyright: ignore[reportArgumentType, reportCallIssue]

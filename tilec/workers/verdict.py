@@ -10,6 +10,7 @@ import signal
 from typing import Final
 
 from tilec.diagnostics import Diagnostic, Label, Span
+from tilec.visible import visible_line
 from tilec.workers.client import describe
 from tilec.workers.scheduler import Crashed, Death
 
@@ -59,5 +60,4 @@ def where(death: Death, stage: bool = True) -> tuple[str, ...]:
 
 def printable(text: str, most: int = 300) -> str:
     """One line of text that came from another process, safe for a terminal."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in text)
-    return clean if len(clean) <= most else f"{clean[: most - 3]}..."
+    return visible_line(text, most)

@@ -31,6 +31,7 @@ from engine.tools.bench.table import print_table
 from engine.tools.dummy_weights import dummy_weights
 from engine.tools.head_read import HeadRead
 from tilec.runtime import BundleError, LaunchError
+from tilec.visible import unguarded
 
 EPILOG: Final = """The roofline is the bandwidth over the bytes that a decode step has to move: all weights, one row of the
 embedding, the filled part of the cache.
@@ -158,7 +159,7 @@ def _measured(
 def _bar(title: str) -> Generator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
     """A line of progress at a terminal: functions that tell words, and bytes of how many. It is drawn when it is told
     something and by no thread, which would take time from what is measured."""
-    console = Console(stderr=True)
+    console = Console(file=unguarded(sys.stderr))
     bytes_shown = (BarColumn(), DownloadColumn(), TransferSpeedColumn()) if title == "loading" else ()
     columns = (TextColumn("{task.description}"), *bytes_shown)
     with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as bar:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 
 from engine.errors import EngineError
+from tilec.output import OpenOutput, Output, write_all
 
 
 def check_writable(path: Path) -> None:
     """EngineError where no file can be made beside `path`, or a folder lies there; before anything is measured."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise EngineError("is a folder", where=path, fix="name a file")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-        os.unlink(name)
+        with closing(_folder(path)) as folder:
+            folder.check_writable(path.name)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise _unwritable(path, error) from None
 
@@ -25,20 +24,15 @@ def check_writable(path: Path) -> None:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file, or leave what was there; EngineError where it cannot be written."""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
-            os.replace(name, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
+        with closing(_folder(path)) as folder, folder.new(path.name) as file:
+            write_all(file, data)
+            os.fsync(file.fileno())
     except (OSError, ValueError) as error:
         raise _unwritable(path, error) from None
+
+
+def _folder(path: Path) -> OpenOutput:
+    return Output(path.parent, None).opened(create=False)
 
 
 def _unwritable(path: Path, error: Exception) -> EngineError:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import fsspec
 
 from tilec.cache.remote.address import Address
-from tilec.cache.remote.layer import Oversized
+from tilec.cache.remote.layer import Nonsense, entry_bytes
 
 RENAMED: Final = ("file", "sftp", "ssh", "smb", "hdfs")
 """Schemes of file systems."""
@@ -47,12 +47,10 @@ class FsspecLayer:
     def get(self, key: str, limit: int) -> bytes | None:
         """A read of a range: no more than `limit` bytes are asked for."""
         try:
-            data = bytes(self._files.cat_file(f"{self._base}/{key}", start=0, end=limit + 1))
+            found = self._files.cat_file(f"{self._base}/{key}", start=0, end=limit + 1)
         except FileNotFoundError:
             return None
-        if len(data) > limit:
-            raise Oversized
-        return data
+        return entry_bytes(found, limit)
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
         """Without `replace` it is looked at first."""
@@ -109,9 +107,10 @@ class FsspecLayer:
 
     def _lease(self, path: str) -> tuple[str, float]:
         try:
-            words = bytes(self._files.cat_file(path, start=0, end=LONGEST_LEASE)).decode("ascii", "replace").split()
+            found = self._files.cat_file(path, start=0, end=LONGEST_LEASE)
+            words = (entry_bytes(found, LONGEST_LEASE) or b"").decode("ascii", "replace").split()
             return words[0], float(words[1])
-        except (FileNotFoundError, IndexError, ValueError):
+        except (FileNotFoundError, IndexError, ValueError, Nonsense):
             return "", 0.0
 
     def release(self, key: str, holder: str) -> None:

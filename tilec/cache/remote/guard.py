@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tilec.cache.remote.address import Address
-from tilec.cache.remote.layer import Layer, Missing, Oversized
+from tilec.cache.remote.layer import Layer, Missing, Nonsense, Unusable
 from tilec.cache.remote.opening import open_layer
 
 FAILURES: Final = 3
@@ -62,7 +62,7 @@ class Guard:
         return self._in_a_row >= FAILURES and time.monotonic() < self._until
 
     def call(self, operation: Callable[[Layer], T]) -> T:
-        """What `operation` gives; Unavailable where it does not, in time; Oversized as it is."""
+        """What `operation` gives; Unavailable where it does not, in time; Unusable as it is."""
         with self._lock:
             if self._in_a_row >= FAILURES:
                 if self._probing or time.monotonic() < self._until:
@@ -79,12 +79,14 @@ class Guard:
             start = time.monotonic()
             try:
                 found = self._bounded(operation)
-            except Oversized:
+            except Unusable:
                 raise
             except TimeoutError:
                 self._failed(f"no answer within {self.address.seconds:g} s")
                 raise Unavailable from None
             except Exception as error:
+                if isinstance(error, Nonsense):
+                    self.hang_up()  # what comes next on that connection may be the answer to something else
                 final = attempt + 1 == ATTEMPTS or isinstance(error, Missing) or time.monotonic() - start > QUICK
                 if final:
                     self._failed(f"{type(error).__name__}: {error}")
@@ -115,14 +117,14 @@ class Guard:
             if layer is None:
                 layer = self._layer = self._opened()
         try:
-            return _within(self.address.seconds, lambda: operation(layer), self.name)
+            return within(self.address.seconds, lambda: operation(layer), self.name)
         except TimeoutError:
             self.hang_up()
             raise
 
     def _opened(self) -> Layer:
         try:
-            return _within(max(OPENING, self.address.seconds), lambda: self._open(self.address), self.name)
+            return within(max(OPENING, self.address.seconds), lambda: self._open(self.address), self.name)
         except (Missing, TimeoutError):
             with self._lock:  # neither gets better by asking again now
                 self._in_a_row = FAILURES
@@ -137,7 +139,7 @@ class Guard:
                 layer.close()
 
 
-def _within(seconds: float, run: Callable[[], T], name: str) -> T:
+def within(seconds: float, run: Callable[[], T], name: str) -> T:
     """What `run` gives or raises; TimeoutError after `seconds`, when its thread is left behind."""
     box: list[tuple[T | None, BaseException | None]] = []
     done = threading.Event()
@@ -153,6 +155,8 @@ def _within(seconds: float, run: Callable[[], T], name: str) -> T:
     if not done.wait(seconds):
         raise TimeoutError
     found, error = box[0]
-    if error is not None:
+    if isinstance(error, Exception):
         raise error
+    if error is not None:  # a library's own way to give up, which would end the build
+        raise OSError(f"{type(error).__name__}: {error}")
     return found  # pyright: ignore[reportReturnType]

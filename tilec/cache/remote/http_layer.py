@@ -11,6 +11,7 @@ import contextlib
 import http.client
 import ssl
 import threading
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tilec.cache.remote.address import Address
@@ -18,6 +19,8 @@ from tilec.cache.remote.layer import Oversized
 
 ABSENT = (404, 410)
 DONE = (200, 201, 204)
+PIECE: Final = 1 << 18
+"""Bytes read at once."""
 
 
 class HttpLayer:
@@ -113,12 +116,23 @@ class HttpLayer:
         response = connection.getresponse()
         if method != "HEAD" and (response.length or 0) > limit:
             connection.close()
-            if response.status == 200:
+            if method == "GET" and response.status == 200:
                 raise Oversized
             return response.status, b""
-        data = response.read(limit + 1)
+        data = _body(response, limit)
         if len(data) > limit or not response.isclosed():
             connection.close()
-            if response.status == 200 and len(data) > limit:
+            if method == "GET" and response.status == 200 and len(data) > limit:
                 raise Oversized
         return response.status, data
+
+
+def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
+    """The body, of one that is longer than `limit` some bytes more. Piece by piece: asked for many bytes at once, `http.client`
+    reads a chunk that says to have -1 of them up to the end of what the server sends."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= limit and (part := response.read1(PIECE)):
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tilec.cache.remote.address import Address
-from tilec.cache.remote.layer import Oversized
+from tilec.cache.remote.layer import Nonsense, Unusable, entry_bytes
 
 CLAIM: Final = """
 local held = redis.call('get', KEYS[1])
@@ -43,18 +43,27 @@ class RedisLayer:
 
     def get(self, key: str, limit: int) -> bytes | None:
         """The server cuts what is longer, so no more than that is ever sent."""
-        found: bytes = self._client.getrange(f"{self._prefix}entry:{key}", 0, limit)
-        if len(found) > limit:
-            raise Oversized
-        return found or None
+        try:
+            found = self._client.getrange(f"{self._prefix}entry:{key}", 0, limit)
+        except redis.ResponseError as error:
+            if str(error).startswith("WRONGTYPE"):  # a list, say, under the name of an entry
+                raise Unusable("it is a value of another type") from None
+            raise
+        return entry_bytes(found, limit) or None
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
         """One command."""
-        return bool(self._client.set(f"{self._prefix}entry:{key}", data, nx=not replace))
+        found = self._client.set(f"{self._prefix}entry:{key}", data, nx=not replace)
+        if found is not True and (found is not None or replace):
+            raise Nonsense(f"the answer to SET is of the type {type(found).__name__}")
+        return found is True
 
     def claim(self, key: str, holder: str, seconds: float) -> bool | None:
         """One script."""
-        return bool(self._client.eval(CLAIM, 1, f"{self._prefix}lease:{key}", holder, int(seconds * 1000)))
+        found = self._client.eval(CLAIM, 1, f"{self._prefix}lease:{key}", holder, int(seconds * 1000))
+        if type(found) is not int or found not in (0, 1):
+            raise Nonsense(f"the answer to EVAL is of the type {type(found).__name__}")
+        return found == 1
 
     def release(self, key: str, holder: str) -> None:
         """One script."""

@@ -15,15 +15,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tilec.cache.remote.address import Address
-from tilec.cache.remote.envelope import LARGEST, Received, Refused, pack, unpack
+from tilec.cache.remote.envelope import LARGEST, Received, pack, unpack
 from tilec.cache.remote.guard import Guard, Unavailable
-from tilec.cache.remote.layer import Oversized
+from tilec.cache.remote.layer import Unusable
 from tilec.cache.remote.lease import Leases
 from tilec.cache.remote.signer import signer_of
 from tilec.cache.statistics import Statistics
 
 FLUSH: Final = 10.0
 """Seconds that the end of a build waits for what is not written back yet."""
+LONGEST_REASON: Final = 300
 WRITERS: Final = 4
 READERS: Final = 8
 """Threads that fetch several entries at once."""
@@ -63,7 +64,8 @@ class Remote:
         self.problems: list[str] = []
         self._load = load
         self._lock = threading.Lock()
-        self._spoiled: set[tuple[str, str]] = set()
+        self.spoiled: set[tuple[str, str]] = set()
+        """Layer and key of entries that were refused, here or in a worker: a good one replaces them."""
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._pending = 0
         self._idle = threading.Condition()
@@ -98,8 +100,8 @@ class Remote:
         except Unavailable:
             self._count(guard, "failures")
             return None
-        except Oversized:
-            self._refuse(guard, key, label, "it is larger than any entry")
+        except Unusable as error:
+            self._refuse(guard, key, label, str(error))
             return None
         if data is None and not again:
             self._count(guard, "misses")
@@ -109,20 +111,29 @@ class Remote:
         try:
             found = unpack(key, data, self.signer)
             check(found)
-        except (Refused, ValueError) as error:
+        except ValueError as error:
             self._refuse(guard, key, label, str(error))
+            return None
+        except Exception as error:  # whatever a reader has no word for: what came from a remote ends no build
+            self._refuse(guard, key, label, f"it cannot be read ({type(error).__name__})")
             return None
         return found
 
     def _refuse(self, guard: Guard, key: str, label: str, why: str) -> None:
+        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # it may quote the entry
         self._count(guard, "refused")
         with self._lock:
-            self._spoiled.add((guard.name, key))
-            self.problems.append(f"entry {label or key[:12]} of the remote cache {guard.name}: {why}; it is not used")
+            self.spoiled.add((guard.name, key))
+            self.problems.append(f"entry {label or key[:12]} of the remote cache {guard.name}: {clean}; it is not used")
 
     def _count(self, guard: Guard, name: str, value: int = 1) -> None:
         with self._lock:
             self.statistics.add(guard.name, name, value)
+
+    def spoil(self, entries: Iterable[tuple[str, str]]) -> None:
+        """Entries that a worker refused."""
+        with self._lock:
+            self.spoiled.update(entries)
 
     def publish(self, keys: Iterable[str], done: Callable[[], None] | None = None) -> None:
         """Write entries of the local store back, in the background; `done` is called when the last one is."""
@@ -172,7 +183,8 @@ class Remote:
             self._put(guard, write, data)
 
     def _put(self, guard: Guard, write: _Write, data: bytes) -> None:
-        spoiled = (guard.name, write.key) in self._spoiled
+        with self._lock:
+            spoiled = (guard.name, write.key) in self.spoiled
         try:
             stored = guard.call(lambda layer: layer.put(write.key, data, replace=spoiled))
         except Unavailable:

@@ -148,6 +148,8 @@ def _load(d: Decoder, rank: int) -> Step:
                 continue
             places, there = moved
             lane = int(frame.lanes[at])
+            made = machine.shadow.granules(np.array([named.index]), mbarriers.BYTES)[0]
+            log.check(made, lane, d.instruction, named.index, barrier=True)
             data, poison = _read(machine, places, lane, d)
             transfer = _Transfer(places[places >= 0], there, data, poison, lane, 0, d)
             _watch_write(machine, there, lane, d)

@@ -14,6 +14,7 @@ from tilec.emulator import access
 from tilec.emulator.errors import Lanes, Poison
 from tilec.emulator.frame import Frame
 from tilec.emulator.memory import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE
+from tilec.emulator.proxies import Proxies, proxies
 from tilec.emulator.registry import RAW, TYPES, Decoder, Step, Target, lanewise
 from tilec.emulator.synchronise import Synchronise
 from tilec.emulator.syntax import Address, Symbol
@@ -49,7 +50,7 @@ def _prologue(d: Decoder) -> tuple[str, str, str | None, bool, bool]:
     scope = d.need(*SCOPES) if order in ("relaxed", "acquire", "release") else None
     space = (d.take(*SPACE_NAMES) or "generic").split("::")[0]
     cache = d.take(*_CACHE)
-    nc = d.instruction.opcode == "ld" and d.flag("nc")
+    nc = d.instruction.opcode == "ldu" or (d.instruction.opcode == "ld" and d.flag("nc"))
     if cache and nc and cache not in ("ca", "cg", "cs"):
         raise d.unsupported(f"unknown modifier .{cache}")
     return space, order, scope, nc, hints(d)
@@ -212,6 +213,7 @@ def isspacep(d: Decoder) -> Step:
 @lanewise("fence", "membar")
 def fence(d: Decoder) -> Step:
     """Orders what a thread did before with what it does after, at strong accesses (PTX ISA, section 8.8)."""
+    made: Proxies | None = None
     if d.instruction.opcode == "membar":
         kind, scope = "sc", d.need("cta", "gl", "sys")
     else:
@@ -224,12 +226,19 @@ def fence(d: Decoder) -> Step:
             d.need("release")
             d.need("cluster")
             kind, scope = "acq_rel", "cluster"
+            made = proxies(d.machine)
         else:
             kind = d.take("sc", "acq_rel", "acquire", "release") or "acq_rel"
             scope = d.need(*SCOPES)
     d.finish(0)
     synchronise = Synchronise.of(d.machine)
-    return lambda frame: synchronise.fence(frame, kind, scope)
+
+    def step(frame: Frame) -> None:
+        if made is not None:
+            made.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], of_barriers=True)
+        synchronise.fence(frame, kind, scope)
+
+    return step
 
 
 FENCE_PROXY: Final[dict[str, Any]] = {}

@@ -134,7 +134,8 @@ class Binary(Op, opcode="binary"):
             self.require(dtype.is_integer, f"{self.kind} takes integers")
 
     def result_range(self, operands: Sequence[Range]) -> Range | None:
-        return arithmetic(self.kind, *operands) if self.result.tile.dtype.is_integer else None
+        dtype = self.result.tile.dtype
+        return arithmetic(self.kind, *operands, bits=dtype.bits) if dtype.is_integer else None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -63,6 +63,9 @@ def _run(block: Block, analysis: Analysis[Fact], facts: dict[Value, Fact]) -> li
             arms = [_run(region, analysis, facts) for region in op.regions]
             for position, result in enumerate(op.results):
                 facts[result] = analysis.join(arms[0][position], arms[1][position])
+        elif op.regions:  # each of them is run once, by warps of its own
+            for region in op.regions:
+                _run(region, analysis, facts)
         else:
             operands = [facts[value] for value in op.operands]
             facts.update(zip(op.results, analysis.transfer(op, operands), strict=True))

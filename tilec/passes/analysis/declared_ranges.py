@@ -13,7 +13,7 @@ from typing import Final
 
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import BlockId, DimValue, Gather, Load, NumBlocks
-from tilec.ir.range_facts import Range, exactly, join
+from tilec.ir.range_facts import Range, exactly, join, within
 from tilec.passes.analysis.dataflow import solve
 from tilec.passes.analysis.ranges import RangeAnalysis, expr_range, symbol_ranges
 
@@ -34,10 +34,9 @@ def declared_ranges(function: Function) -> dict[Value, Range]:
     """Ranges of every value; for tiles, of every element. Empty where nothing is declared."""
     symbols = symbol_ranges(function)
     for bound in required(function):
-        known = symbols[bound.symbol]
-        low, high = max(known.low, bound.low), min(known.high, bound.high)
-        if low <= high:  # else no launch satisfies it, and the contract is refused for that
-            symbols[bound.symbol] = exactly(low) if low == high else Range(low, high)
+        known = within(symbols[bound.symbol], bound.low, bound.high)
+        if known is not None:  # else no launch satisfies it, and the contract is refused for that
+            symbols[bound.symbol] = known
     declared = _declared(function, symbols)
     if not declared and symbols == symbol_ranges(function):
         return {}

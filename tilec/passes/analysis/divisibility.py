@@ -1,8 +1,9 @@
 """Ranges of index values with the divisibility that launch preconditions promise, for choosing vector widths.
 
-Runs on proven kernels: index arithmetic does not wrap there, so a congruence survives where the interval alone would not, and
-`requires(H % 8 == 0)` may be used because the launcher checks it. What an `unsafe` access computes its place from has no such
-proof and may wrap.
+Runs on proven kernels, where `requires(H % 8 == 0)` may be used because the launcher checks it. A value that is recorded not to
+wrap (`Value.fits`, `tilec.passes.analysis.obligations`) is what integers without end give, so its interval ends where its type
+does and a congruence survives. Of any other value nothing is assumed: it may wrap. So may what an `unsafe` access computes its
+place from, which may have become one with a value that has a proof elsewhere.
 """
 
 from __future__ import annotations
@@ -12,34 +13,28 @@ from math import gcd
 
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
-from tilec.ir.ops import Binary, Cast, Unary
+from tilec.ir.range_facts import within
 from tilec.passes.analysis.dataflow import solve
-from tilec.passes.analysis.ranges import Range, RangeAnalysis, between, expr_range, symbol_ranges
+from tilec.passes.analysis.ranges import Range, RangeAnalysis, expr_range, symbol_ranges
 from tilec.passes.analysis.relevance import trusted_ops
 
 
 @dataclass(slots=True)
 class _ProvenRanges(RangeAnalysis):
-    """Ranges where no result wraps, save those of `trusted`: what leaves the type is clipped to it and keeps its congruence."""
+    """Ranges where no result that `fits` wraps, save those of `trusted`: these are clipped to the type and keep their
+    congruence."""
 
     trusted: set[Op] = field(default_factory=set[Op])
 
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
         self.latest.update(zip(op.operands, operands, strict=True))
-        found = self._result(op, operands) if _has_obligation(op, operands) and op not in self.trusted else None
+        found = self._result(op, operands) if len(op.results) == 1 and op.result.fits and op not in self.trusted else None
         if found is None:
             return RangeAnalysis.transfer(self, op, operands)
-        top = self.top(op.results[0])
-        low, high = max(found.low, top.low), min(found.high, top.high)
-        return [between(low, high, found.modulus, found.rest)]
-
-
-def _has_obligation(op: Op, operands: list[Range]) -> bool:
-    """Whether the prover shows that the operation does not wrap where it feeds an index; it takes the sum of a tile and a shift
-    by an unknown amount as they come."""
-    if isinstance(op, Binary):
-        return op.kind != "shl" or operands[1].constant is not None
-    return isinstance(op, Unary | Cast) and op.result.tile.dtype.is_integer
+        top = self.top(op.result)
+        inside = within(found, top.low, top.high)
+        # None that fits: the operation is never executed.
+        return [inside] if inside is not None else RangeAnalysis.transfer(self, op, operands)
 
 
 def promised_symbols(function: Function) -> dict[str, Range]:
@@ -83,4 +78,5 @@ def _apply(condition: Expr, symbols: dict[str, Range]) -> None:
         fact = symbols.get(name)
         # Of two congruences the one with the larger modulus is kept; both hold.
         if fact is not None and modulus is not None and modulus > fact.modulus and fact.constant is None:
-            symbols[name] = between(fact.low, fact.high, modulus, rest)
+            # No such number in the range: the contract is refused for that.
+            symbols[name] = within(Range(fact.low, fact.high, modulus, rest), fact.low, fact.high) or fact

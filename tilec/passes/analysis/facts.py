@@ -14,10 +14,11 @@ from typing import Any
 from tilec.diagnostics import Span
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.ops import MemoryOp
-from tilec.ir.range_facts import Range, between
+from tilec.ir.range_facts import Range, within
 from tilec.ir.types import DType, TensorType, TileType
 from tilec.passes.analysis.declared_ranges import declared_ranges, required
 from tilec.passes.analysis.divisibility import aligned_ranges, promised_symbols
+from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.analysis.relevance import deciding_ops, trusted_ops
 
@@ -67,6 +68,7 @@ def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
     for value, other in declared_ranges(function).items():
         found[value] = _both(found[value], other)
     if proven:
+        note_proofs(function)
         sure = {*deciding_ops(function)} - trusted_ops(function)
         for value, other in aligned_ranges(function).items():
             if isinstance(value.owner, Op) and value.owner in sure:
@@ -75,12 +77,9 @@ def _ranges(function: Function, *, proven: bool) -> dict[Value, Range]:
 
 
 def _both(left: Range, right: Range) -> Range:
-    """What holds where both do; of two congruences the one that says more is kept."""
-    low, high = max(left.low, right.low), min(left.high, right.high)
-    if low > high:  # the place is never reached
-        return left
-    sharper = right if left.modulus and (not right.modulus or right.modulus > left.modulus) else left
-    return between(low, high, sharper.modulus, sharper.rest)
+    """What holds where both do; of two congruences the one that says more is kept. Nothing does where nobody comes."""
+    sharper, other = (right, left) if left.modulus and (not right.modulus or right.modulus > left.modulus) else (left, right)
+    return within(sharper, other.low, other.high) or left
 
 
 def _fact(span: Span | None, term: Any, ranges: dict[Value, Range]) -> Fact | None:

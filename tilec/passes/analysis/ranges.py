@@ -14,7 +14,7 @@ from typing import Final
 from tilec.ir.core import Function, Op, Value
 from tilec.ir.expr import Expr
 from tilec.ir.ops import Binary, BlockId, Cast, Constant, DimValue, For, NumBlocks, Select, Unary
-from tilec.ir.range_facts import Range, arithmetic, between, exactly, join, of_dtype, unary
+from tilec.ir.range_facts import Range, arithmetic, between, exactly, join, of_dtype, unary, within
 from tilec.ir.types import MAX_DIM, TileType, f32
 from tilec.passes.analysis.dataflow import Analysis, solve
 from tilec.passes.analysis.selected_ranges import selected
@@ -78,8 +78,9 @@ class RangeAnalysis(Analysis[Range]):
         return self.marks
 
     def induction(self, op: For, lower: Range, upper: Range, step: Range) -> Range:
-        modulus = gcd(lower.modulus, step.modulus, step.rest)
-        return between(lower.low, max(lower.low, upper.high - 1), modulus, lower.rest)
+        # The step is positive and the counter fits: of every loop, obligations say so.
+        counted = Range(lower.low, upper.high - 1, gcd(lower.modulus, step.modulus, step.rest), lower.rest)
+        return within(counted, counted.low, counted.high) or lower  # a body that never runs: it begins there, if at all
 
     def transfer(self, op: Op, operands: list[Range]) -> list[Range]:
         if not op.results:
@@ -123,14 +124,15 @@ class RangeAnalysis(Analysis[Range]):
         if axis >= len(self.function.grid):
             return exactly(1)
         extent = expr_range(self.function.grid[axis], self.symbols)
-        return between(extent.low, min(extent.high, GRID_LIMITS[axis]), extent.modulus, extent.rest)
+        # An extent that is always beyond its limit has no launch.
+        return within(extent, extent.low, GRID_LIMITS[axis]) or Range(1, GRID_LIMITS[axis])
 
 
 def unwrapped(op: Op, ranges: Mapping[Value, Range]) -> Range | None:
     """Range of the result of integer arithmetic on its operands if integers had no end; None where nothing is known."""
     operands = [ranges[value] for value in op.operands]
     if isinstance(op, Binary):
-        return arithmetic(op.kind, *operands)
+        return arithmetic(op.kind, *operands, bits=op.result.tile.dtype.bits)
     if isinstance(op, Unary):
         return unary(op.kind, operands[0], op.result.tile.dtype)
     return operands[0] if isinstance(op, Cast) else None

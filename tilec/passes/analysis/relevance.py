@@ -1,20 +1,30 @@
 """Which operations decide where memory is touched: all that an index, a loop bound or a branch condition is computed from.
 
-Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use.
+Those have obligations (no wrap, positive divisors), save what only `unsafe` accesses use. Of what passes add, so has what
+decides which elements are copied, and who waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.core import Block, Effect, Function, Op, Value
 from tilec.ir.ops import For, If, MemoryOp, ReadOp
 from tilec.ir.ops_staging import StageCopy
+from tilec.ir.types import ScratchType, TileType
 
 
-def deciding_ops(function: Function) -> list[Op]:
-    """Those operations and all loops, in program order."""
-    roots = [value for op in function.body.walk() for value in _roots(op)]
+def deciding_ops(function: Function, also: Iterable[Value] = ()) -> list[Op]:
+    """Those operations, and those that some other values are computed from, and all loops, in program order."""
+    return _deciding(function, [*also, *(value for op in function.body.walk() for value in _roots(op))])
+
+
+def steering_ops(function: Function) -> list[Op]:
+    """Those of a prepared function: also all that coordinates of copies and places in shared memory are computed from."""
+    return _deciding(function, [value for op in function.body.walk() for value in (*_roots(op), *_shared_places(op))])
+
+
+def _deciding(function: Function, roots: list[Value]) -> list[Op]:
     found = _sources_of(function, roots) | {op for op in function.body.walk() if isinstance(op, For)}
     return [op for op in function.body.walk() if op in found]
 
@@ -34,13 +44,14 @@ def _sources_of(function: Function, roots: list[Value]) -> set[Op]:
     found: set[Op] = set()
     pending = list(roots)
     loops = {op.regions[0]: op for op in function.body.walk() if isinstance(op, For)}
+    scratch = _scratch(function)
     seen: set[Value] = set()
     while pending:
         value = pending.pop()
         if value in seen:
             continue
         seen.add(value)
-        pending += _sources(loops, value)
+        pending += scratch[value] if value in scratch else _sources(loops, value)
         if isinstance(value.owner, Op):
             found.add(value.owner)
     return found
@@ -58,6 +69,27 @@ def _roots(op: Op) -> list[Value]:
             return []
 
 
+def _scratch(function: Function) -> dict[Value, list[Value]]:
+    """Tiles that pass from thread to thread, by the scratch that they pass through."""
+    found: dict[Value, list[Value]] = {}
+    for op in function.body.walk():
+        if not op.results and op.operands and isinstance(op.operands[0].type, ScratchType):
+            found.setdefault(op.operands[0], []).extend(value for value in op.operands[1:] if _is_integer(value))
+    return found
+
+
+def _is_integer(value: Value) -> bool:
+    """Whether a value has integers or truth values in it, or is scratch that such pass through."""
+    return isinstance(value.type, ScratchType) or (isinstance(value.type, TileType) and not value.type.dtype.is_float)
+
+
+def _shared_places(op: Op) -> list[Value]:
+    """Integers that say what of shared memory an operation touches, and of tensors what it copies there."""
+    if isinstance(op, MemoryOp) or op.effect in (Effect.NONE, Effect.CONTROL) or op.attributes().get("unsafe") is not None:
+        return []
+    return [value for value in op.operands if isinstance(value.type, TileType) and not value.type.rank]
+
+
 def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
     """Values that this one is computed from. What a memory access yields does not depend on arithmetic we must check."""
     owner = value.owner
@@ -69,7 +101,7 @@ def _sources(loops: dict[Block, For], value: Value) -> Iterator[Value]:
         yield from (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
     elif isinstance(owner, Op):
         if not isinstance(owner, ReadOp):
-            yield from (operand for operand in owner.operands if not operand.tile.dtype.is_float)
+            yield from (operand for operand in owner.operands if _is_integer(operand))
     elif owner is not None and owner in loops:
         loop = loops[owner]
         place = owner.arguments.index(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from tilec.ir.core import Op, Value
 from tilec.ir.ops import Binary, Broadcast, Cast, Compare, Select, Unary
-from tilec.ir.range_facts import Range, between, join
+from tilec.ir.range_facts import Range, join, within
 
 Facts = Mapping[Value, Range]
 DEPTH = 4  # operations that an arm is followed through
@@ -54,10 +54,10 @@ def _narrowed(condition: Value, truth: bool, facts: Facts, known: dict[Value, Ra
         against = known.get(_spread(other)) or facts.get(_spread(other)) or facts.get(other)
         if fact is None or against is None:
             continue
-        low, high = _limits(fact, relation, against)
-        if low > high:
+        narrowed = within(fact, *_limits(fact, relation, against))
+        if narrowed is None:
             return None
-        known = {**known, _spread(value): between(low, high, fact.modulus, fact.rest)}
+        known = {**known, _spread(value): narrowed}
     return known
 
 

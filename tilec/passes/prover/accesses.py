@@ -208,4 +208,7 @@ def _copies(index: IndexTerms, instance: Instance, copy: int) -> dict[Atom, Poly
             mapping[atom] = terms.of(twin)
             if atom in index.sources:
                 index.sources[twin] = index.sources[atom]
+    for atom, twin in mapping.items():
+        if atom in index.places and twin.atom is not None:
+            index.places[twin.atom] = tuple(index.atoms.substitute(place, mapping) for place in index.places[atom])
     return mapping

@@ -33,8 +33,13 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
     """One obligation per `Out` tensor."""
     for parameter in findings.index.function.parameters:
         if parameter.access is Access.OUT:
-            writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
-            _prove_tensor(findings, parameter, writes)
+            prove_written_whole(findings, sites, parameter)
+
+
+def prove_written_whole(findings: Findings, sites: list[AccessSite], parameter: Parameter) -> None:
+    """The obligation of one tensor."""
+    writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
+    _prove_tensor(findings, parameter, writes)
 
 
 def tensor_elements(findings: Findings, parameter: Parameter) -> list[Poly]:
@@ -255,7 +260,7 @@ def _computed(findings: Findings, cover: Cover) -> bool:
 
 
 def _from_memory(findings: Findings, value: Value) -> bool:
-    """Whether a load may decide the value; what loops carry is taken to be so."""
+    """Whether a load may decide the value, on any way that it may have been computed."""
     pending, seen = [value], set[Value]()
     while pending:
         value = pending.pop()
@@ -263,15 +268,19 @@ def _from_memory(findings: Findings, value: Value) -> bool:
         if value in seen or owner is None:
             continue
         seen.add(value)
-        if isinstance(owner, Op):
-            if owner.regions or isinstance(owner, ReadOp):
-                return True
-            pending += owner.operands
-        elif value is owner.arguments[0]:  # counted from the lower bound by the step
-            loop = findings.index.structure.loops[owner]
-            pending += (loop.lower, loop.step)
-        else:
+        if isinstance(owner, ReadOp):
             return True
+        if isinstance(owner, Op):
+            given = (region.ops[-1].operands[owner.results.index(value)] for region in owner.regions)
+            pending += [*owner.operands, *given]  # of a loop with its bounds, of a branch with its condition
+        else:
+            loop = findings.index.structure.loops.get(owner)
+            if loop is None:
+                continue  # a scalar of the launch
+            pending += [loop.lower, loop.step]
+            place = owner.arguments.index(value)
+            if place:
+                pending += (loop.initial[place - 1], owner.ops[-1].operands[place - 1])
     return False
 
 
@@ -282,7 +291,10 @@ def _complain(
     where = writes[0].location if writes else parameter.loc
     because = (Label(parameter.loc, "every element must be written"),) if parameter.loc is not None and writes else ()
     message = f"`{name}` may be left partly unwritten" if writes else f"`{name}` is never written"
-    hint = f"make the grid and the stores reach every element of `{name}`, or declare it `InOut`"
+    otherwise = (
+        "declare it `InOut`" if parameter.access is Access.OUT else f"state with `values({name}, ...)` what it held before"
+    )
+    hint = f"make the grid and the stores reach every element of `{name}`, or {otherwise}"
     # A write that is refused for its index too is meant for other elements: no bound of the tensor mends that.
     misplaced = any(one.primary is not None and one.primary.span == where for one in findings.diagnostics)
     fixes = tuple(_bounded(parameter, writes, where)) if where is not None and not misplaced else ()

@@ -43,8 +43,8 @@ def stored_facts(index: IndexTerms, base: list[Formula]) -> list[Fact]:
     symbols = {atom for atom in atoms if atom.kind is Kind.SYMBOL}
     found: list[Fact] = []
     for fact in index.function.values:
-        if index.function.parameter(fact.tensor).access is not Access.IN:
-            continue
+        if index.function.parameter(fact.tensor).access not in (Access.IN, Access.INOUT):
+            continue  # an atom of an `InOut` tensor is what it held before the launch
         elements = [atom for atom in loaded if atom.label == fact.tensor]
         about_sizes = [room for room in _room(index, fact) if symbols.intersection(terms.closure([room]))]
         about_pairs = _pairs(index, fact, elements)

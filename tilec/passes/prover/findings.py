@@ -15,6 +15,7 @@ from tilec.passes.prover.counterexample import counterexample
 from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Assignment, evaluator
 from tilec.passes.prover.ladder import Discharge, Ladder, Refusal
+from tilec.passes.prover.replay import lessons
 from tilec.passes.prover.terms import Poly
 
 
@@ -75,10 +76,11 @@ class Findings:
         return None
 
     def refuse(self, refusal: Refusal, complaint: Complaint) -> None:
-        """Add a diagnostic, with a counterexample if there is one; "could not be decided" if there is none."""
+        """Add a diagnostic, with a counterexample if there is one that running the kernel does not contradict; "could not be
+        decided" if there is none."""
         shown = [poly for i in complaint.instances for poly in (*i.blocks, *(axis.start for axis in i.axes))]
         shown += [variable for i in complaint.instances for _, variable, _ in i.loops]
-        found = self.ladder.witness(refusal, shown)
+        found = self.ladder.witness(refusal, shown, lambda one: lessons(self.index, one, complaint.instances))
         if complaint.tile is not None and (found is None or not _hangs_over(complaint.tile, found)):
             doubted = tuple(replace(fix, certain=fix.certain and fix.change != "argument") for fix in complaint.fixes)
             complaint = replace(complaint, fixes=doubted)

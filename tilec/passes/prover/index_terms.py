@@ -47,8 +47,12 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 
 @dataclass(slots=True)
 class IndexTerms(HostTerms):
-    """The translation of one kernel; values are translated on demand and remembered."""
+    """The translation of one kernel; values are translated on demand and remembered. `stored` are values that a promise is made
+    of, whose arithmetic has obligations as that of an index has; `first_reads` yield what an `InOut` tensor held before the
+    launch."""
 
+    stored: tuple[Value, ...] = ()
+    first_reads: frozenset[Op] = frozenset()
     ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])
     structure: Structure = field(default_factory=Structure)
     deciding: list[Op] = field(default_factory=list[Op])
@@ -65,7 +69,7 @@ class IndexTerms(HostTerms):
         self.ranges = value_ranges(self.function)
         self.symbols = symbol_ranges(self.function)
         self.structure = structure(self.function)
-        self.deciding = deciding_ops(self.function)
+        self.deciding = deciding_ops(self.function, self.stored)
         self._obliged = frozenset(self.deciding)
         self._divisions = tuple(op for op in self.deciding if isinstance(op, Binary) and _divides(op))
         self.grid = tuple(self.expression(extent) for extent in self.function.grid)
@@ -200,10 +204,10 @@ class IndexTerms(HostTerms):
         return tuple(moved)
 
     def _read(self, op: Load | Gather, positions: Positions) -> Poly | None:
-        """An element of an In tensor is a function of its index; of any other tensor it may change under way, and what lies
-        outside (an `unsafe` load may read there) is nothing we know of."""
+        """An element of an In tensor is a function of its index, and so is what a first read yields; otherwise it may change
+        under way, and what lies outside (an `unsafe` load may read there) is nothing we know of."""
         parameter = self.function.parameter_of(op.source)
-        if parameter.access is not Access.IN or op.unsafe is not None:
+        if op.unsafe is not None or (parameter.access is not Access.IN and op not in self.first_reads):
             return None
         if isinstance(op, Load):
             index = tuple(self.scalar(o) + p for o, p in zip(op.offsets, positions, strict=True))

@@ -14,7 +14,7 @@ dropped again, so that the record names exactly what a proof rests on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Value
@@ -33,6 +33,7 @@ RUNGS = ("static", "interval", "set", "launch", "value", "unsafe")
 SEARCH_STEPS = 1_000_000
 """Of work, per kernel, for the search for counterexamples where products are involved. What is found is the same on every
 machine, however busy. Of the kernels in `tests/ui`, the one that searches longest spends 311,826, half a second."""
+LESSONS = 12  # violations that turn out to be none, after which no other is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +204,27 @@ class Ladder:
                 found.append(Fact(text, bounds))
         return found
 
-    def witness(self, refusal: Refusal, shown: Iterable[terms.Poly] = ()) -> Assignment | None:
+    def witness(
+        self,
+        refusal: Refusal,
+        shown: Iterable[terms.Poly] = (),
+        lessons: Callable[[Assignment], tuple[Assignment, list[Formula]]] = lambda _: ({}, []),
+    ) -> Assignment | None:
         """A violation in small numbers by a launch that the contract admits, checked by evaluation; None if none was found.
-        `shown` are values to be printed."""
+        `shown` are values to be printed. `lessons`: numbers that are others than in the violation, and formulas that say so;
+        with those numbers it is one still, or else another one is looked for, a few times."""
         self._start_search()
-        admitted = (self.admitted(found) for found in self._violations(refusal, shown))
-        return next((found for found in admitted if found is not None), None)
+        for _ in range(LESSONS):
+            admitted = (self.admitted(found) for found in self._violations(refusal, shown))
+            found = next((one for one in admitted if one is not None), None)
+            if found is None:
+                return None
+            numbers, learned = lessons(found)
+            value = evaluator({**found, **numbers})
+            if not learned or all(terms.holds(formula, value) for formula in refusal.system):
+                return {**found, **numbers}
+            refusal = Refusal((*refusal.system, *learned), refusal.undecided)
+        return None
 
     def _violations(self, refusal: Refusal, shown: Iterable[terms.Poly]) -> Iterator[Assignment]:
         """Solutions of a refused system, found in one way after the other."""

@@ -1,8 +1,8 @@
 """Prove one kernel: every obligation climbs the ladder; what cannot be discharged is refused with a counterexample.
 
 Order of work: translate index values (`index_terms`), see that some launch satisfies the contract (`contract`), describe every
-access as statement instances (`accesses`), then bounds, arithmetic, races, coverage and order, each in its own file; all use
-one `Ladder` and report to one `Findings`.
+access as statement instances (`accesses`), then arithmetic, bounds, races, coverage, order and promises, each in its own file;
+all use one `Ladder` and report to one `Findings`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tilec.artifact import LaunchCheck, Obligation, ValueCheck
+from tilec.artifact import LaunchCheck, Obligation, ValueCheck, ValuePromise, value_promise
 from tilec.diagnostics import CompileError, Diagnostic
 from tilec.ir.core import Function
 from tilec.passes.prover.accesses import AccessSite, access_sites
@@ -23,6 +23,7 @@ from tilec.passes.prover.index_terms import IndexTerms
 from tilec.passes.prover.integer_sets import Solver
 from tilec.passes.prover.ladder import Ladder
 from tilec.passes.prover.order import prove_order
+from tilec.passes.prover.promises import prove_promises
 from tilec.passes.prover.races import prove_races, prove_written_once
 from tilec.passes.prover.terms import OutOfWork
 from tilec.passes.prover.work import Work, out_of_work, too_deep
@@ -40,6 +41,7 @@ class Proofs:
     launch_checks: tuple[LaunchCheck, ...]
     value_checks: tuple[ValueCheck, ...]
     no_alias: tuple[tuple[str, str], ...]
+    promises: tuple[ValuePromise, ...]
     _findings: Findings = field(repr=False)
     _sites: tuple[AccessSite, ...] = field(repr=False)
 
@@ -79,6 +81,7 @@ def _prove(function: Function, work: Work) -> Proofs:
     prove_written_once(findings, sites)
     prove_coverage(findings, sites)
     prove_order(findings, sites)
+    prove_promises(findings, sites)
     if findings.diagnostics:
         raise CompileError(sorted(findings.diagnostics, key=_source_order))
     return Proofs(
@@ -86,6 +89,7 @@ def _prove(function: Function, work: Work) -> Proofs:
         launch_checks(function),
         value_checks(function),
         no_alias_pairs(function),
+        tuple(map(value_promise, function.promises)),
         findings,
         tuple(sites),
     )

@@ -6,12 +6,16 @@ about unbounded integers, which this makes exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilec.diagnostics import Fix
 from tilec.ir.core import Block, Op, Value
-from tilec.ir.ops import Binary, Cast, For, Unary
+from tilec.ir.ops import Binary, For, Unary
 from tilec.ir.range_facts import Range
 from tilec.ir.types import DType
+from tilec.passes.analysis.obligations import may_wrap
 from tilec.passes.analysis.ranges import unwrapped
+from tilec.passes.analysis.relevance import deciding_ops
 from tilec.passes.prover import terms
 from tilec.passes.prover.accesses import AccessSite, Axis, Instance, rebased, tile_position
 from tilec.passes.prover.findings import Complaint, Findings, loop_labels
@@ -22,33 +26,28 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "abs": "a
 
 
 def prove_arithmetic(findings: Findings, sites: list[AccessSite]) -> None:
-    """One obligation per operation that may leave its type, one per divisor and loop step."""
-    for op in findings.index.deciding:
-        findings.begin(f"the range of `{op.kind if isinstance(op, Binary | Unary) else op.opcode}`", op.loc)
-        if isinstance(op, For):
-            _positive(findings, op, op.step, "step")
-            _counter_fits(findings, op)
-        elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
-            _positive(findings, op, op.operands[1], "divisor")
-        elif _may_wrap(op):
-            _fits(findings, op)
+    """One obligation per operation that may leave its type, one per divisor and loop step, one per clipped box."""
+    prove_operations(findings, findings.index.deciding)
     for site in sites:
         if site.clipped and not site.unsafe and not site.op.indexed:
             findings.begin(f"the range of the end of {site.subject}", site.location)
             _box_fits(findings, site)
 
 
-def _may_wrap(op: Op) -> bool:
-    if len(op.results) != 1 or op.result.tile.dtype.is_float or op.result.tile.dtype.kind == "b":
-        return False
-    if isinstance(op, Binary):
-        return op.kind in ("add", "sub", "mul", "shl")
-    if isinstance(op, Unary):
-        return op.kind in ("neg", "abs")
-    return isinstance(op, Cast) and op.operands[0].tile.dtype.is_integer
+def prove_operations(findings: Findings, ops: Iterable[Op]) -> None:
+    """The obligations of operations."""
+    for op in ops:
+        findings.begin(f"the range of `{op.kind if isinstance(op, Binary | Unary) else op.opcode}`", op.loc)
+        if isinstance(op, For):
+            _positive(findings, op, op.step, "step")
+            _counter_fits(findings, op)
+        elif isinstance(op, Binary) and op.kind in ("floordiv", "mod") and op.result.tile.dtype.is_integer:
+            _positive(findings, op, op.operands[1], "divisor")
+        elif may_wrap(op):
+            _fits(findings, op)
 
 
-def _located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
+def located(findings: Findings, op: Op, polys: list[Poly]) -> Instance:
     """An instance of an operation that touches no memory."""
     index = findings.index
     frames = index.structure.frames[op]
@@ -68,7 +67,7 @@ def _fits(findings: Findings, op: Op) -> None:
     result = findings.index.unbounded(op, operands) if isinstance(op, Binary | Unary) else operands[0]
     if result is None:
         result = findings.index.element(op.result, positions)
-    _within(findings, op, _located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
+    _within(findings, op, located(findings, op, [result]), dtype, kind, unwrapped(op, findings.index.ranges))
 
 
 def _within(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: str, known: Range | None) -> None:
@@ -107,6 +106,8 @@ def _wraps(findings: Findings, op: Op, instance: Instance, dtype: DType, kind: s
 def _hint(findings: Findings, op: Op) -> str:
     """What a loop carries grows out of any type, and no precondition bounds it: it is kept small where it is made."""
     loops = findings.index.structure.loops
+    if op not in deciding_ops(findings.index.function):
+        return "state with `values(...)` what it is computed from, which is promised of the tensor that it is stored in"
     for value in op.operands:
         owner = value.owner
         if isinstance(owner, Block) and owner in loops and value is not owner.arguments[0]:
@@ -136,7 +137,7 @@ def _box_fits(findings: Findings, site: AccessSite) -> None:
 def _counter_fits(findings: Findings, op: For) -> None:
     """The loop variable, stepped once past the last iteration, stays within i32: the loop could not end otherwise."""
     index = findings.index
-    instance = _located(findings, op.regions[0].ops[-1], [index.variable(op) + index.scalar(op.step)])
+    instance = located(findings, op.regions[0].ops[-1], [index.variable(op) + index.scalar(op.step)])
     low, high = op.upper.tile.dtype.integer_range()
     violation = terms.lt(terms.const(high), instance.axes[0].start)
     if violation == terms.FALSE:
@@ -162,7 +163,7 @@ def _counter_fits(findings: Findings, op: For) -> None:
 def _positive(findings: Findings, op: Op, value: Value, role: str) -> None:
     index = findings.index
     positions = tuple(tile_position(index, op, k, e) for k, e in enumerate(value.tile.shape))
-    instance = _located(findings, op, [index.element(value, positions)])
+    instance = located(findings, op, [index.element(value, positions)])
     divisor = instance.axes[0].start
     violation = terms.lt(divisor, 1)
     if violation == terms.FALSE:

@@ -85,7 +85,9 @@ def _share(block: Block, known: dict[Key, list[Value]], renamed: dict[Value, Val
         if _is_pure(op):
             key = _key(op)
             if key in known:
-                renamed |= zip(op.results, known[key], strict=True)
+                for value, first in zip(op.results, known[key], strict=True):
+                    first.fits |= value.fits  # one number, and where it decides, one of both is proven
+                    renamed[value] = first
                 continue
             known[key] = op.results
         for region in op.regions:

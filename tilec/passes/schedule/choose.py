@@ -24,6 +24,7 @@ from tilec.ir.core import Block, Function
 from tilec.ir.ops import Broadcast, Constant, Load, Mma
 from tilec.ir.shared_plan import shared_bytes
 from tilec.ir.thread_elements import FITTING_ELEMENTS
+from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import (
     chains,
     conversions,
@@ -66,6 +67,7 @@ TARGET_REGISTERS: Final = 16
 
 def choose(function: Function, target: Target, wanted: Overrides = NOTHING_FIXED) -> Schedule:
     """The schedule of a kernel. CompileError E0809 where what is wanted cannot be, E0506 where no product has this shape."""
+    note_proofs(function)
     draft = _copy(function)
     canonicalize(draft)
     warps = function.num_warps or wanted.warps or product_warps(draft) or tile_warps(draft)

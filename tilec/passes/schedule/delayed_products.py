@@ -49,7 +49,9 @@ def delay(chain: Chain, rings: Rings) -> list[Op]:
     condition = out.compare("lt", loop.lower, loop.upper)
     begun = _first_iteration(then, chain, rings, first)
     following = tensor_staging.following(then, *first, rings.stages)
-    loop.operands = [then.binary("add", loop.lower, loop.step), *loop.operands[1:3], *begun, *following, *first]
+    second = then.binary("add", loop.lower, loop.step)
+    second.fits = True  # the variable behind an iteration that there is, of which the loop has an obligation
+    loop.operands = [second, *loop.operands[1:3], *begun, *following, *first]
     _rewrite(chain, rings)
     then.ops.append(loop)
     left, total, last = loop.results[len(seen)], loop.results[summed], loop.results[-2:]

@@ -13,6 +13,11 @@ goes:
 A stage is full once all the bytes that were announced have come, whenever each of its copies was started. Products of few
 tokens read little but weights: those of the first stages then come from memory while the kernel before ends. Blocks that take
 several tiles stay as they are. `roles` gives both goes, and a wait of its own, to the role that fills.
+
+The loop's own obligation is that its variable fits in i32 up to one step behind its last iteration. Iterations written out may
+be further behind, so where ranges do not show that these fit too, the variable stays once it is at the end:
+
+    following = select(turn < upper, turn + step, turn)
 """
 
 from __future__ import annotations
@@ -25,6 +30,8 @@ from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops_launch import WaitPrior
 from tilec.ir.ops_staging import TensorCopy
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, Ring
+from tilec.ir.types import i32
+from tilec.passes.analysis.ranges import value_ranges
 from tilec.passes.schedule.staged_products import Emitter
 from tilec.schedule import Schedule
 
@@ -44,7 +51,7 @@ def hoist(function: Function, schedule: Schedule) -> Function:
     if not count:
         return function
     early, late = Emitter(), Emitter()
-    turn = loop.lower
+    turn, room = loop.lower, _has_room(function, loop, count)
     for stage in range(count):
         place = [early.number(stage), early.number(0)]
         condition = early.compare("lt", turn, loop.upper)
@@ -52,7 +59,8 @@ def hoist(function: Function, schedule: Schedule) -> Function:
             inside = dict(zip(loop.regions[0].arguments, [turn, *place], strict=True))
             part = clone(_part(function, loop, first), inside)
             out.add(If(operands=[condition], regions=[Block(ops=[*part, Yield()]), Block(ops=[Yield()])]))
-        turn = early.binary("add", turn, loop.step)
+        following = early.binary("add", turn, loop.step)
+        turn = following if room else early.select(condition, following, turn)
     loop.operands[0] = turn
     loop.operands[3:] = [early.number(count % stages), early.number(count // stages)]
     setup = _setup(body)
@@ -60,6 +68,12 @@ def hoist(function: Function, schedule: Schedule) -> Function:
     waits, fills = rest.index(wait), rest.index(loop)
     body.ops = [*setup, *rest[:waits], *early.ops, *rest[waits:fills], *late.ops, *rest[fills:]]
     return function
+
+
+def _has_room(function: Function, loop: For, count: int) -> bool:
+    """Whether so many steps from the loop's beginning fit in i32 in every launch, however few iterations it has."""
+    ranges = value_ranges(function)
+    return ranges[loop.lower].high + count * ranges[loop.step].high <= i32.integer_range()[1]
 
 
 def _filling(function: Function) -> For | None:

@@ -9,7 +9,10 @@ In: a function of a grid of one axis. Out: the same, in which all that follows f
         what the block of number `tile` does
 
 With b blocks the pairs (block, turn) are the numbers block + turn * b below the grid's extent, each once: every tile has one
-block, however many run. No step leaves i32, as every tile is below the extent, which the launch contract keeps in i32.
+block, however many run. No step leaves i32: the extent is from 1 to 2^31 - 1 by the launch contract, and the block's place is
+below it, so `turns` is from 1 to the extent; of a turn that runs, `turn * launched_blocks` is at most `extent - 1 - block_id`,
+and the tile is below the extent. Ranges do not tell quotients apart, so these two are noted as proven here; `tile_check` holds
+that they have this form.
 """
 
 from __future__ import annotations
@@ -49,8 +52,10 @@ def wrap(function: Function) -> Function:
     last = setup.binary("sub", setup.add(GridExtent(axis=0), TileType(i32)), setup.number(1))
     others = setup.binary("floordiv", setup.binary("sub", last, first), blocks)
     turns = setup.binary("add", others, setup.number(1))
-    tile = head.binary("add", first, head.binary("mul", turn, blocks))
+    before = head.binary("mul", turn, blocks)
+    tile = head.binary("add", first, before)
     tile.name = "tile"
+    before.fits = tile.fits = True
     body.ops = [*head.ops, *inside, Yield()]
     names = dict.fromkeys(ids, tile)
     for op in body.walk():

@@ -24,7 +24,7 @@ from tilec.ir.ops_sync import PassTurn, Ring, TakeTurn, Wait
 from tilec.ir.shared_plan import scratch_offset
 from tilec.ir.types import ScratchType, TileType, i32
 from tilec.passes.schedule.persistent import tile_loop
-from tilec.passes.schedule.staged_products import Emitter
+from tilec.passes.schedule.staged_products import Emitter, in_ring
 from tilec.passes.schedule.wait_prior import launch_values
 
 
@@ -54,6 +54,7 @@ def take_turns(function: Function, takers: int) -> Function:
     zero, rounds = before.number(0), 2 * ring.result.ring.stages
     each = _in_range(before, "mod", loop.upper, rounds)
     last = before.binary("sub", loop.upper, before.number(1))
+    last.fits = True  # it is asked for in the loop alone, which begins at 0
     place = function.body.ops.index(tiles)
     function.body.ops[place:place] = before.ops
     tiles.operands.append(zero)
@@ -66,7 +67,7 @@ def take_turns(function: Function, takers: int) -> Function:
     stage_parity = given.operands[-2], given.operands[-1]
     for _ in range(takers - 1):
         stage_parity = _past(behind, *stage_parity, each, ring.result.ring.stages)
-    given.operands[-2:] = [*stage_parity, behind.binary("sub", behind.number(1), parity)]
+    given.operands[-2:] = [*stage_parity, in_ring(behind.binary("sub", behind.number(1), parity))]
     body.ops[-1:] = [*behind.ops, given]
     return function
 
@@ -126,7 +127,8 @@ def _take_own(block: Block, place: int, takers: int) -> None:
 
 def _past(out: Emitter, stage: Value, parity: Value, steps: Value, stages: int) -> tuple[Value, Value]:
     """Stage and parity so many iterations later, fewer than two rounds."""
-    place = out.binary("add", out.binary("add", stage, out.binary("mul", parity, out.number(stages))), steps)
+    place = in_ring(out.binary("add", stage, in_ring(out.binary("mul", parity, out.number(stages)))))
+    place = in_ring(out.binary("add", place, steps))
     place = _in_range(out, "mod", place, 2 * stages)
     return _in_range(out, "mod", place, stages), _in_range(out, "floordiv", place, stages)
 

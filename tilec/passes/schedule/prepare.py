@@ -7,6 +7,7 @@ from tilec.ir import thread_elements, verifier
 from tilec.ir.core import Function, Value, VerifyError
 from tilec.ir.ops import Store
 from tilec.ir.shared_plan import shared_bytes
+from tilec.passes.analysis.obligations import note_proofs
 from tilec.passes.schedule import (
     clip_check,
     clipped_copies,
@@ -24,6 +25,7 @@ from tilec.passes.schedule import (
     tensor_stores,
     versioning,
     wait_prior,
+    width_check,
 )
 from tilec.passes.schedule.canonicalize import canonicalize
 from tilec.passes.schedule.choose import choose
@@ -50,6 +52,7 @@ def prepare(
     """
     if isinstance(schedule, Overrides):
         schedule = choose(function, target, schedule)
+    note_proofs(function)
     canonicalize(function)
     _check(function, "canonicalize")
     wait_prior.insert(function, schedule)
@@ -90,6 +93,7 @@ def prepare(
     roles.split(function, schedule)
     _check(function, "splitting roles")
     _refuse_too_large(function, target)
+    width_check.check(function)
     verify(function, target)
     return function
 

@@ -20,6 +20,12 @@ under way alone, so later turns repeat those. Scalars that follow from the loop'
 - Roles run side by side, each until a ring of mbarriers makes it wait. Rings are queues, so what each sees does not depend on
   who goes first; where all wait, none ever goes on.
 - Scratch takes no bytes of a ring with copies or products under way; none are left where a ring is freed and at the end.
+
+Numbers are those of the machine: arithmetic wraps at its dtype's width (`ring_state.number`), and where a loop's beginning or
+step is no constant, runs are made at the end of i32 too, or of their ranges: with the longest step and the latest beginning for
+which the loop's own obligation, that its variable fits up to one step behind its last iteration, still holds. Runs for which it
+does not are left out. How often a loop goes round is counted without end; that the numbers of more turns fit, `width_check`
+sees.
 """
 
 from __future__ import annotations
@@ -31,15 +37,21 @@ from math import gcd
 from typing import Final
 
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
-from tilec.ir.ops import Binary, Constant, For, If
+from tilec.ir.ops import Binary, Compare, Constant, For, If, Select
 from tilec.ir.ops_staging import GroupProduct, StageCopy, WaitMma
 from tilec.ir.ops_sync import Acquire, Ring, RingOp, Roles, TakeTurn, Wait
 from tilec.ir.touches import touches
+from tilec.ir.types import i32
+from tilec.passes.analysis.ranges import Range, value_ranges
+from tilec.passes.schedule.meanings import Meanings
 from tilec.passes.schedule.ring_state import Role
 from tilec.passes.schedule.ring_steps import Operations, Steps, at
 
 _STEERING: Final = (For, If, Roles, Acquire, Wait, TakeTurn)
 OUTER_TURNS = 2  # of loops around pipelines: what one leaves behind meets the next
+LAST: Final = i32.integer_range()[1]
+FAR: Final = ("steps", "beginning")
+"""What lies at the end of i32 in a run."""
 
 
 def check(function: Function) -> None:
@@ -49,16 +61,27 @@ def check(function: Function) -> None:
         return
     found = touches(function)
     loops = [op for op in function.body.walk() if isinstance(op, For) and is_piped(op)]
-    begins = [int(op.lower.owner.value) for op in loops if isinstance(op.lower.owner, Constant)]
+    begins = [first for op in loops if (first := _constant(op.lower)) is not None]
     # Loops that end at the same value and begin apart do not have the same number of turns: one run is as much longer.
     numbers = {0, 1, 2, most, 2 * most + 1, 2 * most + 1 + min(64, max(begins, default=0))}
     if _is_peeled(function):  # under a condition each
         numbers |= set(range(most + 2))
-    runs = [(turns, 0) for turns in sorted(numbers)]
+    runs = [(turns, 0, "") for turns in sorted(numbers)]
+    ranges: dict[Value, Range] = {}
+    if not all(isinstance(value.owner, Constant) for op in loops for value in (op.lower, op.step)):
+        ranges = value_ranges(function)
+        runs += [(turns, 0, far) for turns in (0, 1, 2, most) for far in FAR]
     takers = max((op.takers for op in function.body.walk() if isinstance(op, Ring)), default=1)
-    for turns, tiles in runs if takers == 1 else _in_turns(most, takers):
-        run = _Run(found, turns=turns)
-        run.bound(loops)
+    alternates: tuple[int | None, ...] = (0, 1, most + 1) if any(_of_tile(function)) else (None,)
+    each = [
+        (turns, tiles, far, alternate)
+        for turns, tiles, far in (runs if takers == 1 else _in_turns(most, takers))
+        for alternate in ((None,) if far else alternates)
+    ]
+    for turns, tiles, far, alternate in each:
+        run = _Run(found, turns=turns, far=far, ranges=ranges, alternate=alternate)
+        if not run.bound(loops):
+            continue
         if takers > 1:
             run.count(function, tiles)
         for op in run.block(function.body):
@@ -73,17 +96,20 @@ def _is_peeled(function: Function) -> bool:
     return any(isinstance(one, Acquire) and len(one.operands) > 1 for one in inside)
 
 
-def _in_turns(stages: int, takers: int) -> list[tuple[int, int]]:
+def _in_turns(stages: int, takers: int) -> list[tuple[int, int, str]]:
     """Turns of pipelined loops, and tiles, of rings whose roles take the tiles in turns. Where a tile begins in the ring
     follows from its number and the turns of all: those of two rounds, each with so many tiles that the places come again."""
     places = 2 * stages
-    few = [(turns, tiles) for turns in (1, stages) for tiles in range(takers + 2)]
-    return [*few, *((turns, places // gcd(turns, places) + takers) for turns in (*range(places + 1), places + 1))]
+    few = [(turns, tiles, "") for turns in (1, stages) for tiles in range(takers + 2)]
+    return [*few, *((turns, places // gcd(turns, places) + takers, "") for turns in (*range(places + 1), places + 1))]
 
 
 @dataclass(eq=False, slots=True)
 class _Run(Operations):
     turns: int = 0
+    far: str = ""  # one of `FAR`, or nothing is
+    ranges: dict[Value, Range] = field(default_factory=dict[Value, Range])  # where something may be far
+    alternate: int | None = None  # turns of every second tile, of loops whose bounds follow the tile; None: as many
     counted: set[For] = field(default_factory=set[For])  # loops around pipelines whose turns are told apart
 
     def count(self, function: Function, tiles: int) -> None:
@@ -94,23 +120,42 @@ class _Run(Operations):
                 self.counted.add(op)
                 self.choose(op.upper, tiles, keep=False)
 
-    def bound(self, loops: list[For]) -> None:
+    def bound(self, loops: list[For]) -> bool:
         """Choose the bounds of all pipelined loops so that each takes `turns`. A constant keeps its value where a loop begins,
         in steps, and where it bounds several loops or one loop twice, such as `range(1)`: the turns then follow from it. So do
-        those of a loop that begins whole steps behind another."""
+        those of a loop that begins whole steps behind another. False where a variable would leave i32, of which its loop has an
+        obligation that it does not."""
         ends = {op.upper for op in loops}
         uses = Counter(value for op in loops for value in (op.lower, op.step, op.upper))
         steps = {(op.lower, op.step) for op in loops}
-        for op in [one for one in loops if root(one, steps) is one.lower]:
-            for value in (op.lower, op.step):
-                otherwise = self.turns if value in ends else 0
-                self.choose(value, otherwise if value is op.lower else max(otherwise, 1), keep=True)
-        for op in [one for one in loops if root(one, steps) is one.lower]:
+        roots = [one for one in loops if root(one, steps) is one.lower]
+        for op in roots:
+            first, step = (self.turns if value in ends else 0 for value in (op.lower, op.step))
+            if self.far == "steps" and op.step not in ends:
+                step = min((LAST - (_constant(op.lower) or 0)) // max(self.turns, 1), self.ranges[op.step].high)
+            self.choose(op.step, max(step, 1), keep=True)
+            if self.far == "beginning" and op.lower not in ends:
+                first = min(LAST - self.turns * self.env[op.step], self.ranges[op.lower].high)
+            self.choose(op.lower, first, keep=True)
+        for op in roots:
             self.choose(op.upper, self.env[op.lower] + self.env[op.step] * self.turns, keep=uses[op.upper] > 1)
+        return all(self.env[op.lower] + self.env[op.step] * self.turns_of(op) <= LAST for op in roots)
+
+    def bound_of_tile(self, tiles: For, turns: int) -> None:
+        """Choose the bounds that a tile itself decides, so that its pipelined loops take so many turns. What is computed inside
+        is a role's own, which may be at another tile than the others."""
+        for loop, inside in _loops_of_tile(tiles):
+            if loop.upper in inside:
+                self.env[loop.upper] = self.env[loop.lower] + self.env[loop.step] * turns
+            elif loop.lower in inside and loop.lower in self.fixed:
+                self.env[loop.lower] = self.env[loop.upper] - self.env[loop.step] * turns
+            elif loop.step in inside:  # a loop that turns at all does so once at least, however large its steps
+                self.env[loop.step] = max(1, -((self.env[loop.lower] - self.env[loop.upper]) // max(1, turns)))
 
     def choose(self, value: Value, otherwise: int, *, keep: bool) -> None:
         if value not in self.fixed:
-            self.env[value] = int(value.owner.value) if keep and isinstance(value.owner, Constant) else otherwise
+            known = _constant(value) if keep else None
+            self.env[value] = otherwise if known is None else known
             self.fixed.add(value)
 
     def block(self, block: Block) -> Steps:
@@ -174,14 +219,16 @@ class _Run(Operations):
         self.read.clear()
 
     def same_turns(self, op: Roles, ring: Value) -> None:
-        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds, in turn."""
+        """How often loops turn is chosen, not known: those of two roles on one ring must have the same bounds, in turn. Where
+        bounds follow the tile each role computes them, of its own tile: the same then."""
+        same = Meanings(op)
         steps = {(one.lower, one.step) for region in op.regions for one in region.walk() if isinstance(one, For)}
         bounds = {
             nest
             for region in op.regions
             if (
                 nest := tuple(
-                    (loop.upper,) if loop in self.counted else (root(loop, steps), *loop.operands[1:3])
+                    (loop.upper,) if loop in self.counted else (same.of(root(loop, steps)), *map(same.of, loop.operands[1:3]))
                     for loop in region.walk()
                     if isinstance(loop, For) and any(getattr(o, "ring", None) is ring for o in loop.regions[0].walk())
                 )
@@ -208,6 +255,8 @@ class _Run(Operations):
         for turn in range(count):
             values = [first + step * turn if exact else None, *held]
             self.bind(body.arguments, values)
+            if not piped and rings and self.alternate is not None:
+                self.bound_of_tile(op, self.alternate if turn % 2 else self.turns)
             role.turn = turn if piped else outer
             role.tile = tile if piped else first + step * turn
             yield from self.block(body)
@@ -242,15 +291,46 @@ class _Run(Operations):
                 raise VerifyError(f"{at(op)}: a pipeline goes on behind a branch")
 
 
+def _loops_of_tile(tiles: For) -> Iterator[tuple[For, set[Value]]]:
+    """Pipelined loops in one around them, and what is computed there, for those with a bound among it."""
+    inside = {result for op in tiles.regions[0].walk() for result in op.results} | set(tiles.regions[0].arguments)
+    for loop in tiles.regions[0].walk():
+        if isinstance(loop, For) and is_piped(loop) and not inside.isdisjoint(loop.operands[:3]):
+            yield loop, inside
+
+
+def _of_tile(function: Function) -> Iterator[For]:
+    """Pipelined loops whose bounds follow the tile."""
+    for op in function.body.walk():
+        if isinstance(op, For) and not is_piped(op):
+            yield from (loop for loop, _ in _loops_of_tile(op))
+
+
 def root(op: For, steps: set[tuple[Value, Value]]) -> Value:
     """Where a loop begins, or where the loop begins of whose later turns one is its first; `steps`: beginnings and steps of
     loops."""
-    made = op.lower.owner
-    while isinstance(made, Binary) and made.kind == "add" and made.operands[1] is op.step:
-        if (made.operands[0], op.step) in steps:
-            return made.operands[0]
-        made = made.operands[0].owner
+    before = _before(op, op.lower)
+    while before is not None:
+        if (before, op.step) in steps:
+            return before
+        before = _before(op, before)
     return op.lower
+
+
+def _before(op: For, value: Value) -> Value | None:
+    """What a value is a step of a loop behind: `x` of `x + step`, or of `x + step if x < upper else x`, which stays at the end;
+    None of any other."""
+    made = value.owner
+    if isinstance(made, Select) and isinstance(made.operands[0].owner, Compare):
+        test, following, before = made.operands[0].owner, made.operands[1].owner, made.operands[2]
+        stays = test.kind == "lt" and test.operands[0] is before and test.operands[1] is op.upper
+        made = following if stays and isinstance(following, Binary) and following.operands[0] is before else None
+    added = isinstance(made, Binary) and made.kind == "add" and made.operands[1] is op.step
+    return made.operands[0] if isinstance(made, Binary) and added else None
+
+
+def _constant(value: Value) -> int | None:
+    return int(value.owner.value) if isinstance(value.owner, Constant) else None
 
 
 def is_piped(op: For) -> bool:

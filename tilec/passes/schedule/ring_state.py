@@ -1,4 +1,5 @@
-"""What `ring_check` keeps of rings and of those who fill and read them, and arithmetic on the scalars that it follows."""
+"""What `ring_check` keeps of rings and of those who fill and read them, and arithmetic on the scalars that it follows: that of
+the machine, which wraps at the width of a dtype."""
 
 from __future__ import annotations
 
@@ -6,14 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tilec.ir.core import Op, Value
+from tilec.ir.meaning import INTEGER_KINDS, integer_binary, integer_cast
 from tilec.ir.ops import Binary, Cast, Compare, Constant, Select
 from tilec.ir.ops_sync import Ring, RingOp
 
 Stage = tuple[Value, int]
 Copy = tuple[Stage, int]  # and the turn that it is for
 
-_BINARY = {"add": int.__add__, "sub": int.__sub__, "mul": int.__mul__}
-_DIVISION = {"floordiv": int.__floordiv__, "mod": int.__mod__}
 _COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
 
 
@@ -110,10 +110,11 @@ def number(op: Op, env: dict[Value, int]) -> int | None:
     known = [value for value in of if value is not None]
     if len(known) != len(of) or not of:
         return None
-    if isinstance(op, Cast):
-        return known[0]
+    dtype = op.result.tile.dtype
     if isinstance(op, Compare):
         return int(_COMPARE[op.kind](*known))
-    if op.kind in _DIVISION and known[1] > 0:
-        return _DIVISION[op.kind](*known)
-    return _BINARY[op.kind](*known) if op.kind in _BINARY else None
+    if dtype.is_float:
+        return None
+    if isinstance(op, Cast):
+        return integer_cast(known[0], dtype)
+    return integer_binary(op.kind, known[0], known[1], dtype) if op.kind in INTEGER_KINDS else None

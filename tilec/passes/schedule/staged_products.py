@@ -67,6 +67,12 @@ class Emitter:
         return self.add(Cast(operands=[value]), TileType(i64))
 
 
+def in_ring(value: Value) -> Value:
+    """A stage or a parity, or what leads to one: below a few times the ring's stages, and followed by `ring_check`."""
+    value.fits = True
+    return value
+
+
 def relayout(out: Emitter, value: Value, layout: Layout) -> Value:
     """`value` in a layout."""
     moved = out.add(Relayout(operands=[value]), value.tile)

@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from tilec.atoms import mma_sync
 from tilec.atoms.mma_sync import WarpGrid
 from tilec.diagnostics import CompileError, Diagnostic, Label
+from tilec.ir.clone import clone
 from tilec.ir.core import Block, Function, Op, Value, VerifyError
 from tilec.ir.layout import Layout
-from tilec.ir.ops import For, If, Load, Mma, Reshape, Yield
+from tilec.ir.ops import Cast, Constant, For, If, Load, Mma, Reshape, Yield
 from tilec.ir.ops_staging import AsyncCopy, SharedAlloc
 from tilec.ir.ops_sync import Acquire, Barrier, Commit, Drain, ProxyFence, Release, Ring, SharedFree, Wait
 from tilec.ir.types import RingType, SharedType, TileType, i32
@@ -41,7 +42,15 @@ from tilec.passes.schedule.staged_loads import (
     without_dead,
     without_units,
 )
-from tilec.passes.schedule.staged_products import Emitter, Product, held_bytes, hold_constant_operands, relayout, sliced
+from tilec.passes.schedule.staged_products import (
+    Emitter,
+    Product,
+    held_bytes,
+    hold_constant_operands,
+    in_ring,
+    relayout,
+    sliced,
+)
 from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS, MOST_PASSED_ON, guarded, multiply, suits
 from tilec.schedule import Pipeline, Schedule
 
@@ -260,9 +269,15 @@ def _copies_if_in_range(
     """Start the copies of the iteration `ahead` steps after `position` unless the loop ends before it."""
     # In i64, because the sum may leave i32 where the loop ends near its limit.
     distance = out.binary("mul", out.widen(loop.step), out.number(ahead, wide=True))
-    condition = out.compare("lt", out.binary("add", out.widen(position), distance), out.widen(loop.upper))
+    following = out.binary("add", out.widen(position), distance)
+    condition = out.compare("lt", following, out.widen(loop.upper))
     then = Emitter()
-    variable = then.binary("add", position, then.binary("mul", loop.step, then.number(ahead)))
+    step = loop.step.owner
+    if isinstance(step, Constant) and step.value * ahead > i32.integer_range()[1]:
+        variable = then.add(Cast(operands=[following]), TileType(i32))
+    else:  # the product may wrap, of which ranges then say nothing; the sum is right, as it is modulo 2^32
+        variable = then.binary("add", position, then.binary("mul", loop.step, then.number(ahead)))
+    variable.fits = True  # it is from `position` to below the end of the loop
     _copies(then, loop, operands, variable, ring_stage)
     then.add(Yield())
     out.add(If(operands=[condition], regions=[Block(ops=then.ops), Block(ops=[Yield()])]))
@@ -271,12 +286,7 @@ def _copies_if_in_range(
 def _copies(out: Emitter, loop: For, operands: list[Operand], variable: Value, ring_stage: Value) -> None:
     mapping = {loop.regions[0].arguments[0]: variable}
     needed = {op for operand in operands for op in operand.chain}
-    for op in loop.regions[0].ops:
-        if op in needed:
-            copy = dataclasses.replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
-            copy.define(*(result.type for result in op.results))
-            out.ops.append(copy)
-            mapping.update(zip(op.results, copy.results, strict=True))
+    out.ops += clone([op for op in loop.regions[0].ops if op in needed], mapping)  # of an iteration that the loop has
     for operand in operands:
         assert operand.buffer is not None
         offsets = [mapping.get(value, value) for value in operand.load.offsets]
@@ -312,7 +322,9 @@ def _rewrite_body(
     back = stages - ahead
     wraps = copies.compare("lt", current, copies.number(back))
     freed = copies.select(
-        wraps, copies.binary("add", current, copies.number(ahead)), copies.binary("sub", current, copies.number(back))
+        wraps,
+        in_ring(copies.binary("add", current, copies.number(ahead))),
+        in_ring(copies.binary("sub", current, copies.number(back))),
     )
     copies.add(Acquire(operands=[ring]))
     _copies_if_in_range(copies, loop, operands, body.arguments[0], ahead, freed)
@@ -331,7 +343,7 @@ def _rewrite_body(
     tail = Emitter()
     # Of warpgroups the product of this turn is still under way, and reads its stage until the next.
     tail.add(Release(operands=[ring], held=1 if group_warps else 0))
-    following = tail.select(tail.compare("eq", current, last), zero, tail.binary("add", current, one))
+    following = tail.select(tail.compare("eq", current, last), zero, in_ring(tail.binary("add", current, one)))
     body.ops[-1].operands.append(following)
     body.ops = without_dead([*rewritten, *tail.ops, body.ops[-1]])
     loop.results.append(Value(TileType(i32), "stage", loop))

@@ -16,10 +16,10 @@ outside of a tensor arrives as zero, which is what such loads are padded with; o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from tilec.atoms import tma
+from tilec.ir.clone import clone
 from tilec.ir.core import Access, Block, Function, Op, Value
 from tilec.ir.ops import For, If, Yield
 from tilec.ir.ops_launch import WaitPrior
@@ -28,7 +28,7 @@ from tilec.ir.ops_sync import Acquire, Barrier, Commit, ProxyFence, Release, Rin
 from tilec.ir.types import RingType, SharedType, TileType, i32
 from tilec.passes.schedule.persistent import tile_loop, tile_values
 from tilec.passes.schedule.staged_loads import Operand, without_dead
-from tilec.passes.schedule.staged_products import Emitter, Product
+from tilec.passes.schedule.staged_products import Emitter, Product, in_ring
 from tilec.passes.schedule.warpgroups import guarded, multiply
 
 VECTOR: Final = 16
@@ -134,12 +134,7 @@ def _filling(loop: For, operands: list[Operand], ring: Value, place: list[Value]
 def repeat_offsets(out: Emitter, body: Block, operands: list[Operand], mapping: dict[Value, Value]) -> None:
     """Compute in another loop where the copies of an iteration begin; `mapping` says what stands there for values of `body`."""
     needed = {op for operand in operands for op in operand.chain}
-    for op in body.ops:
-        if op in needed:
-            copy = replace(op, operands=[mapping.get(value, value) for value in op.operands], results=[])
-            copy.define(*(result.type for result in op.results))
-            out.ops.append(copy)
-            mapping.update(zip(op.results, copy.results, strict=True))
+    out.ops += clone([op for op in body.ops if op in needed], mapping)
 
 
 def _read(loop: For, product: Product, ring: Value, place: list[Value], warps: int) -> None:
@@ -179,11 +174,11 @@ def _release_last(loop: For, ring: Value) -> list[Op]:
 def _preceding(out: Emitter, stage: Value, stages: int) -> Value:
     """The stage of the iteration before."""
     wrapped = out.compare("eq", stage, out.number(0))
-    return out.select(wrapped, out.number(stages - 1), out.binary("sub", stage, out.number(1)))
+    return out.select(wrapped, out.number(stages - 1), in_ring(out.binary("sub", stage, out.number(1))))
 
 
 def following(out: Emitter, stage: Value, parity: Value, stages: int) -> tuple[Value, Value]:
     """Stage and parity of the next iteration."""
     wraps, one = out.compare("eq", stage, out.number(stages - 1)), out.number(1)
-    turned = out.select(wraps, out.binary("sub", one, parity), parity)
-    return out.select(wraps, out.number(0), out.binary("add", stage, one)), turned
+    turned = out.select(wraps, in_ring(out.binary("sub", one, parity)), parity)
+    return out.select(wraps, out.number(0), in_ring(out.binary("add", stage, one))), turned

@@ -93,7 +93,8 @@ def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Ran
 
 
 def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
-    """All of `0 <= offset <= dim - extent`. Dims are positive and extents small, so the difference does not wrap."""
+    """All of `0 <= offset <= dim - extent`. The launch contract has dims positive, scalars that are extents too, so that the
+    difference does not wrap."""
     scalar = TileType(i32)
 
     def put(op: Op, type_: TileType = scalar) -> Value:
@@ -115,6 +116,7 @@ def _condition(start: list[Op], tests: Sequence[Edge]) -> Value:
         else:
             size = dim if isinstance(dim, Value) else put(DimValue(symbol=dim))
             last = put(Binary(operands=[size, constant(extent)], kind="sub"))
+            last.fits = True
         for inside in (compare("ge", offset, zero), compare("le", offset, last)):
             found = put(Binary(operands=[found, inside], kind="and"), TileType(boolean)) if found else inside
     assert found is not None

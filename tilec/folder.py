@@ -16,7 +16,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,8 @@ from tilec.progress import scratch
 TEMPORARY: Final = ".tmp-"
 TEMPORARY_NAME: Final = re.compile(r"\.tmp-[0-9a-f]{16}", re.ASCII)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class Folder:
@@ -40,7 +41,7 @@ class Folder:
     @classmethod
     def open(cls, path: Path) -> Folder:
         """The directory at `path`, links in it followed: the caller vouches for them. OSError where it is none."""
-        handle = os.open(path, _DIRECTORY)
+        handle = os.open(path, DIRECTORY)
         mode = stat.S_IMODE(os.fstat(handle).st_mode)
         return cls(handle, path, (mode & 0o2777) | 0o700)
 
@@ -49,7 +50,7 @@ class Folder:
         made = False
         for last in (False, True):
             try:
-                handle = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=self.handle)
+                handle = os.open(name, DIRECTORY | os.O_NOFOLLOW, dir_fd=self.handle)
             except OSError as error:
                 if last or not create or error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                     raise
@@ -100,24 +101,30 @@ class Folder:
 
     def write(self, name: str, data: bytes, *, used: float | None = None) -> None:
         """Replace whatever has the name by a file of `data`, last used at `used`. OSError where it cannot be written."""
-        temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
-        with scratch(str(self.path / temporary)):
-            self._write(temporary, name, data, used)
+        with self.new(name) as file:
+            write_all(file, data)
+            os.fchmod(file.fileno(), self.mode & 0o666)
+            if used is not None:
+                os.utime(file.fileno(), (used, used))
 
-    def _write(self, temporary: str, name: str, data: bytes, used: float | None) -> None:
-        handle = os.open(temporary, _NEW, self.mode & 0o666, dir_fd=self.handle)
-        try:
-            with open(handle, "wb", buffering=0) as file:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-                os.fchmod(handle, self.mode & 0o666)
-                if used is not None:
-                    os.utime(handle, (used, used))
-            self._rename(temporary, name)
-        except BaseException:
-            self.remove(temporary)
-            raise
+    @contextlib.contextmanager
+    def new(self, name: str) -> Generator[FileIO]:
+        """A new file, to write and read, that replaces whatever has the name once the body is done; where that raises, nothing
+        of it is left. OSError where it cannot be made."""
+        temporary = self.temporary()
+        with scratch(os.path.abspath(self.path / temporary)):  # before it exists, so that whoever kills us knows of it
+            handle = os.open(temporary, _NEW, self.mode & 0o666, dir_fd=self.handle)
+            try:
+                with open(handle, "w+b", buffering=0) as file:
+                    yield file
+                self._rename(temporary, name)
+            except BaseException:
+                self.remove(temporary)
+                raise
+
+    def temporary(self) -> str:
+        """A name that nobody else has."""
+        return f"{TEMPORARY}{secrets.token_hex(8)}"
 
     def _rename(self, temporary: str, name: str) -> None:
         try:
@@ -142,7 +149,7 @@ class Folder:
     def displace(self, name: str) -> None:
         """Rename what stands where a file must be; `remove_tree` of a prune takes it away later."""
         with contextlib.suppress(FileNotFoundError):
-            other = f"{TEMPORARY}{secrets.token_hex(8)}"
+            other = self.temporary()
             os.rename(name, other, src_dir_fd=self.handle, dst_dir_fd=self.handle)
 
     def discard(self, name: str) -> None:
@@ -193,3 +200,10 @@ class Folder:
         for name in listed:
             with contextlib.suppress(OSError):
                 yield name, os.stat(name, dir_fd=self.handle, follow_symlinks=False)
+
+
+def write_all(file: FileIO, data: bytes) -> None:
+    """Write to a file without a buffer, which may take less at once than it is given."""
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]

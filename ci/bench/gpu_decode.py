@@ -1,0 +1,158 @@
+"""What the kernels of a decode step compute whose norm is split: a part of it is done by the kernel before, a part by the next.
+
+Part of `gpu_cases`: sizes, contents of tensors, and the meaning of each kernel as torch expressions. `squares` are sums of
+squares of runs of a row; a row's scale is one over the root of their mean over `K`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import gpu_attention
+
+from tilec.artifact import Manifest
+
+torch: Any = importlib.import_module("torch")
+functional: Any = importlib.import_module("torch.nn.functional")
+
+Tensors = dict[str, Any]
+
+
+def sizes(manifest: Manifest) -> list[dict[str, int]]:
+    """Dims to check; empty where this file does not know the kernel."""
+    constants: dict[str, Any] = dict(manifest.constants)
+    rows = int(constants.get("ROWS", 1))
+    match manifest.kernel:
+        case "scaled_matvec" | "scaled_matvec_rows":
+            return [{"N": count * rows} for count in (2, 37, 384)]
+        case "scaled_matvec_silu_mul" | "scaled_matvec_silu_mul_rows":
+            return [{"I": count * rows, "I2": 2 * count * rows} for count in (2, 37, 608)]
+        case "matvec_add_scaled" | "matvec_add_scaled_rows":
+            return [{"N": count * rows, "P": count} for count in (2, 37, 160)]
+        case "scaled_matvec_argmax_rows":
+            return [{"V": count * rows, "P": parts} for count, parts in ((4, 3), (37, 64), (9496, 148))]
+        case "embedding_scaled":
+            return [{"V": v} for v in (1, 7, 151936)]
+        case "embedding_scaled_rows":
+            return [{"B": b, "V": v} for b in (1, 3, 8) for v in (7, 1009)]
+        case "advance_rows":
+            return [{"B": b} for b in (1, 3, 8)]
+        case "decode_merge_kv":
+            return [{"B": b, "HKV": h, "S": s, "R": s + 77} for b, h, s in ((1, 8, 2), (3, 1, 160), (8, 8, 512))]
+        case "rotary_decode_attention":
+            tile, group = int(constants["BN"]), int(constants["G"])
+            found = [(4, 3, 1, 1), (8, 5, 3, 2), (1, 8, 64, 64), (3, 8, 9, 5)]
+            return [
+                {"B": b, "HKV": h, "S": tiles * tile, "P": parts, "R": tiles * tile + 77}
+                for b, h, tiles, parts in found
+                if group + 2 * h >= 8
+            ]
+        case _:
+            return []
+
+
+def adjust(manifest: Manifest, t: Tensors) -> None:
+    """Contents that random numbers do not give, in place."""
+    if manifest.kernel.startswith("scaled_"):  # they add up to about what K elements of deviation 1 do
+        t["squares"].abs_().mul_(t["x"].shape[1] / t["squares"].shape[1])
+        t["w"].mul_(t["x"].shape[1] ** -0.5)
+    if manifest.kernel.endswith(("matvec_argmax", "matvec_argmax_rows")):
+        # Logits are small integers times one scale, which every dtype has: equal ones are equal in all of them.
+        for name in ("x", "w"):
+            t[name].copy_(torch.randint(-1, 2, t[name].shape, device=t[name].device))
+    if manifest.kernel == "decode_merge_kv":
+        t["sums"].abs_().add_(0.5)
+
+
+def _scaled(t: Tensors) -> Any:
+    """`x @ w.T` times each row's scale."""
+    x, squares = t["x"], t["squares"]
+    scale = (squares.sum(1, keepdim=True) / x.shape[1] + gpu_attention.EPSILON).rsqrt()
+    return ((x @ t["w"].T).to(squares.dtype) * scale).to(x.dtype)
+
+
+def _scaled_matvec(manifest: Manifest, t: Tensors) -> Tensors:
+    return {_only_output(manifest): _scaled(t)}
+
+
+def _scaled_matvec_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
+    gate, up = _scaled(t).chunk(2, dim=1)
+    return {_only_output(manifest): functional.silu(gate) * up}
+
+
+def _scaled_matvec_argmax(manifest: Manifest, t: Tensors) -> Tensors:
+    return gpu_attention.argmax_of_parts(_scaled(t), int(manifest.constants["ROWS"]), t["maxima"].shape[1])
+
+
+def _with_norm(row: Any, weight: Any, run: int, squares: Any) -> tuple[Any, Any, Any]:
+    """What a kernel leaves for the norm behind it: the row as stored, it times the weight, sums of squares of each `run`."""
+    wide = row.to(squares.dtype) if row.dtype != torch.float64 else row
+    return row, row * weight, (wide * wide).reshape(len(row), -1, run).sum(2)
+
+
+def _matvec_add_scaled(manifest: Manifest, t: Tensors) -> Tensors:
+    """The residual is updated in place; what follows is of it as it is stored."""
+    total = t["residual"] + t["x"] @ t["w"].T
+    stored = total.to(STORED[str(manifest.constants["E"])]).to(total.dtype)
+    _, scaled, squares = _with_norm(stored, t["weight"], int(manifest.constants["ROWS"]), t["squares"])
+    names = [spec.name for spec in manifest.tensors if spec.access in ("out", "inout")]
+    return dict(zip(names, (total, scaled, squares), strict=True))
+
+
+def _embedding_scaled(manifest: Manifest, t: Tensors) -> Tensors:
+    run = 16 if manifest.kernel.endswith("_rows") else 4
+    row = t["table"][t["ids"].long()]
+    names = [spec.name for spec in manifest.tensors if spec.access == "out"]
+    return dict(zip(names, _with_norm(row, t["weight"], run, t["squares"]), strict=True))
+
+
+def _advance_rows(manifest: Manifest, t: Tensors) -> Tensors:
+    """Each row's token where it is one, and its next position; a row that has ended stays where it is."""
+    following = t["positions"] + t["going"]
+    chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
+    return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
+
+
+def _new_rows(manifest: Manifest, t: Tensors) -> tuple[Any, Any, Any]:
+    """Normed and rotated queries and keys, and values; queries are none where the kernel does not norm them."""
+    heads, group = t["k_cache"].shape[2], int(manifest.constants["G"])
+    queries, keys, values = t["qkv"].split([group * heads, heads, heads], dim=1)
+    cos, sin = t["table"][t["positions"].long()].to(queries.dtype)[:, None].chunk(2, dim=-1)
+    turn = gpu_attention.rotated
+    queries = turn(queries, t["q_weight"], cos, sin) if "q_weight" in t else None
+    return queries, turn(keys, t["k_weight"], cos, sin), values
+
+
+def _decode_merge_kv(manifest: Manifest, t: Tensors) -> Tensors:
+    _, keys, values = _new_rows(manifest, t)
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    for b, slot in enumerate(t["slots"].tolist()):
+        k_cache[b, slot], v_cache[b, slot] = keys[b], values[b]
+    return {**gpu_attention.MEANING["decode_merge"](manifest, t), "k_cache": k_cache, "v_cache": v_cache}
+
+
+def _rotary_decode_attention(manifest: Manifest, t: Tensors) -> Tensors:
+    queries, keys, values = _new_rows(manifest, t)
+    k_cache, v_cache = t["k_cache"].clone(), t["v_cache"].clone()
+    for b, length in enumerate(t["lengths"].tolist()):
+        k_cache[b, length - 1], v_cache[b, length - 1] = keys[b], values[b]
+    shape = (len(queries), k_cache.shape[2], -1, queries.shape[-1])
+    inner = {**t, "q": queries.reshape(shape), "k_cache": k_cache, "v_cache": v_cache}
+    return gpu_attention.MEANING["decode_attention"](manifest, inner)
+
+
+def _only_output(manifest: Manifest) -> str:
+    return next(spec.name for spec in manifest.tensors if spec.access == "out")
+
+
+STORED: Final[dict[str, Any]] = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
+    "scaled_matvec": _scaled_matvec, "scaled_matvec_rows": _scaled_matvec,
+    "scaled_matvec_silu_mul": _scaled_matvec_silu_mul, "scaled_matvec_silu_mul_rows": _scaled_matvec_silu_mul,
+    "scaled_matvec_argmax_rows": _scaled_matvec_argmax,
+    "matvec_add_scaled": _matvec_add_scaled, "matvec_add_scaled_rows": _matvec_add_scaled,
+    "embedding_scaled": _embedding_scaled, "embedding_scaled_rows": _embedding_scaled,
+    "advance_rows": _advance_rows, "decode_merge_kv": _decode_merge_kv, "rotary_decode_attention": _rotary_decode_attention,
+}  # fmt: skip

@@ -1,0 +1,124 @@
+"""Which results hold: what each rests on, its age, whether it is fresh, stale or history, and the command that renews it.
+
+    python ci/check_results.py [--stale] [--long] [ROOT]
+
+In: `ci/evidence/results.toml`, the JSON of `ci/bench/results`, the sources, the recorded digests of products, README and docs.
+Out: a table of all results (`--stale`: of those that do not hold; `--long`: with every name that a result rests on), then what
+must not be. Status 1 where README or docs cite a stale result as one of today, or history without its date; where a file of
+results is unknown to the registry, or one of the registry is not there; where the page of an experiment does not say that it is
+history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ci.evidence import Digests, Entry, Status, read_registry, status  # noqa: E402
+from ci.evidence.citations import citations, complaints, owners  # noqa: E402
+
+FOLDER: Final = "ci/bench/results"
+HISTORY: Final = "*History: measured {measured} at {commit}."
+FIRST_LINES: Final = 4
+
+
+def states_of(root: Path, entries: Mapping[str, Entry]) -> dict[str, Status]:
+    """Whether each result holds."""
+    digests, found = Digests(root), dict[str, Status]()
+    for name, entry in entries.items():
+        path = root / FOLDER / f"{name}.json"
+        found[name] = status(entry, json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}, digests)
+    return found
+
+
+def commits(root: Path) -> dict[str, str]:
+    """Day and commit of the last change of each file of results, as git has them; nothing where there is no git."""
+    command = ["git", "-C", str(root), "log", "--format=@%cs %h", "--name-only", "--", FOLDER]
+    try:
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    found: dict[str, str] = {}
+    now = ""
+    for line in text.splitlines():
+        if line.startswith("@"):
+            now = line[1:]
+        elif line:
+            found.setdefault(Path(line).name, now)
+    return found
+
+
+def files_wrong(root: Path, entries: Mapping[str, Entry]) -> list[str]:
+    """Files that no result owns, results without files, pages of history that do not say so."""
+    folder = root / FOLDER
+    there = {path.name for path in folder.iterdir() if path.is_file()}
+    lines = [
+        f"{FOLDER}/{name}: ci/evidence/results.toml does not have it"
+        for name in sorted(there - owners(entries.values()).keys())
+    ]
+    for name, entry in entries.items():
+        if not there & {*entry.files()}:
+            lines.append(f"ci/evidence/results.toml: `{name}` has no file in {FOLDER}")
+        page = folder / f"{name}.md"
+        if entry.is_history and page.exists():
+            head = "\n".join(page.read_text(encoding="utf-8").splitlines()[:FIRST_LINES])
+            if HISTORY.format(measured=entry.measured, commit=entry.commit) not in head:
+                lines.append(f"{FOLDER}/{name}.md: its first lines do not say that it is history")
+    return lines
+
+
+def table(states: Mapping[str, Status], made: Mapping[str, str], *, long: bool, only_stale: bool) -> list[str]:
+    """Lines of the table."""
+    lines: list[str] = []
+    for name, state in states.items():
+        if only_stale and state.state in ("fresh", "history"):
+            continue
+        entry = state.entry
+        age = state.age or made.get(f"{name}.json", "")
+        lines.append(f"{state.state:8} {age:19} {name:24} {'GPU' if entry.gpu else '   '}  {_basis(entry, long=long)}")
+        if state.state in ("stale", "failed"):
+            lines.append(f"{'':8} {'':19} {'; '.join(state.reasons)[:300]}")
+            lines.append(f"{'':8} {'':19} renew: python ci/renew.py {name}    ({entry.command})")
+    return lines
+
+
+def _basis(entry: Entry, *, long: bool) -> str:
+    if entry.is_history:
+        return f"settled {entry.decided}"
+    short = [re.sub(r"^(source|version):(tilec/|ci/bench/)?", "", name) for name in entry.rests_on]
+    text = ", ".join(short)
+    return text if long or len(text) <= 90 else f"{text[:87]}..."
+
+
+def main() -> int:
+    """Print the table; the exit status."""
+    parser = argparse.ArgumentParser(description="which results hold")
+    parser.add_argument("root", nargs="?", type=Path, default=ROOT)
+    parser.add_argument("--stale", action="store_true", help="only what does not hold")
+    parser.add_argument("--long", action="store_true", help="every name that a result rests on")
+    options = parser.parse_args()
+    root: Path = options.root.resolve()
+    entries = read_registry(root / "ci/evidence/results.toml")
+    states = states_of(root, entries)
+    print("\n".join(table(states, commits(root), long=options.long, only_stale=options.stale)))
+    wrong = [*files_wrong(root, entries), *complaints(citations(root), states, entries.values())]
+    counts = ", ".join(
+        f"{sum(s.state == word for s in states.values())} {word}" for word in ("fresh", "stale", "failed", "history")
+    )
+    print(f"{len(states)} results: {counts}")
+    for line in wrong:
+        print(f"error: {line}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Where README and documentation cite results: pages go in, a `Citation` for each place comes out, and what is wrong with it.
+
+A result that is stale is not cited as of today. History is cited with the day it was measured, in the link's text or right
+behind the link: `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. The changelog is history as a whole, and not looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ci.evidence.registry import Entry
+from ci.evidence.result import Status
+
+PAGES: Final = (
+    "README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/**/*.md", "artifacts/*.md", "ci/team/*.md", "tests/README.md",
+)  # fmt: skip
+LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?:[\w./-]*?)results/(?P<file>[\w.]+)\)|`[\w./-]*?results/(?P<plain>[\w.]+)`")
+BEHIND: Final = 16
+"""Characters behind a citation in which its date may stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A place of a page, `page:line`, the file of results that it names, and the text in which a date counts."""
+
+    place: str
+    file: str
+    text: str
+
+
+def pages(root: Path) -> Iterator[Path]:
+    """The pages that cite results."""
+    for pattern in PAGES:
+        yield from sorted(root.glob(pattern))
+
+
+def citations(root: Path) -> list[Citation]:
+    """Every citation of every page."""
+    found: list[Citation] = []
+    for page in pages(root):
+        text = page.read_text(encoding="utf-8")
+        for match in LINK.finditer(text):
+            place = f"{page.relative_to(root).as_posix()}:{text.count(chr(10), 0, match.start()) + 1}"
+            around = f"{match['text'] or ''} {text[match.end() : match.end() + BEHIND]}"
+            found.append(Citation(place, match["file"] or match["plain"], around))
+    return found
+
+
+def owners(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """The result that a file belongs to."""
+    return {file: entry for entry in entries for file in (*entry.files(), f"{entry.name}.md")}
+
+
+def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries: Iterable[Entry]) -> list[str]:
+    """A line for each citation that must not be. `states`: by name of the result."""
+    by_file, lines = owners(entries), list[str]()
+    for citation in found:
+        entry = by_file.get(citation.file)
+        if entry is None:
+            lines.append(f"{citation.place}: `{citation.file}` is no result of ci/evidence/results.toml")
+        elif entry.is_history:
+            if entry.measured not in citation.text:
+                lines.append(f"{citation.place}: `{citation.file}` is history: cite it with its date, {entry.measured}")
+        elif states[entry.name].state != "fresh":
+            reasons = "; ".join(states[entry.name].reasons)
+            lines.append(f"{citation.place}: `{citation.file}` is {states[entry.name].state}: {reasons}")
+    return lines

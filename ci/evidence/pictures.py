@@ -1,0 +1,69 @@
+"""Pictures that are made of results: which JSON each is of, the command that draws it, the mark that says of which JSON it is.
+
+A picture carries the digest of its JSON in a comment, so that one of another JSON is seen without drawing it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ci.evidence.registry import ROOT
+from ci.evidence.result import STAMP
+
+MARK: Final = re.compile(r"<!-- made of \S+ ([0-9a-f]{16}) -->\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture of the folder of results. `command`: what draws it; `{0}`, `{1}` are its JSON files and `{out}` is itself."""
+
+    name: str
+    sources: tuple[str, ...]
+    command: tuple[str, ...]
+
+    def digest(self, folder: Path) -> str:
+        """The digest of what its JSON files say was measured: their stamps do not count, nor how they are laid out."""
+        made = hashlib.sha256()
+        for source in self.sources:
+            data: dict[str, Any] = json.loads((folder / source).read_text(encoding="utf-8"))
+            made.update(json.dumps({k: v for k, v in data.items() if k not in STAMP}, sort_keys=True).encode())
+        return made.hexdigest()[:16]
+
+    def is_current(self, folder: Path) -> bool:
+        """Whether it is of its JSON as it is."""
+        path = folder / self.name
+        found = MARK.search(path.read_text(encoding="utf-8")) if path.exists() else None
+        return found is not None and found[1] == self.digest(folder)
+
+    def draw(self, folder: Path) -> None:
+        """Draw it and mark it; CalledProcessError where the command fails."""
+        path = folder / self.name
+        paths = [str(folder / source) for source in self.sources]
+        command = [part.format(*paths, out=path) for part in self.command]
+        subprocess.run([sys.executable, *command], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        self.mark(folder)
+
+    def mark(self, folder: Path) -> None:
+        """Write the mark in front of the drawing."""
+        path = folder / self.name
+        text = MARK.sub("", path.read_text(encoding="utf-8"))
+        comment = f"<!-- made of {','.join(self.sources)} {self.digest(folder)} -->\n"
+        path.write_text(text.replace("<svg", f"{comment}<svg", 1), encoding="utf-8")
+
+
+BENCH: Final = ("-m", "engine.bench", "--from-json", "{0}", "--plot", "{out}")
+PICTURES: Final = (
+    *(Picture(f"bench_{size}.svg", (f"bench_{size}.json",), BENCH) for size in ("0.6b", "4b", "32b")),
+    Picture(
+        "waterfall.svg",
+        ("waterfall_before.json", "waterfall_after.json"),
+        ("ci/bench/waterfall.py", "draw", "{0}", "{1}", "{out}"),
+    ),
+)

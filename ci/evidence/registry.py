@@ -1,0 +1,68 @@
+"""The registry of results: `results.toml` goes in, an `Entry` for each result comes out.
+
+A result is a claim of today, which README and docs may cite as such while it is fresh, or history: an experiment that decided
+something, whose page says so in its first lines and which is cited with its date.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+RESULTS: Final = ROOT / "ci" / "bench" / "results"
+REGISTRY: Final = Path(__file__).with_name("results.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A result: the files it is kept in (`NAME.json`, and `pages` beside it), what it rests on, the command that renews it from
+    the root of the repository, whether that needs a GPU. `at_least`: how much its JSON must say was tried. Of history, what the
+    experiment `decided`, the day it was `measured` and at which `commit`; all three are empty for a claim of today."""
+
+    name: str
+    rests_on: tuple[str, ...]
+    command: str
+    gpu: bool = False
+    decided: str = ""
+    measured: str = ""
+    commit: str = ""
+    pages: tuple[str, ...] = ()
+    at_least: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def is_history(self) -> bool:
+        """Whether it is an experiment of its day."""
+        return bool(self.decided)
+
+    def files(self) -> tuple[str, ...]:
+        """Names of all its files in the folder of results."""
+        return (f"{self.name}.json", *self.pages)
+
+
+class RegistryError(Exception):
+    """`results.toml` is wrong; the message says where."""
+
+
+def read_registry(path: Path = REGISTRY) -> dict[str, Entry]:
+    """Entries by name. `common` of the file names sets of digests: `"@prover"` in `rests_on` stands for those of that name."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    sets: dict[str, list[str]] = data.pop("common", {})
+    found: dict[str, Entry] = {}
+    for name, fields in data.items():
+        rests_on: list[str] = []
+        for item in fields.pop("rests_on", []):
+            if item.startswith("@") and item[1:] not in sets:
+                raise RegistryError(f"{path.name}: `{name}` rests on `{item}`, which [common] does not have")
+            rests_on += sets[item[1:]] if item.startswith("@") else [item]
+        fields["pages"] = tuple(fields.get("pages", ()))
+        entry = Entry(name, tuple(dict.fromkeys(rests_on)), **({"command": ""} | fields))
+        if entry.is_history != bool(entry.measured):
+            raise RegistryError(f"{path.name}: history has `decided` and `measured`, a claim has neither: `{name}`")
+        if not entry.is_history and not (entry.rests_on and entry.command):
+            raise RegistryError(f"{path.name}: a claim names what it rests on and the command that renews it: `{name}`")
+        found[name] = entry
+    return found

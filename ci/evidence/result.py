@@ -1,0 +1,95 @@
+"""Results that say what they rest on: a name and data go in, a stamped JSON file comes out; and whether one still holds.
+
+The digests are taken before the work and again after it: a result made while its sources were edited is of neither version, and
+is not written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ci.evidence.digests import Digests, UnknownDigest
+from ci.evidence.registry import RESULTS, ROOT, Entry, read_registry
+
+STAMP: Final = ("rests_on", "measured_on", "device", "command", "exit_status")
+
+
+class Changed(Exception):
+    """What a result rests on changed while it was made."""
+
+
+class Result:
+    """A result in the making. `name`: of the registry. `device`: what it was measured on, beside the machine's processors."""
+
+    def __init__(self, name: str, device: str = "", *, root: Path = ROOT, entry: Entry | None = None) -> None:
+        self.entry = entry or read_registry()[name]
+        self.root, self.device = root, device
+        self.rests_on = Digests(root).all_of(self.entry.rests_on)
+
+    def stamped(self, data: Any, *, exit_status: int) -> dict[str, Any]:
+        """The data with what it rests on; a list becomes `rows`. Changed where the sources are no longer those of the start."""
+        now = Digests(self.root).all_of(self.entry.rests_on)
+        moved = [name for name in now if now[name] != self.rests_on[name]]
+        if moved:
+            raise Changed(f"{', '.join(moved)} changed while `{self.entry.name}` was made: make it again")
+        fields: dict[str, Any] = {"rows": data} if isinstance(data, list) else {k: v for k, v in data.items() if k not in STAMP}
+        device = self.device or str(fields.get("gpu") or f"{os.cpu_count()} processors")
+        stamp: dict[str, Any] = {
+            "rests_on": self.rests_on, "measured_on": datetime.datetime.now(datetime.UTC).date().isoformat(), "device": device,
+            "command": self.entry.command,
+        }  # fmt: skip
+        return stamp | ({"exit_status": exit_status} if exit_status else {}) | fields
+
+    def write(self, data: Any, folder: Path = RESULTS, *, exit_status: int) -> Path:
+        """Write `NAME.json` to `folder`; the path. An `exit_status` of the command other than 0 makes the result `failed`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.entry.name}.json"
+        path.write_text(json.dumps(self.stamped(data, exit_status=exit_status), indent=1) + "\n", encoding="utf-8")
+        return path
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether a result holds today: `state` is fresh, stale, failed (its last run was no success), or history; `reasons` say
+    what changed; `age` is the day it was measured, if it says so."""
+
+    entry: Entry
+    state: str
+    reasons: tuple[str, ...] = ()
+    age: str = ""
+
+
+def status(entry: Entry, data: Any, digests: Digests) -> Status:
+    """Whether a result with this JSON holds."""
+    if entry.is_history:
+        return Status(entry, "history", age=entry.measured)
+    fields: dict[str, Any] = data if isinstance(data, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+    recorded: dict[str, str] = fields.get("rests_on", {})
+    age = str(fields.get("measured_on", ""))
+    if not recorded:
+        return Status(entry, "stale", ("it does not say what it rests on",), age)
+    reasons: list[str] = []
+    for name in entry.rests_on:
+        try:
+            if name not in recorded:
+                reasons.append(f"{name} is not recorded")
+            elif recorded[name] != digests.of(name):
+                reasons.append(f"{name} changed")
+        except UnknownDigest as error:
+            reasons.append(str(error))
+    if reasons:
+        return Status(entry, "stale", tuple(dict.fromkeys(reasons)), age)
+    tried = {name: len(value) if isinstance(value, list) else value for name, value in fields.items()}  # pyright: ignore
+    small = [
+        f"`{name}` is {tried.get(name, 0)} of {least}" for name, least in entry.at_least.items() if tried.get(name, 0) < least
+    ]
+    if small:
+        return Status(entry, "stale", tuple(small), age)
+    if fields.get("exit_status"):
+        return Status(entry, "failed", (f"its command ended with status {fields['exit_status']}",), age)
+    return Status(entry, "fresh", age=age)

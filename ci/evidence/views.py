@@ -1,0 +1,152 @@
+"""What tables and sentences say of results that the JSON has not as it stands: ratios, bests, means.
+
+The JSON of a result goes in, a tree of figures by name comes out; `view.` in a path of `ci/evidence/values.py` leads to it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+FEW: Final = 128
+"""Rows below which a product has few."""
+SHIPPED_ATTENTION: Final = "128x128_copytma_consumers2_stages2"
+OVERLAPPED: Final = ", overlapped"
+STEP_BYTES: Final = {"qwen3-4b": 8_050_415_616, "qwen3-32b": 63_978_164_224}
+"""Bytes of a decode step behind 18 tokens: weights and cache (`engine/graph/traffic.py`), so no measurement."""
+NOMINAL: Final = 4.8e12
+"""Bytes per second of an H200's memory, as its maker states them."""
+Tree = dict[str, Any]
+
+
+def least_and_mean(ratios: Iterable[float]) -> dict[str, float]:
+    """The least ratio and their geometric mean."""
+    found = list(ratios)
+    return {"least": min(found), "mean": math.exp(sum(map(math.log, found)) / len(found)), "most": max(found)}
+
+
+def kernels_gpu(data: Tree) -> Tree:
+    """By kernel, its fastest variant beside the library at the sizes that have a floor, in bf16; rates in TB/s by kernel and
+    size, the best of a plain launch; the rate of the best read of all."""
+    best: dict[tuple[str, str], Tree] = {}
+    for row in data["records"]:
+        key = row["kind"] == "timed" and row["dtype"] == "bf16" and (row["kernel"], row["label"])
+        if key and (key not in best or row["us"] < best[key]["us"]):
+            best[key] = row
+    kernels = {kernel for kernel, _ in best}
+    held = {
+        kernel: [row for (name, _), row in best.items() if name == kernel and row["floor"] is not None] for kernel in kernels
+    }
+    rates: dict[str, dict[str, float]] = {}
+    for (kernel, label), row in best.items():
+        rates.setdefault(kernel, {})[label] = row["bytes"] / row["us"] / 1e6
+    ratios = {kernel: least_and_mean(row["ratio"] for row in rows) for kernel, rows in held.items() if rows}
+    return {"ratios": ratios, "tb_s": rates}
+
+
+def products(data: Tree) -> Tree:
+    """Ratios to cuBLAS by rows (`many`, `few`) of the best candidate, launched behind what is before it and beside its end
+    (`overlapped`), and of Triton's; and the share of the best rate of a read at which weights of few rows are read."""
+    found: Tree = {}
+    groups = {
+        "many": [r for r in data["rows"] if r["shape"][0] >= FEW],
+        "few": [r for r in data["rows"] if r["shape"][0] < FEW],
+    }
+    for name, rows in groups.items():
+        chosen: dict[str, list[float]] = {"best": [], "overlapped": [], "triton": [], "read": [], "cublas_read": []}
+        for row in rows:
+            us: Mapping[str, float] = row["us"]
+            library = us["cuBLAS"]
+            ours = {key: library / value for key, value in us.items() if key not in ("cuBLAS", "Triton")}
+            over = max(ratio for key, ratio in ours.items() if key.endswith(OVERLAPPED))
+            chosen["best"].append(max(ratio for key, ratio in ours.items() if OVERLAPPED not in key))
+            chosen["overlapped"].append(over)
+            chosen["triton"] += [library / us["Triton"]] if "Triton" in us else []
+            chosen["read"].append(row["read_us"] / library * over)
+            chosen["cublas_read"].append(row["read_us"] / library)
+        found[name] = {what: least_and_mean(ratios) for what, ratios in chosen.items() if ratios}
+    return found
+
+
+def edges(data: Tree) -> Tree:
+    """By shape (`385x2560x9728`), the best candidate's ratio to cuBLAS."""
+    found: Tree = {}
+    for row in data["rows"]:
+        ours = [row["us"]["cuBLAS"] / us for name, us in row["us"].items() if name != "cuBLAS" and OVERLAPPED not in name]
+        found["x".join(map(str, row["shape"]))] = max(ours)
+    return found
+
+
+def attention(data: Tree) -> Tree:
+    """The shipped tile beside cuDNN."""
+    return least_and_mean(row["us"]["cuDNN"] / row["us"][SHIPPED_ATTENTION] for row in data["rows"])
+
+
+def engine_check(data: Tree) -> Tree:
+    """How far logits are from float32, over how far transformers are: the worst of all prompts, of the last token
+    (`prefill`) and of the mean of decode steps (`decode`); and the share of the roofline that decode reaches, by model."""
+    decode = [row["decode_mean"] / row["transformers_mean"] for row in data["errors"]]
+    prefill = [row["prefill"] for row in data["errors"]]
+    found: Tree = {"decode": max(decode), "prefill": max(prefill), "worst": max(*decode, *prefill)} if decode else {}
+    rates = {speed["model"]: speed["decode_at_18_tok_s"] for speed in data["speed"]}
+    return found | {"roofline": {name: rates[name] * STEP_BYTES[name] / NOMINAL for name in rates.keys() & STEP_BYTES.keys()}}
+
+
+def batch_check(data: Tree) -> Tree:
+    """Of the 4B model at 18 tokens: eight sequences over one."""
+    rates = data["qwen3-4b"]["tok_s"]
+    return {"eight_over_one": rates["18"]["8"] / rates["18"]["1"]}
+
+
+def cold_start(data: Tree) -> Tree:
+    """Medians of all runs, in seconds."""
+    return {name: statistics.median(run[name] for run in data["runs"]) for name in data["runs"][0]}
+
+
+def unchecked(data: Tree) -> Tree:
+    """How much longer code with masks takes, in percent."""
+    found = [100 * row["code"] for row in data["rows"]]
+    return {"most": max(found), "median": statistics.median(found)}
+
+
+def first_prompts(data: Tree) -> Tree:
+    """How many milliseconds more the first prompt of a length takes than the second, at most."""
+    gaps = [
+        speed[f"first_{name}"] - value
+        for speed in data["speed"]
+        for name, value in speed.items()
+        if name.startswith("prefill_")
+    ]
+    return {"most": max(gaps)}
+
+
+def tuning_regret(data: Tree) -> Tree:
+    """How much longer than the fastest candidate the choices of three ways take, in percent, in the mean of held-out shapes."""
+    ways = {
+        "fitted": "the declared cost with fitted weights", "declared": "the declared cost, no measurement",
+        "nearest": "the fastest at the nearest measured shape",
+    }  # fmt: skip
+    return {name: 100 * statistics.mean(data["regret"][way]) for name, way in ways.items()}
+
+
+def torch_ops(data: Tree) -> Tree:
+    """Microseconds that a call of `tilec.op` costs beyond a bare launch, of three kernels."""
+    us = data["microseconds"]
+    over = [us[f"tilec.op {name}"] - us[f"bare launch of {name}"] for name in ("add", "rms_norm", "add_rms_norm")]
+    return {"over_bare": statistics.mean(over)}
+
+
+def mender(data: Tree) -> Tree:
+    """How many of the authors' mistakes and of each draw of generated ones are mended."""
+    count = {name: sum(row["outcome"] == "mended" for row in rows) for name, rows in data["generated"].items()}
+    return {"corpus": sum(row["outcome"] == "mended" for row in data["corpus"]), "generated": count}
+
+
+VIEWS: Final[dict[str, Callable[[Tree], Tree]]] = {
+    "kernels_gpu": kernels_gpu, "products": products, "products_f16": products, "edges": edges, "attention": attention,
+    "engine_check": engine_check, "engine_f16": engine_check, "engine_large": engine_check, "batch_check": batch_check,
+    "cold_start": cold_start, "unchecked": unchecked, "first_prompts": first_prompts, "torch_ops": torch_ops,
+    "mender": mender, "tuning_regret": tuning_regret,
+}  # fmt: skip

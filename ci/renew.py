@@ -1,0 +1,75 @@
+"""Renews results: runs the command of a result and stamps its JSON with what it rests on.
+
+    python ci/renew.py soundness [MORE ARGUMENTS]      from the root of the repository
+    python ci/renew.py kernels_gpu --cubins artifacts/build/sm_90a --out $OUT      on a machine with a GPU
+
+Arguments go on to the command; where `--out` or `--output` is one, the JSON is stamped there. `--cubins FOLDER` first holds the
+CUBINs of a folder against `tests/golden/products.json`, since a result that names CUBINs must be of these. Digests are taken
+before the run; if they are others after it, nothing is stamped. The exit status is the command's, and is kept in the JSON where
+it is no success; 3 where the command wrote no JSON, where digests are not known, or where CUBINs are others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from ci.evidence import RESULTS, Digests, Result, read_registry  # noqa: E402
+from ci.evidence.digests import UnknownDigest  # noqa: E402
+from ci.evidence.products import DIGITS  # noqa: E402
+from ci.evidence.result import Changed  # noqa: E402
+
+
+def other_cubins(folder: Path, digests: Digests) -> list[str]:
+    """Artifacts of a folder (named as an architecture) whose CUBIN is not the recorded one, or that only one of both has."""
+    recorded = digests.recorded(f"cubin:{folder.name}")
+    found = {path.stem: hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS] for path in folder.glob("*.cubin")}
+    return sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name))
+
+
+def main() -> int:
+    """Run and stamp; the exit status."""
+    parser = argparse.ArgumentParser(description="renew a result", epilog="other arguments go to its command")
+    parser.add_argument("name", choices=sorted(read_registry()), metavar="NAME")
+    parser.add_argument("--cubins", type=Path, metavar="FOLDER")
+    options, rest = parser.parse_known_args()
+    entry = read_registry()[options.name]
+    if entry.is_history:
+        parser.error(f"`{entry.name}` is history, measured on {entry.measured}: it is not renewed")
+    given = [Path(after) for before, after in pairwise(rest) if before in ("--out", "--output")]
+    path = (given or [RESULTS])[-1] / f"{entry.name}.json"
+    try:
+        if options.cubins and (others := other_cubins(options.cubins, Digests(ROOT))):
+            print(f"error: {options.cubins} has other CUBINs than the record: {', '.join(others[:5])} ({len(others)} in all)")
+            return 3
+        result = Result(entry.name)
+    except UnknownDigest as error:
+        print(f"error: {error}")
+        return 3
+    before = path.stat().st_mtime_ns if path.exists() else None
+    python, *arguments = shlex.split(entry.command)
+    command = [sys.executable if python.startswith("python") else python, *arguments, *rest]
+    status = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if not path.exists() or path.stat().st_mtime_ns == before:
+        print(f"error: the command (status {status}) wrote no {path}")
+        return status or 3
+    try:
+        result.write(json.loads(path.read_text(encoding="utf-8")), path.parent, exit_status=status)
+    except Changed as error:
+        print(f"error: {error}")
+        return 3
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""The integers in a step's buffers: what a kernel uses as an index is bounded whoever wrote it, at the first step and at every
+replay.
+
+A buffer may have bounds (`low`, `high`, `distinct`). They hold whenever a kernel reads it, by induction:
+
+- The host sets inputs, settings and tables within them.
+- Every kernel that writes a buffer with bounds promises (`ensures`, proven with the kernel) that what it leaves is within them.
+  One that promises growth, such as a position that is one more than before, leaves what is within them if the host counts: it
+  knows what it set, and what each step adds. So a step says what it leaves in its inputs (`Left`), and `InputValues` refuses to
+  enqueue one whose inputs would be outside of their bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import EngineError
+from tilec.artifact import ValueCheck, ValuePromise
+from tilec.step.graph import Buffer, Kind, Op, StepGraph
+
+Interval = tuple[int, int]
+"""A least and a greatest integer."""
+
+Promised = tuple[ValuePromise, int | None, int | None]
+"""A promise, and its bounds for the shapes of an operation where these give them."""
+
+
+class GraphError(EngineError):
+    """A step that breaks a rule: a defect of the engine or a bundle of another engine, so nothing a user could have avoided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a step leaves in an input: element by element, what the inputs `above` held together before the step, and from `low`
+    to `high - 1` more."""
+
+    buffer: str
+    above: tuple[str, ...]
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A step as one that is run again and again: its inputs that have bounds, and what it leaves in them."""
+
+    name: str
+    inputs: tuple[Buffer, ...] = ()
+    left: tuple[Left, ...] = ()
+
+
+def misread(op: Op, buffer: Buffer, check: ValueCheck, low: int | None, high: int | None) -> str | None:
+    """Why the bounds of a buffer do not satisfy what a kernel asks of a tensor, from `low` to below `high` for the shapes of
+    the operation; None where they do."""
+    if buffer.kind is Kind.CACHE or (buffer.kind in (Kind.ACTIVATION, Kind.OUTPUT) and buffer.low is None):
+        return f"is computed, so nothing bounds it, and is `{check.tensor}` of `{op.kernel}`"
+    if check.sorted or check.ends:
+        return f"is not known to be sorted, as `{check.tensor}` of `{op.kernel}`"
+    if buffer.low is None or buffer.high is None or (check.distinct and not buffer.distinct):
+        return f"must have known bounds, as `{check.tensor}` of `{op.kernel}`"
+    if low is None or high is None:
+        return f"is `{check.tensor}` from {check.low} to below {check.high}, which no shape of `{op.kernel}` gives"
+    if buffer.low < low or buffer.high > high:
+        return f"holds {buffer.low} to {buffer.high - 1}, and `{check.tensor}` of `{op.kernel}` takes {low} to {high - 1}"
+    return None
+
+
+def left(
+    graph: StepGraph, op: Op, parameter: str, promises: Sequence[Promised], refuse: Callable[[str], GraphError]
+) -> Left | None:  # fmt: skip
+    """What an operation leaves in a buffer that it writes as `parameter`, where that has bounds. `refuse` makes the error of a
+    buffer that may be left outside of them."""
+    view = op.tensors[parameter]
+    buffer = graph.buffers[view.buffer]
+    if buffer.low is None and buffer.high is None:
+        return None
+    if buffer.low is None or buffer.high is None:
+        raise refuse(f"has one bound, and `{op.kernel}` writes it")
+    if not promises:
+        raise refuse(
+            f"holds {buffer.low} to {buffer.high - 1}, and `{op.kernel}` writes it as `{parameter}` and promises nothing: it "
+            f"has no `ensures({parameter}, ...)`"
+        )
+    whole = _is_whole(graph, op, parameter)
+    if buffer.distinct and view.elements > 1 and not (whole and any(promise.distinct for promise, _, _ in promises)):
+        raise refuse(f"holds distinct integers, and `{op.kernel}` does not promise that `{parameter}` does")
+    found = [one for one in promises if one[1] is not None and one[2] is not None]
+    ranges = [_range(graph, op, promise, low, high) for promise, low, high in found if low is not None and high is not None]
+    if any(one is not None and buffer.low <= one[0] and one[1] < buffer.high for one in ranges):
+        return Left(buffer.name, (), buffer.low, buffer.high)
+    counted = [one for one in found if one[0].above and whole and _of_inputs(graph, op, one[0])]
+    if buffer.kind is not Kind.INPUT or not counted:
+        known = [f"{one[0]} to {one[1]}" for one in ranges if one is not None]
+        what = f"leaves {known[0]}" if known else "promises what no shape gives, or what is above integers without bounds"
+        raise refuse(f"holds {buffer.low} to {buffer.high - 1}, and `{op.kernel}` writes it as `{parameter}` and {what}")
+    promise, low, high = counted[0]
+    assert low is not None
+    assert high is not None
+    return Left(buffer.name, tuple(op.tensors[name].buffer for name in promise.above), low, high)
+
+
+def _range(graph: StepGraph, op: Op, promise: ValuePromise, low: int, high: int) -> Interval | None:
+    """The least and the greatest integer that a promise allows; None where it is above a buffer without bounds."""
+    least, greatest = low, high - 1
+    for name in promise.above:
+        below = graph.buffers[op.tensors[name].buffer]
+        if below.low is None or below.high is None or below.kind is Kind.CACHE:
+            return None
+        least, greatest = least + below.low, greatest + below.high - 1
+    return least, greatest
+
+
+def _of_inputs(graph: StepGraph, op: Op, promise: ValuePromise) -> bool:
+    """Whether what is promised is above whole inputs, which the host knows."""
+    return all(
+        graph.buffers[op.tensors[name].buffer].kind is Kind.INPUT and _is_whole(graph, op, name) for name in promise.above
+    )
+
+
+def _is_whole(graph: StepGraph, op: Op, parameter: str) -> bool:
+    view = op.tensors[parameter]
+    return not view.offset and view.shape == graph.buffers[view.buffer].shape
+
+
+class InputValues:
+    """What the host knows of the integers in the inputs of steps: what it set, and what the steps since have left."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, list[Interval]] = {}
+
+    def sent(self, values: Mapping[str, Any]) -> None:
+        """The host sets inputs: an integer, or one for each element."""
+        for name, given in values.items():
+            every: Iterable[Any] = given if hasattr(given, "__len__") else (given,)
+            self._known[name] = [(int(value), int(value)) for value in every]
+
+    def enqueue(self, step: Replay) -> None:
+        """A step is enqueued on its inputs as they are. GraphError where one of them may be outside of its bounds."""
+        known = self._known
+        for buffer in step.inputs:
+            held = known.get(buffer.name)
+            if held is None:
+                raise _refuse(step, buffer, "was never set")
+            assert buffer.low is not None
+            assert buffer.high is not None
+            least, greatest = min(one[0] for one in held), max(one[1] for one in held)
+            if least < buffer.low or greatest >= buffer.high:
+                some = f"{least}" if least == greatest else f"{least} to {greatest}"
+                raise _refuse(step, buffer, f"holds {some}, and the step takes {buffer.low} to {buffer.high - 1}")
+        after = {
+            one.buffer: [
+                (sum(each[0] for each in below) + one.low, sum(each[1] for each in below) + one.high - 1)
+                for below in zip(*(known[name] for name in one.above), strict=True)
+            ]
+            if one.above
+            else [(one.low, one.high - 1)] * len(known[one.buffer])
+            for one in step.left
+        }
+        known.update(after)
+
+
+def _refuse(step: Replay, buffer: Buffer, what: str) -> GraphError:
+    return GraphError(f"input `{buffer.name}` {what}", where=f"step `{step.name}`")

@@ -1,0 +1,34 @@
+"""The stand-alone assembler is ended by its processor time, never by the clock."""
+
+from __future__ import annotations
+
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tilec.assemble import ptxas
+
+
+def stands_for(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    program = folder / "ptxas"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda: program)
+    monkeypatch.setattr(ptxas, "MOST_SECONDS", 1)
+
+
+def test_one_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stands_for(monkeypatch, tmp_path, "while :; do :; done")
+    made, said = ptxas.run(b"", "sm_90a")
+    assert made is None
+    assert "1 s of processor time" in said
+
+
+def test_one_that_is_let_wait_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It takes longer than its limit by any clock, and hardly any processor time."""
+    stands_for(monkeypatch, tmp_path, "read line < $0; /bin/sleep 1.5; echo made > cubin; echo said >&2")
+    hours = count()
+    monkeypatch.setattr(time, "monotonic", lambda: 3600.0 * next(hours))
+    assert ptxas.run(b"", "sm_90a") == (b"made\n", "said\n")

@@ -1,0 +1,45 @@
+"""A server on the loopback that answers every request with the same bytes, whatever they are, for layers that must stand it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Generator
+
+Respond = Callable[[bytes], bytes | None]
+"""Bytes of a request, the bytes of its answer; None closes the connection without one."""
+
+
+@contextlib.contextmanager
+def raw_server(respond: Respond, *, closing: bool = True) -> Generator[int]:
+    """The port of the server; it closes each connection behind an answer, unless `closing` is false."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen(64)
+
+        def serve(connection: socket.socket) -> None:
+            with contextlib.suppress(OSError), connection:
+                while data := connection.recv(1 << 16):
+                    answer = respond(data)
+                    if answer is None:
+                        return
+                    connection.sendall(answer)
+                    if closing:
+                        connection.shutdown(socket.SHUT_WR)
+                        while connection.recv(1 << 16):
+                            pass
+                        return
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield int(server.getsockname()[1])
+        finally:
+            with contextlib.suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)

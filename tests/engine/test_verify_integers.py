@@ -1,0 +1,211 @@
+"""Integers that a kernel leaves for a later launch, of this step or of its next replay, are what that kernel promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from step_contracts import MODELS, TIED, TINY, contract, made
+
+from engine.backends.interpreter import InterpreterBackend, kernel_contract
+from engine.batch import Batch
+from engine.checkpoint.weights import WeightPlan
+from engine.graph.integers import GraphError, InputValues, Left, Replay
+from engine.graph.plan import MemoryPlan, plan_memory
+from engine.graph.verify import Contract, verify
+from engine.models.steps import model_step
+from engine.tools.tiny import write_tiny_model
+from tests import shipped
+from tilec import frontend
+from tilec.step.graph import Buffer, Kind, Op, StepGraph
+
+HEADS = ("argmax", "sample")
+
+
+def with_advance(folder: Path, edit: Callable[[str], str], kernel: str = "advance") -> Callable[[Op], Contract]:
+    """Contracts of the shipped kernels, of `advance` with another text."""
+    path = folder / f"{kernel}.py"
+    text = (shipped.ROOT / "kernels_src" / f"{kernel}.py").read_text(encoding="utf-8")
+    assert edit(text) != text
+    path.write_text(edit(text), encoding="utf-8")
+    edited = kernel_contract(frontend.load_kernel(path, {}, root=folder))
+    return lambda op: edited if op.kernel == kernel else contract(op)
+
+
+def without_promise(tensor: str) -> Callable[[str], str]:
+    return lambda text: "".join(line for line in text.splitlines(keepends=True) if f"ensures({tensor}," not in line)
+
+
+@pytest.mark.parametrize("tensor", ["ids", "positions", "slots", "lengths"])
+@pytest.mark.parametrize("head", HEADS)
+def test_what_no_kernel_promises_is_no_index_of_the_next_replay(tmp_path: Path, tensor: str, head: str) -> None:
+    said = f"operation `advance`: buffer `{tensor}` holds .* and promises nothing: it has no `ensures\\({tensor}, "
+    with pytest.raises(GraphError, match=said):
+        verify(*made(TINY, 1, head, True, 0), with_advance(tmp_path, without_promise(tensor)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("ensures(ids, 0, vocab_size)", "ensures(ids, 0, vocab_size + 1)", "`ids` holds 0 to 2047, .* leaves 0 to 2048"),
+        ("ensures(ids, 0, vocab_size)", "ensures(ids, -1, vocab_size)", "`ids` holds 0 to 2047, .* leaves -1 to 2047"),
+        ("ensures(ids, 0, vocab_size)", "ensures(ids, 0, 1, above=token)", "`ids` holds .* above integers without bounds"),
+    ],
+)
+def test_what_leaves_its_bounds_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(GraphError, match=f"operation `advance`: buffer {said}"):
+        verify(*made(TINY, 1, "argmax", True, 0), with_advance(tmp_path, lambda text: text.replace(old, new)))
+
+
+HEAD = """import tilec
+from tilec import Dim, In, Out, bid, ensures, f32, full, grid, i32, load, store, values
+
+class T(Dim): ...
+
+@tilec.kernel
+"""
+KERNELS = {
+    "same": """def same(out: Out[i32, T]):
+    grid(T)
+    ensures(out, 0, 1)
+    store(out, bid(0), full((1,), 0, i32))
+""",
+    "each": """def each(out: Out[i32, T]):
+    grid(T)
+    ensures(out, 0, T, distinct=True)
+    store(out, bid(0), bid(0))
+""",
+    "put": """def put(slots: In[i32, T], x: In[f32, T], cache: Out[f32, T]):
+    grid(T)
+    values(slots, 0, T, distinct=True)
+    store(cache, load(slots, bid(0)), load(x, bid(0), shape=1))
+""",
+}
+
+
+def small_step(folder: Path, writer: str, kind: Kind) -> tuple[StepGraph, MemoryPlan, Callable[[Op], Contract]]:
+    """A step that writes to distinct slots; a kernel makes the slots, before that, or for the next step behind it."""
+    contracts: dict[str, Contract] = {}
+    for name, text in KERNELS.items():
+        path = folder / f"{name}.py"
+        path.write_text(HEAD + text, encoding="utf-8")
+        contracts[name] = kernel_contract(frontend.load_kernel(path, {}, root=folder))
+    graph = StepGraph("decode", 4)
+    graph.buffer("slots", "i32", (4,), kind, low=0, high=4, distinct=True)
+    graph.buffer("x", "f32", (4,), Kind.INPUT)
+    graph.buffer("out", "f32", (4,), Kind.OUTPUT)
+    make = Op("make", writer, {}, {"out": graph.view("slots")})
+    put = Op("put", "put", {}, {"slots": graph.view("slots"), "x": graph.view("x"), "cache": graph.view("out")})
+    graph.ops = [put, make] if kind is Kind.INPUT else [make, put]
+    return graph, plan_memory(graph), lambda op: contracts[op.kernel]
+
+
+@pytest.mark.parametrize("kind", [Kind.INPUT, Kind.ACTIVATION])
+def test_slots_that_a_kernel_makes_equal_are_refused(tmp_path: Path, kind: Kind) -> None:
+    said = "operation `make`: buffer `slots` holds distinct integers, and `same` does not promise that `out` does"
+    with pytest.raises(GraphError, match=said):
+        verify(*small_step(tmp_path, "same", kind))
+    replay = verify(*small_step(tmp_path, "each", kind))
+    assert replay.left == ((Left("slots", (), 0, 4),) if kind is Kind.INPUT else ())
+
+
+def test_part_of_a_buffer_makes_no_distinct_whole(tmp_path: Path) -> None:
+    graph, memory, known = small_step(tmp_path, "each", Kind.INPUT)
+    graph.ops[1] = replace(graph.ops[1], tensors={"out": graph.view("slots", 2, offset=2)})
+    with pytest.raises(GraphError, match="buffer `slots` holds distinct integers"):
+        verify(graph, memory, known)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+@pytest.mark.parametrize("head", HEADS)
+def test_every_model_says_what_its_steps_leave(name: str, head: Any) -> None:
+    shape: Any = SimpleNamespace(**MODELS[name], rms_norm_eps=1e-6, tie_word_embeddings=name in TIED)
+    step = model_step(shape, 1000)
+    one = step.graph("decode", head)
+    replay = verify(one, plan_memory(one), contract)
+    assert {buffer.name for buffer in replay.inputs} == {"ids", "positions", "slots", "lengths"}
+    assert {left.buffer: (left.above, left.low, left.high) for left in replay.left} == {
+        "ids": ((), 0, shape.vocab_size), "positions": (("positions",), 1, 2), "slots": (("positions",), 1, 2),
+        "lengths": (("positions",), 2, 3),
+    }  # fmt: skip
+    several = step.graph("batch", head, tokens=2)
+    replay = verify(several, plan_memory(several), contract)
+    assert {left.above for left in replay.left} == {(), ("positions", "batch.going")}
+    logits = step.graph("decode", "logits")
+    assert verify(logits, plan_memory(logits), contract).left == ()
+
+
+def replayed(*left: Left) -> Replay:
+    positions = Buffer("positions", "i32", (2,), Kind.INPUT, low=0, high=4)
+    going = Buffer("going", "i32", (2,), Kind.INPUT, low=0, high=2)
+    return Replay("batch", (positions, going), left)
+
+
+def test_the_host_counts_what_steps_add() -> None:
+    step = replayed(Left("positions", ("positions", "going"), 0, 1))
+    known = InputValues()
+    known.sent({"positions": np.array([2, 0]), "going": [1, 0]})
+    known.enqueue(step)
+    known.enqueue(step)
+    with pytest.raises(GraphError, match=r"step `batch`: input `positions` holds 0 to 4, and the step takes 0 to 3"):
+        known.enqueue(step)
+    known.sent({"positions": [3, 3]})
+    known.enqueue(step)
+    with pytest.raises(GraphError, match="input `positions` holds 3 to 4"):
+        known.enqueue(step)
+
+
+def test_what_a_step_may_add_counts_as_added() -> None:
+    step = replayed(Left("positions", ("positions",), 0, 3))
+    known = InputValues()
+    known.sent({"positions": [0, 1], "going": [0, 0]})
+    known.enqueue(step)
+    known.enqueue(replayed())
+    known.enqueue(step)
+    with pytest.raises(GraphError, match="input `positions` holds 0 to 5"):
+        known.enqueue(replayed())
+
+
+def test_inputs_are_set_before_the_first_step() -> None:
+    with pytest.raises(GraphError, match="input `positions` was never set"):
+        InputValues().enqueue(replayed())
+
+
+@pytest.fixture(scope="module")
+def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InterpreterBackend]:
+    folder = tmp_path_factory.mktemp("tiny") / "model"
+    config = write_tiny_model(folder)
+    made = InterpreterBackend()
+    made.load(config, WeightPlan.for_model(config, folder, "bf16"), 128)
+    yield made
+    made.close()
+
+
+def test_no_step_is_enqueued_behind_the_last_slot(
+    backend: InterpreterBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """Where the checks of room that users see are left out."""
+    ran: list[object] = []
+    monkeypatch.setattr(backend, "run_step", ran.append)
+    backend._set_decode(1, 126)  # pyright: ignore[reportPrivateUsage]
+    for _ in range(2):
+        backend._run_decode("argmax", False)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(GraphError, match="input `positions` holds 128, and the step takes 0 to 127"):
+        backend._run_decode("argmax", False)  # pyright: ignore[reportPrivateUsage]
+    assert len(ran) == 2
+    with Batch(backend, 2) as batch:
+        steps = batch._steps  # pyright: ignore[reportPrivateUsage]
+        lengths = np.array([127, 0], np.int32)
+        steps.send({
+            "ids": lengths * 0, "positions": lengths, "batch.slots": lengths, "batch.lengths": lengths + 1,
+            "batch.going": np.array([1, 0], np.int32),
+        })  # fmt: skip
+        steps.run("argmax", False)
+        with pytest.raises(GraphError, match="input `positions` holds 0 to 128, and the step takes 0 to 127"):
+            steps.run("argmax", False)
+    assert len(ran) == 3

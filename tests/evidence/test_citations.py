@@ -1,0 +1,80 @@
+"""README and docs may cite what is fresh, and history with its date; the gate's command fails otherwise and says where."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ci.evidence import Status
+from ci.evidence.citations import citations, complaints
+from tests.evidence.repository import entry, write
+from tests.files import ROOT
+
+NOW = entry("source:tilec")
+OLD = entry(decided="that pairs are slower", measured="2026-01-02", commit="abc1234")
+
+
+def said(root: Path, text: str, state: str, found: object = NOW) -> list[str]:
+    write(root / "README.md", text)
+    reasons = ("source:tilec changed",) if state == "stale" else ()
+    return complaints(citations(root), {"judged": Status(found, state, reasons)}, [found])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is right: [judged.md](ci/bench/results/judged.md).",
+        "It is right: `ci/bench/results/judged.json`.",
+        "![picture](ci/bench/results/judged.json)",
+        "[the\nresult](../ci/bench/results/judged.md)",
+    ],
+)
+def test_a_stale_result_is_not_cited(text: str, tmp_path: Path) -> None:
+    assert said(tmp_path, text, "fresh") == []
+    (line,) = said(tmp_path, text, "stale")
+    assert line.startswith("README.md:1: ") and "is stale: source:tilec changed" in line
+    assert len(said(tmp_path, text, "failed")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "is_right"),
+    [
+        ("[judged.md](ci/bench/results/judged.md)", False),
+        ("[judged.md, 2026-01-02](ci/bench/results/judged.md)", True),
+        ("([judged.md](ci/bench/results/judged.md), 2026-01-02)", True),
+        ("`ci/bench/results/judged.md` of 2026-01-02", True),
+        ("[judged.md, 2026-01-03](ci/bench/results/judged.md)", False),
+        ("On 2026-01-02 we sat. [judged.md](ci/bench/results/judged.md) says what it says.", False),
+    ],
+)
+def test_history_is_cited_with_its_date(text: str, is_right: bool, tmp_path: Path) -> None:
+    assert (said(tmp_path, text, "history", OLD) == []) == is_right
+
+
+def test_what_is_no_result_is_not_cited(tmp_path: Path) -> None:
+    assert "is no result" in said(tmp_path, "[x](ci/bench/results/gone.md)", "fresh")[0]
+
+
+def test_the_command_fails_where_a_stale_result_is_cited(tmp_path: Path) -> None:
+    """The same repository, once before and once after an edit of the source that the result rests on."""
+    write(tmp_path / "tilec/judge.py", "x = 1\n")
+    registry = '[judged]\nrests_on = ["source:tilec"]\ncommand = "python judge.py"\n'
+    write(tmp_path / "ci/evidence/results.toml", registry)
+    write(tmp_path / "README.md", "All of it is right: [judged.md](ci/bench/results/judged.md).\n")
+    make = (
+        "import sys; from pathlib import Path; from ci.evidence import Result, read_registry; root = Path(sys.argv[1]);"
+        "entry = read_registry(root / 'ci/evidence/results.toml')['judged'];"
+        "Result('judged', root=root, entry=entry).write({'wrong': 0}, root / 'ci/bench/results', exit_status=0)"
+    )
+    subprocess.run([sys.executable, "-c", make, str(tmp_path)], check=True, cwd=ROOT)
+    command = [sys.executable, str(ROOT / "ci/check_results.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 results: 1 fresh, 0 stale, 0 failed, 0 history")
+    write(tmp_path / "tilec/judge.py", "x = 2\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: README.md:1: `judged.md` is stale: source:tilec changed" in done.stdout
+    assert "renew: python ci/renew.py judged" in done.stdout

@@ -1,0 +1,137 @@
+"""Attacks on the answers of a farm's workers: on the wire, and by a worker that computes digests of what it changed.
+
+In: a kind, a seed, a task with the right answer, and answers to other tasks. Out: what came of it; AssertionError where an
+answer was taken that differs from the right one in something that this machine could have seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.fuzz import wire
+from tests.project import project
+from tests.project.fake_farm import Client, build
+from tilec.artifact import json_bytes
+from tilec.project import node
+from tilec.project.answers import Kind, judge
+from tilec.project.node import Answer
+from tilec.project.worker import Outcome, Task
+from tilec.workers.scheduler import Report
+
+Attempt = Callable[[str, int, Path], str]
+"""A kind, a seed and a folder; what came of it."""
+FARM_KINDS: Final = (
+    "bits on the wire", "a cut on the wire", "bits of a product", "a product exchanged", "a product left out",
+    "one more product", "targets exchanged",
+    "a target left out", "a target twice", "another task's", "no answer", "a field of the manifest",
+)  # fmt: skip
+UNTOLD: Final = ("resources", "tensor_maps", "digests")
+"""Fields of a manifest of which a worker that computes digests anew may change what no other product says."""
+
+
+def on_a_farm(kind: str, seed: int, right: tuple[Task, Answer], others: list[Answer]) -> str:
+    """An answer is changed; where digests stand in it, they are those of the changed bytes. It is turned away, or right."""
+    rng, (task, answer) = random.Random(seed), right
+    outcomes = [event.message for event in answer.events if isinstance(event, Report) and isinstance(event.message, Outcome)]
+    tile_ir = outcomes[0].products["tir"]
+    if kind.endswith("on the wire"):
+        data = node.framed(answer)
+        changed = wire.flip(data, rng)[0] if kind.startswith("bits") else data[: rng.randrange(len(data))]
+        try:
+            found = node.unframed(changed)
+        except ValueError:
+            return "refused"
+        assert changed == data and isinstance(found, Answer)
+        return "right"
+    at = rng.randrange(len(outcomes))
+    one = outcomes[at]
+    name = rng.choice(sorted(one.products))
+    known = dict(one.products)
+    field = ""
+    if kind == "bits of a product":
+        known[name] = wire.flip(known[name], rng)[0]
+    elif kind == "a product exchanged":
+        other = rng.choice(others)
+        more = rng.choice([e.message for e in other.events if isinstance(e, Report) and isinstance(e.message, Outcome)])
+        known[name] = more.products[name]
+    elif kind == "a product left out":
+        del known[name]
+    elif kind == "one more product":
+        known["x"] = b"x"
+    elif kind == "a field of the manifest":
+        manifest = json.loads(known["json"])
+        field = rng.choice(sorted(manifest))
+        manifest[field] = _other(manifest[field], rng)
+        known["json"] = json_bytes(manifest)
+    one = dataclasses.replace(one, products=known, digests={name: hashlib.sha256(b).hexdigest() for name, b in known.items()})
+    told = [*outcomes[:at], one, *outcomes[at + 1 :]]
+    if kind == "targets exchanged":
+        told = [dataclasses.replace(o, position=len(told) - 1 - o.position) for o in reversed(told)]
+    elif kind == "a target left out":
+        del told[at]
+    elif kind == "a target twice":
+        told.insert(at, told[at])
+    events: Any = (*(Report(0, outcome) for outcome in told), answer.events[-1])
+    if kind == "another task's":
+        events = rng.choice(others).events
+    elif kind == "no answer":
+        none: list[Any] = [(), None, 5, (None,), events[::-1], (Report(0, b"x"), events[-1]), ((),), {}, "x" * 9]
+        events = rng.choice(none)
+    verdict = judge(task, dataclasses.replace(answer, events=events), tile_ir)
+    if verdict.kind is not Kind.GOOD:
+        assert verdict.why.isprintable() and len(verdict.why) < 1000
+        return "refused"
+    assert verdict.answer is not None
+    for was, now in zip(outcomes, [e.message for e in verdict.answer.events if isinstance(e, Report)], strict=True):
+        for product, data in was.products.items():
+            assert data == now.products[product] or _harmless(product, data, now.products[product], kind), (product, field)
+    return "right"
+
+
+def _harmless(product: str, was: bytes, now: bytes, kind: str) -> bool:
+    """Whether two texts say the same of all that a launch needs, or differ in what only their maker says."""
+    if product == "summary":  # of a build's table
+        return True
+    if product == "ptx":  # its digest is in the manifest, which was not changed
+        return False
+    one, other = json.loads(was), json.loads(now)
+    return product == "json" and all(one[name] == other.get(name) for name in one if name not in UNTOLD)
+
+
+def _other(value: Any, rng: random.Random) -> Any:
+    """A value that is another, somewhere."""
+    if isinstance(value, dict) and value:
+        table: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
+        name = rng.choice(sorted(table))
+        return table | {name: _other(table[name], rng)} if rng.random() < 0.9 else {k: v for k, v in table.items() if k != name}
+    if isinstance(value, list) and value:
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        at = rng.randrange(len(items))
+        return [*items[:at], _other(items[at], rng), *items[at + 1 :]] if rng.random() < 0.8 else items[:at] + items[at + 1 :]
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, int):
+        return rng.choice([value ^ (1 << rng.randrange(12)), -value - 1, value + 1, float(value), str(value), 1 << 70])
+    if isinstance(value, str):
+        return rng.choice([value + "x", value[:-1] + "\0", value[1:] + "y", "", 7, None])
+    return rng.choice([1, "x", [1]])
+
+
+def farm_answers(folder: Path) -> Attempt:
+    """Attempts on answers of a farm's worker to tasks of a small project."""
+    client = Client(["w"], lambda name, data: data)
+    build(project.make(folder / "project", ("copy_a", "copy_b")), folder / "farm store", client)
+    known = [(node.unframed(data).task, node.unframed(answer)) for data, answer in client.answers.items()]
+
+    def attempt(kind: str, seed: int, _: Path) -> str:
+        right = known[seed % len(known)]
+        others = [answer for task, answer in known if task is not right[0]]
+        return on_a_farm(kind, seed, right, others)
+
+    return attempt

@@ -1,0 +1,110 @@
+"""What `ensures` promises: what is accepted holds when every block runs, and text and record say it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import shipped
+from tilec.artifact import to_json
+from tilec.diagnostics import CompileError
+from tilec.frontend import load_kernel
+from tilec.interpreter import InterpreterError, run
+from tilec.ir.core import Function
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.passes.prover import prove
+
+KERNEL = """import tilec
+from tilec import Const, Dim, In, InOut, Out, arange, bid, cdiv, ensures, gather, grid, i32, minimum, scatter, values, where
+
+class N(Dim):
+    pass
+
+@tilec.kernel
+def k(a: In[i32, N], p: InOut[i32, N], q: Out[i32, N], *, B: Const):
+    grid(cdiv(N, B))
+    values(a, {values})
+    values(p, 0, 5)
+    ensures({promise})
+    e = bid(0) * B + arange(B)
+    x = gather(a, e, pad=0)
+    y = gather(p, e, pad=0)
+    {first}
+    scatter(p, e, {p}, mask=True)
+    scatter(q, e, {q}, mask=True)
+"""
+
+EXPRESSIONS = (
+    "x", "y", "e", "x + y", "y + 1", "y + x % 2", "where(x > 0, y, 0)", "e // 2", "N - 1 - e", "minimum(e, 3)", "2 * e + 1",
+    "where(e > 0, e - 1, N - 1)", "x % 3", "where(y > x, 1, 0)", "e * 0 + 2", "y + e",
+)  # fmt: skip
+RANGES = ("0, N", "0, 5", "0, 2", "1, 2", "0, 2 * N", "-3, 8", "0, N + 5", "1, 3", "-9, 2 * N + 9", "-N - 5, N + 5")
+
+
+def kernel(folder: Path, seed: int) -> Function:
+    """A kernel of a seed: what it stores and what it promises are drawn."""
+    r = random.Random(f"promise {seed}")
+    tensor = r.choice("pq")
+    above = r.choice(("", "", ", above=p", ", above=a", ", above=(p, a)"))
+    said = r.choice(("", "", ", distinct=True", ", sorted=True"))
+    values = r.choice(("0, 5", "0, 2", "-2, 3", "0, N, distinct=True", "0, N + 1, sorted=True"))
+    path = folder / f"k{seed}.py"
+    text = KERNEL.format(
+        values=values, promise=f"{tensor}, {r.choice(RANGES)}{above}{said}", p=r.choice(EXPRESSIONS), q=r.choice(EXPRESSIONS),
+        first=r.choice(("", "", "scatter(p, e, y, mask=True)")),
+    )  # fmt: skip
+    path.write_text(text)
+    return load_kernel(path, {"B": r.choice((1, 2, 4))}, root=folder)
+
+
+def contents(function: Function, r: np.random.Generator, size: int) -> dict[str, np.ndarray]:
+    """Contents that the kernel's `values` allow."""
+    stated = next(fact for fact in function.values if fact.tensor == "a")
+    low, high = stated.low.evaluate({"N": size}), stated.high.evaluate({"N": size})
+    a = r.permutation(np.arange(low, high))[:size] if stated.distinct else r.integers(low, high, size)
+    a = np.sort(a) if stated.sorted else a
+    return {"a": a.astype(np.int32), "p": r.integers(0, 5, size).astype(np.int32), "q": np.zeros(size, np.int32)}
+
+
+def breaks(function: Function, seed: int) -> bool:
+    """Whether some small launch leaves what is not promised."""
+    r = np.random.default_rng(seed)
+    for size in (1, 2, 3, 4, 5, 7):
+        for _ in range(6):
+            try:
+                run(function, contents(function, r, size))
+            except InterpreterError:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("first", [0, 30])
+def test_what_is_accepted_holds_in_every_block(tmp_path: Path, first: int) -> None:
+    accepted = refused = confirmed = 0
+    for seed in range(first, first + 30):
+        function = kernel(tmp_path, seed)
+        try:
+            prove(function)
+        except CompileError as error:
+            refused += 1
+            if any(one.code == "E0406" for one in error.diagnostics):
+                confirmed += breaks(function, seed)
+        else:
+            accepted += 1
+            assert not breaks(function, seed), print_function(function)
+    assert accepted >= 3
+    assert confirmed >= 6, (refused, confirmed)
+
+
+def test_text_and_record_say_it() -> None:
+    function = shipped.load("advance_rows", {})
+    text = print_function(function)
+    assert "ensures %positions 0 .. 1 above %positions, %going\n" in text
+    assert print_function(parse_function(text)) == text
+    (ids, positions, *_) = map(to_json, prove(function).promises)
+    assert ids == {"tensor": "ids", "low": 0, "high": "vocab_size"}
+    assert positions == {"tensor": "positions", "low": 0, "high": 1, "above": ["positions", "going"]}

@@ -1,0 +1,222 @@
+"""Every range rule of every operation holds of what the table of operations makes of members of its operands.
+
+The oracle is the enumerator's arithmetic (`tests.soundness.arithmetic`), plain integers that share nothing with the rules.
+Every operation of the registry is met: by the cases of its rule, or because it has none, so that its result is any of its
+dtype. A rule that is new and has no case fails here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests import campaign
+from tests.passes.builder import Kernel
+from tests.passes.range_cases import INTEGERS, WHOLE, edge_numbers, facts, inside, members
+from tests.soundness.arithmetic import evaluate, wrapped
+from tilec.ir import ops, ops_launch, ops_staging, ops_stores, ops_sync
+from tilec.ir.core import OPS, Op, Value
+from tilec.ir.range_facts import Range, between, join, of_dtype, within
+from tilec.ir.types import DType, TileType, boolean, f32, i8, i32, u8
+from tilec.passes.analysis.divisibility import _ProvenRanges  # pyright: ignore[reportPrivateUsage]
+from tilec.passes.analysis.obligations import may_wrap
+from tilec.passes.analysis.ranges import RangeAnalysis, unwrapped
+
+MODULES = (ops, ops_launch, ops_staging, ops_stores, ops_sync)
+EXTENT = 3
+INTEGER_UNARY = [kind for kind in ops.UNARY_KINDS if kind not in ops.FLOAT_UNARY]
+INTEGER_BINARY = [kind for kind in ops.BINARY_KINDS if kind not in ("div", "pow")]
+BY_OTHERS = {"block_id", "num_blocks", "dim", "launched_blocks", "grid_extent", "for", "if", "select"}
+"""What a launch or control flow gives: `tests/passes/test_ranges_of_control.py`."""
+
+
+def made(op: Op, result: TileType, *operands: TileType) -> Op:
+    op.operands = [Value(type_) for type_ in operands]
+    op.define(result)
+    op.verify()
+    return op
+
+
+def cases(opcode: str) -> Iterator[Op]:
+    """Every kind and dtype of an operation that has integer results and a rule."""
+    for dtype in WHOLE:
+        tile, matrix = TileType(dtype, (EXTENT,)), TileType(dtype, (1, EXTENT))
+        kinds = INTEGER_BINARY if dtype.is_integer else ("and", "or", "xor", "min", "max")
+        match opcode:
+            case "binary":
+                yield from (made(ops.Binary(kind=kind), tile, tile, tile) for kind in kinds)
+            case "binary_in_range" if dtype.is_integer:
+                yield from (made(ops.BinaryInRange(kind=kind), tile, tile, tile) for kind in ("floordiv", "mod", "shl", "shr"))
+            case "unary":
+                signs = INTEGER_UNARY if dtype.is_integer else ["not"]
+                yield from (made(ops.Unary(kind=kind), tile, tile) for kind in signs)
+            case "cast":
+                yield from (made(ops.Cast(), tile, TileType(source, (EXTENT,))) for source in (*WHOLE, f32))
+            case "compare":
+                truth = TileType(boolean, (EXTENT,))
+                yield from (made(ops.Compare(kind=kind), truth, tile, tile) for kind in ops.COMPARE_KINDS)
+            case "reduce":
+                for kind in ops.REDUCE_KINDS:
+                    result = TileType(i32 if kind.startswith("arg") else dtype)
+                    if dtype.is_integer or kind != "sum":
+                        yield made(ops.Reduce(kind=kind, axis=0), result, tile)
+            case "reshape":
+                yield made(ops.Reshape(), matrix, tile)
+            case "permute":
+                yield made(ops.Permute(axes=(1, 0)), TileType(dtype, (EXTENT, 1)), matrix)
+            case "broadcast":
+                yield made(ops.Broadcast(), TileType(dtype, (EXTENT, EXTENT)), matrix)
+            case "iota":
+                yield from [made(ops.Iota(), TileType(i32, (EXTENT,)))] if dtype == i32 else []
+            case "constant":
+                for number in edge_numbers(dtype):
+                    yield made(ops.Constant(value=bool(number) if dtype == boolean else number), tile)
+            case _:
+                pass
+
+
+WITH_RULES = [opcode for opcode, kind in OPS.items() if kind.result_range is not Op.result_range]
+
+
+@pytest.mark.parametrize("opcode", [name for name in WITH_RULES if name not in BY_OTHERS])
+def test_every_rule_has_cases(opcode: str) -> None:
+    assert MODULES and any(True for _ in cases(opcode)), f"`{opcode}` has a range rule and no case here"
+
+
+def test_an_operation_without_a_rule_may_give_any_number() -> None:
+    """Such as what is loaded: an interval of a dtype is all that its analysis says, unless the analysis knows the operation."""
+    known = {*WITH_RULES, *BY_OTHERS, "load", "gather"}
+    analysis = RangeAnalysis(Kernel(1).function, {})
+    without = [kind for opcode, kind in OPS.items() if opcode not in known and kind.num_results == 1 and kind.makes_tiles]
+    assert without
+    for kind in without:
+        op = kind.__new__(kind)
+        op.operands, op.results, op.regions = [], [], []
+        op.define(TileType(i32, (EXTENT,)))
+        assert analysis.transfer(op, []) == [of_dtype(i32)], kind.opcode
+
+
+def exact(op: Op, operands: Sequence[Sequence[float]]) -> list[int]:
+    """Elements of the result before they wrap."""
+    return [int(value) for value in evaluate(op, [list(tile) for tile in operands])]
+
+
+def hold(op: Op, given: list[Range], tiles: Sequence[Sequence[float]]) -> None:
+    """All rules of an operation, for facts of its operands and members of them."""
+    dtype = op.result.tile.dtype
+    kernel = Kernel(1).function
+    (anyhow,) = RangeAnalysis(kernel, {}).transfer(op, given)
+    op.result.fits = may_wrap(op)
+    (fitting,) = _ProvenRanges(kernel, {}).transfer(op, given)
+    of_integers = unwrapped(op, dict(zip(op.operands, given, strict=True))) if may_wrap(op) else None
+    for value in exact(op, tiles):
+        kept = wrapped(value, dtype)
+        assert inside(anyhow, kept), (op, given, tiles, kept, anyhow)
+        low, high = dtype.integer_range()
+        assert not low <= value <= high or inside(fitting, kept), (op, given, tiles, kept, fitting)
+        assert of_integers is None or inside(of_integers, value), (op, given, tiles, value, of_integers)
+
+
+def tried(op: Op, r: random.Random, count: int) -> None:
+    given = [facts(v.tile.dtype, r, count) if not v.tile.dtype.is_float else [of_dtype(f32)] * count for v in op.operands]
+    for place in range(count if op.operands else 1):
+        these = [each[place] for each in given]
+        numbers = [members(fact, r) for fact in these]
+        for _ in range(8 if op.operands else 1):
+            tiles: list[list[float]] = [
+                [r.choice(some) for _ in range(v.tile.size)] for v, some in zip(op.operands, numbers, strict=True)
+            ]
+            if any(v.tile.dtype.is_float for v in op.operands):
+                tiles = [[r.choice((0.5, -3.0, 1e30, float("nan"), float("-inf")))] * EXTENT]
+            hold(op, these, tiles)
+
+
+@pytest.mark.parametrize("opcode", [name for name in WITH_RULES if name not in BY_OTHERS])
+def test_members_stay_members(opcode: str) -> None:
+    """At the edges of every dtype."""
+    for op in cases(opcode):
+        if opcode == "binary_in_range":
+            continue  # its operands are restricted: below
+        r = random.Random(f"{opcode} {op.attributes()} {[v.type for v in op.operands]} {op.result.type}")
+        tried(op, r, 20)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("opcode", ["binary", "unary", "cast", "reduce"])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_members_stay_members(opcode: str, seed: int) -> None:
+    for op in cases(opcode):
+        tried(op, random.Random(f"{seed} {opcode} {op.attributes()} {[v.type for v in op.operands]} {op.result.type}"), 1500)
+
+
+def test_marked_divisions_and_shifts_have_the_rules_of_others() -> None:
+    assert ops.BinaryInRange.result_range is ops.Binary.result_range
+
+
+def one(value: int) -> Range:
+    return Range(value, value, 0, value)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), campaign.in_turn(INTEGER_BINARY, (i8, u8), 1))
+def test_constants_of_eight_bits(kind: str, dtype: DType) -> None:
+    """Each edge with each number: a rule for two constants gives the one value that the table has."""
+    op = made(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
+    low, high = dtype.integer_range()
+    for a in edge_numbers(dtype)[::3]:
+        for b in range(low, high + 1, 3):
+            hold(op, [one(a), one(b)], [[a], [b]])
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("kind", "dtype"), [(kind, dtype) for kind in INTEGER_BINARY for dtype in (i8, u8)])
+def test_all_constants_of_eight_bits(kind: str, dtype: DType) -> None:
+    op = made(ops.Binary(kind=kind), TileType(dtype, (1,)), *[TileType(dtype, (1,))] * 2)
+    low, high = dtype.integer_range()
+    for a in range(low, high + 1):
+        for b in range(low, high + 1):
+            hold(op, [one(a), one(b)], [[a], [b]])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("amount", [8, 9, 16, 17, 32, 33, 40, 64, 65])
+def test_a_shift_by_the_width_or_more_leaves_nothing(dtype: DType, amount: int) -> None:
+    """`n << 33` of a size, u8 `<< 9`, i16 `<< 17`, u32 `<< 40`: over integers without end they would be large numbers."""
+    if not dtype.bits <= amount <= dtype.integer_range()[1]:
+        return
+    op = made(ops.Binary(kind="shl"), TileType(dtype), TileType(dtype), TileType(dtype))
+    given = [Range(1, 100), one(amount)]
+    assert op.result_range(given) == one(0)
+    assert unwrapped(op, dict(zip(op.operands, given, strict=True))) == one(0)
+
+
+def test_a_contradiction_is_no_number() -> None:
+    for low, high, modulus, rest in ((5, 4, 1, 0), (1, 3, 8, 0), (5, 5, 2, 0), (0, 3, 0, 7)):
+        with pytest.raises(ValueError, match="no integer"):
+            between(low, high, modulus, rest)
+    assert within(Range(0, 100), 200, 300) is None
+    assert within(Range(0, 100, 8, 0), 1, 7) is None
+    assert within(Range(0, 100, 8, 0), 1, 8) == Range(1, 8, 8, 0)
+    assert within(Range(0, 100, 8, 0), 8, 8) == one(8)
+
+
+def test_what_cannot_fit_is_not_believed_to() -> None:
+    """`fits` of a result that lies outside of its dtype: the operation never runs, and nothing is concluded from that."""
+    op = made(ops.Binary(kind="add"), TileType(i32), TileType(i32), TileType(i32))
+    op.result.fits = True
+    (found,) = _ProvenRanges(Kernel(1).function, {}).transfer(op, [Range(2**31 - 4, 2**31 - 1), Range(8, 9)])
+    assert (found.low, found.high) == i32.integer_range()
+
+
+def test_a_join_holds_of_both_and_within_of_what_is_in() -> None:
+    r = random.Random(5)
+    for dtype in INTEGERS:
+        for a, b in zip(facts(dtype, r, 150), facts(dtype, r, 150), strict=True):
+            both = join(a, b)
+            assert all(inside(both, value) for fact in (a, b) for value in members(fact, r))
+            cut = within(a, b.low, b.high)
+            kept = [value for value in members(a, r) if b.low <= value <= b.high]
+            assert cut is not None or not kept
+            assert cut is None or all(inside(cut, value) for value in kept)
+            assert cut is None or any(inside(a, value) for value in members(cut, r))

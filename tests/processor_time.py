@@ -1,0 +1,92 @@
+"""Ends processes that hang: by the processor time that they took, or because they stand still, never by the clock.
+
+How long a process takes by the clock says how busy the machine is. What it is ended for here is the same on any machine: more
+processor time than it may have, with that of its children, or that it sleeps, and all of its session with it, and nothing of it
+has run for long. One that waits for a processor does not sleep (proc(5), state R).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TICK: Final = 0.5
+"""Seconds from one look to the next."""
+STILL: Final = 300.0
+"""Seconds for which a session may sleep without running once. No test waits so long for anything."""
+ENDED, OVER, STOOD, STOPPED = "ended", "over its processor time", "standing still", "stopped"
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_ASLEEP: Final = "S"
+
+
+def family(session: int) -> dict[int, tuple[str, float]]:
+    """State and processor seconds of every living process of a session, with those of its children that have ended."""
+    found: dict[int, tuple[str, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            words = path.read_text().rpartition(")")[2].split()
+            if int(words[3]) == session and words[0] != "Z":
+                found[int(path.parent.name)] = words[0], sum(map(int, words[11:15])) / _TICKS
+    return found
+
+
+@dataclass
+class Use:
+    """What a session takes of the processors from `begin` on. `look` says why it is to be ended, or nothing."""
+
+    session: int
+    most: float
+    still: float = STILL
+    used: float = 0.0
+    asleep: float = 0.0
+    _before: float = 0.0
+    _total: float = 0.0
+
+    def begin(self) -> None:
+        """What comes now is counted from nothing."""
+        self.look()
+        self._before, self.used, self.asleep = self._total, 0.0, 0.0
+
+    def look(self) -> str:
+        """Why the session is to be ended, or an empty text. To be called once in `TICK`; a call that comes later on a busy
+        machine counts as one."""
+        processes = family(self.session)
+        total = max(self._total, sum(seconds for _, seconds in processes.values()))
+        sleeps = bool(processes) and total == self._total and all(state == _ASLEEP for state, _ in processes.values())
+        self._total, self.used = total, total - self._before
+        self.asleep = self.asleep + TICK if sleeps else 0.0
+        if self.used > self.most:
+            return OVER
+        return STOOD if self.asleep > self.still else ""
+
+
+def finish(
+    process: subprocess.Popen[str], most: float, *, still: float = STILL, until: float = float("inf"),
+    at_end: Callable[[], None] = lambda: None,
+) -> tuple[str, str, float]:  # fmt: skip
+    """How a process that leads a session came to its end, what it printed, and its processor seconds at the last look: `ENDED`
+    by itself, or killed as `OVER`, as `STOOD`, or as `STOPPED` at `until` (of `time.monotonic`), which says nothing of it.
+    Before it is killed `at_end` can look at it."""
+    use = Use(process.pid, most, still)
+    why = ""
+    while not why:
+        try:
+            return ENDED, _joined(process.communicate(timeout=TICK)), use.used
+        except subprocess.TimeoutExpired:
+            why = use.look() or (STOPPED if time.monotonic() > until else "")
+    at_end()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return why, _joined(process.communicate()), use.used
+
+
+def _joined(printed: tuple[str | None, str | None]) -> str:
+    """What was printed to the pipes that there are."""
+    return "".join(part or "" for part in printed)

@@ -1,0 +1,292 @@
+"""Runs tile IR, as written or prepared for threads, with names in place of numbers: which boxes of which tensors each stored
+tile is a product of, whoever copied them and however early.
+
+In: a function, launch values, how many blocks run. Out: for each place that is stored to, the products that were summed there,
+in order; or a `Wrong` with what happened: roles that wait for ever, a stage that is overwritten while it is read, or read
+before its copies are there, copies that nobody waited for. Scalars are integers of the dtype's width
+(`tests.soundness.arithmetic`).
+mbarriers are phases: a wait sees a parity and nothing else (PTX ISA, `mbarrier.try_wait.parity`), so that a wait may be let
+through by the wrong phase. It shares nothing with `tilec.passes.schedule.ring_check`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from tests.soundness.arithmetic import evaluate, wrapped
+from tilec.atoms import tma
+from tilec.ir import ops
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.ops_launch import GridExtent, LaunchedBlocks
+from tilec.ir.ops_staging import AsyncCopy, GroupMma, Put, SharedAlloc, SharedLoad, Take, TensorCopy, WaitMma
+from tilec.ir.ops_stores import PutRows, TensorStore
+from tilec.ir.ops_sync import Acquire, Commit, Drain, PassTurn, Release, Ring, Roles, TakeTurn, Wait
+
+POISON = "what nobody copied"
+MOST_STEPS = 60_000
+Steps = Generator[None]
+Stores = dict[tuple[int, ...], tuple[Any, ...]]
+
+
+class Wrong(Exception):
+    """What a run did that no run may do."""
+
+
+@dataclass(eq=False)
+class Barriers:
+    """A ring of mbarriers: completed phases of each stage, full and empty, and of each role's turn."""
+
+    op: Ring
+    full: Counter[int] = field(default_factory=Counter[int])
+    empty: Counter[int] = field(default_factory=Counter[int])
+    arrived: Counter[int] = field(default_factory=Counter[int])
+    turns: Counter[int] = field(default_factory=Counter[int])
+    expected: dict[int, int] = field(default_factory=dict[int, int])
+    coming: dict[int, list[tuple[Value, Any]]] = field(default_factory=dict[int, "list[tuple[Value, Any]]"])
+    acquired: int = 0
+    waited: int = 0
+
+
+@dataclass(eq=False)
+class Role:
+    """Warps that run together, with products and groups of copies under way."""
+
+    warps: int
+    products: list[list[tuple[Value, int]]] = field(default_factory=list[list[tuple[Value, int]]])
+    group: list[tuple[Value, int, Any]] = field(default_factory=list[tuple[Value, int, Any]])
+    groups: list[list[tuple[Value, int, Any]]] = field(default_factory=list[list[tuple[Value, int, Any]]])
+
+
+@dataclass(eq=False)
+class Machine:
+    """One block. `stages` says what lies in a buffer's stage."""
+
+    function: Function
+    sizes: dict[str, int]
+    block: tuple[int, ...]
+    running: int
+    stores: Stores = field(default_factory=Stores)
+    values: dict[Value, Any] = field(default_factory=dict[Value, Any])
+    stages: dict[tuple[Value, int], Any] = field(default_factory=dict[tuple[Value, int], Any])
+    rings: dict[Value, Barriers] = field(default_factory=dict[Value, Barriers])
+    role: Role = field(default_factory=lambda: Role(0))
+    roles: list[Role] = field(default_factory=list[Role])
+    steps: int = 0
+
+    def run(self) -> Stores:
+        """All that the block stores."""
+        for parameter in self.function.parameters:
+            if parameter.access is None:
+                self.values[parameter.value] = self.sizes[parameter.name]
+        self.roles = [self.role]
+        for _ in self.inside(self.function.body):
+            raise Wrong("the block waits for ever")
+        if any(ring.acquired != ring.waited for ring in self.rings.values()):
+            raise Wrong("copies that nobody waited for")
+        return self.stores
+
+    def inside(self, block: Block) -> Steps:
+        for op in block.ops:
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                raise Wrong("too many steps")
+            match op:
+                case ops.For():
+                    yield from self.loop(op)
+                case ops.If():
+                    arm = op.regions[0 if self.values[op.operands[0]] else 1]
+                    yield from self.inside(arm)
+                    given = arm.ops[-1].operands
+                    self.values.update(zip(op.results, [self.values[value] for value in given], strict=True))
+                case Roles():
+                    self.side_by_side(op)
+                case Acquire() | Wait() | TakeTurn() if op.ring in self.rings:
+                    yield from self.mbarrier(op)
+                case _:
+                    self.step(op)
+
+    def loop(self, op: ops.For) -> Steps:
+        lower, upper, step = (self.values[value] for value in op.operands[:3])
+        held = [self.values[value] for value in op.initial]
+        body = op.regions[0]
+        for turn in range(lower, upper, step):
+            self.values.update(zip(body.arguments, [turn, *held], strict=True))
+            yield from self.inside(body)
+            held = [self.values[value] for value in body.ops[-1].operands]
+        self.values.update(zip(op.results, held, strict=True))
+
+    def side_by_side(self, op: Roles) -> None:
+        """Each role runs until it waits; where all wait and nothing changes, they wait for ever."""
+        outside = self.role
+        parts = [Role(warps) for warps in op.warps]
+        self.roles = parts
+        going = {part: self.inside(region) for part, region in zip(parts, op.regions, strict=True)}
+        while going:
+            moved = False
+            for part, steps in list(going.items()):
+                self.role, before = part, self.steps
+                try:
+                    next(steps)
+                except StopIteration:
+                    del going[part]
+                    moved = True
+                moved |= self.steps != before
+            if not moved:
+                raise Wrong("roles wait for ever")
+        self.role, self.roles = outside, [outside]
+
+    def mbarrier(self, op: Acquire | Wait | TakeTurn) -> Steps:
+        ring = self.rings[op.ring]
+        if isinstance(op, TakeTurn):
+            parity = self.values[op.parity] ^ (0 if op.place else 1)
+            while ring.turns[op.place] % 2 == parity:
+                yield
+            return
+        stage, parity = self.values[op.stage], self.values[op.parity]
+        if not 0 <= stage < op.ring.ring.stages:
+            raise Wrong(f"stage {stage}")
+        phases = ring.full if isinstance(op, Wait) else ring.empty
+        while phases[stage] % 2 == (parity if isinstance(op, Wait) else parity ^ 1):
+            yield
+        if isinstance(op, Wait):
+            ring.waited += 1
+        elif stage in ring.expected:
+            raise Wrong("a stage is acquired whose copies have not come")
+        else:
+            ring.acquired += 1
+            ring.expected[stage], ring.coming[stage] = op.expected, []
+
+    def step(self, op: Op) -> None:
+        v = self.values
+        match op:
+            case ops.BlockId():
+                v[op.result] = self.block[op.axis]
+            case ops.NumBlocks() | GridExtent():
+                v[op.result] = self.function.grid[op.axis].evaluate(self.sizes)
+            case LaunchedBlocks():
+                v[op.result] = self.running
+            case ops.DimValue():
+                v[op.result] = self.sizes[op.symbol]
+            case ops.Load():
+                v[op.result] = self.box(op.source, op.offsets)
+            case ops.Store():
+                self.store(op.offsets, v[op.tile])
+            case ops.Mma():
+                v[op.result] = self.summed(*(v[value] for value in op.operands))
+            case Ring():
+                if op.sync == "mbarriers":
+                    self.rings[op.result] = Barriers(op)
+            case SharedAlloc():
+                pass
+            case AsyncCopy() | TensorCopy():
+                self.copy(op)
+            case Commit():
+                if op.ring not in self.rings:
+                    self.role.groups.append(self.role.group)
+                    self.role.group = []
+            case Wait() | Drain():
+                self.finish(op.pending if isinstance(op, Wait) else 0)
+            case Release() if op.ring in self.rings:
+                self.release(self.rings[op.ring], v[op.stage])
+            case PassTurn():
+                self.rings[op.ring].turns[(op.place + 1) % self.rings[op.ring].op.takers] += 1
+            case SharedLoad():
+                v[op.result] = self.read(op.buffer, v[op.stage])
+            case GroupMma():
+                left, left_stage, right, right_stage, total = op.operands
+                boxes = self.read(left, v[left_stage]), self.read(right, v[right_stage])
+                v[op.result] = self.summed(*boxes, v[total])
+                self.role.products.append([(left, v[left_stage]), (right, v[right_stage])])
+            case WaitMma():
+                del self.role.products[: max(0, len(self.role.products) - op.pending)]
+                v[op.result] = v[op.operands[0]]
+            case Put() | PutRows():
+                v[op.operands[0]] = v[op.operands[1]]
+            case Take():
+                v[op.result] = v[op.operands[0]]
+            case TensorStore():
+                self.store(op.offsets, v[op.scratch])
+            case _:
+                self.compute(op)
+
+    def compute(self, op: Op) -> None:
+        """Scalars by the table; what only moves or converts a tile keeps its name."""
+        if not op.results:
+            return
+        tile = op.result.type
+        if any(isinstance(self.values.get(value), tuple) for value in op.operands):
+            (self.values[op.result],) = [self.values[value] for value in op.operands if isinstance(self.values[value], tuple)]
+        elif isinstance(op, ops.Constant) and op.result.tile.rank:
+            self.values[op.result] = ()
+        elif op.results and not op.result.tile.rank:
+            given = [[self.values[value]] for value in op.operands]
+            self.values[op.result] = wrapped(int(evaluate(op, given)[0]), op.result.tile.dtype)
+        else:
+            raise NotImplementedError(f"{op.opcode} of {tile}")
+
+    def box(self, tensor: Value, offsets: list[Value]) -> tuple[Any, ...]:
+        return (self.function.parameter_of(tensor).name, *(self.values[value] for value in offsets))
+
+    def summed(self, left: Any, right: Any, total: Any) -> tuple[Any, ...]:
+        """One product more; the parts of one product are one."""
+        return total if total and total[-1] == (left, right) else (*total, (left, right))
+
+    def store(self, offsets: list[Value], tile: Any) -> None:
+        place = tuple(self.values[value] for value in offsets)
+        if self.stores.get(place, tile) != tile:
+            raise Wrong(f"{place} is stored twice")
+        self.stores[place] = tile
+
+    def read(self, buffer: Value, stage: int) -> Any:
+        found = self.stages.get((buffer, stage), POISON)
+        if found == POISON:
+            raise Wrong("a stage is read before its copies are there")
+        return found
+
+    def copy(self, op: AsyncCopy | TensorCopy) -> None:
+        stage, box = self.values[op.stage], self.box(op.source, op.offsets)
+        if any((op.buffer, stage) in reads for role in self.roles for reads in role.products):
+            raise Wrong("a stage is overwritten while a product reads it")
+        self.stages[op.buffer, stage] = POISON
+        if isinstance(op, AsyncCopy):
+            self.role.group.append((op.buffer, stage, box))
+            return
+        assert isinstance(op.buffer.owner, SharedAlloc)
+        ring = self.rings[op.buffer.owner.operands[0]]
+        if stage not in ring.expected:
+            raise Wrong("a copy into a stage that was not acquired")
+        ring.coming[stage].append((op.buffer, box))
+        if sum(tma.copied_bytes(buffer.shared) for buffer, _ in ring.coming[stage]) == ring.expected[stage]:
+            for buffer, brought in ring.coming.pop(stage):
+                self.stages[buffer, stage] = brought
+            del ring.expected[stage]
+            ring.full[stage] += 1
+
+    def finish(self, pending: int) -> None:
+        while len(self.role.groups) > pending:
+            for buffer, stage, box in self.role.groups.pop(0):
+                self.stages[buffer, stage] = box
+
+    def release(self, ring: Barriers, stage: int) -> None:
+        ring.arrived[stage] += self.role.warps or ring.op.readers
+        if ring.arrived[stage] == ring.op.readers:
+            ring.arrived[stage] = 0
+            ring.empty[stage] += 1
+
+
+def stored(function: Function, sizes: dict[str, int], running: int = 0) -> Stores:
+    """What all blocks store; `running` of them run, where they take tile after tile."""
+    extents = [extent.evaluate(sizes) for extent in function.grid]
+    found: Stores = {}
+    persistent = any(isinstance(op, LaunchedBlocks) for op in function.body.walk())
+    blocks = [(number,) for number in range(running)] if persistent else product(*map(range, extents))
+    for block in blocks:
+        for place, tile in Machine(function, sizes, tuple(block), running).run().items():
+            if place in found:
+                raise Wrong(f"{place} is stored by two blocks")
+            found[place] = tile
+    return found

@@ -1,0 +1,51 @@
+"""Masks of boxes whose place is made of shifts, casts and masks at the edges of dtypes stay where they are needed.
+
+`ci/bench/edge_programs.py` runs thousands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import campaign
+from tests.programs.edge_programs import judge
+from tilec.ir.core import Op, Value
+from tilec.ir.ops import Binary
+from tilec.passes.schedule import in_range, versioning
+
+SHARE = 15
+
+
+@pytest.mark.parametrize("part", campaign.first(1, range(8)))
+def test_what_is_touched_and_stored_stays(part: int, tmp_path: Path) -> None:
+    kinds: Counter[str] = Counter()
+    for number in range(part * SHARE, (part + 1) * SHARE):
+        outcome = judge(number, tmp_path, machine=number % 10 == 0)
+        assert outcome.kind in ("equal", "refused"), (number, outcome)
+        kinds[outcome.kind] += 1
+        kinds["a mask is dropped"] += outcome.dropped
+    assert kinds["equal"] > SHARE // 3 and kinds["a mask is dropped"]
+
+
+def test_a_mask_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every masked access taken to lie inside."""
+
+    def nowhere(*_: object) -> list[versioning.Edge]:
+        return []
+
+    monkeypatch.setattr(versioning, "_edges", nowhere)
+    assert any(judge(number, tmp_path, machine=False).kind == "wrong" for number in range(8))
+
+
+def test_a_guard_that_is_dropped_wrongly_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every division and shift taken to be in range."""
+
+    def always(op: Op, facts: dict[Value, object]) -> bool:
+        assert isinstance(op, Binary) and facts
+        return op.kind in ("floordiv", "mod", "shl", "shr")
+
+    monkeypatch.setattr(in_range, "_in_range", always)
+    assert any(judge(number, tmp_path, machine=False).kind == "wrong" for number in range(30))

@@ -1,0 +1,104 @@
+"""Products in loops at the edges of i32 sum the boxes that they name, however early these are copied and by whom.
+
+`ci/bench/product_loops.py` runs thousands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import campaign
+from tests.programs.copy_machine import Wrong, stored
+from tests.programs.product_loops import judge
+from tilec.frontend import load_kernel
+from tilec.ir.core import Function, VerifyError
+from tilec.ir.ops import Constant, For
+from tilec.ir.ops_staging import TensorCopy
+from tilec.ir.parser import parse_function
+from tilec.ir.printer import print_function
+from tilec.passes.prover import prove
+from tilec.passes.schedule import early_stages, prepare, ring_check, width_check
+from tilec.schedule import Overrides
+from tilec.target import SM_90A
+
+KERNELS = Path(__file__).with_name("product_kernels")
+EDGES: dict[str, list[dict[str, int]]] = {
+    "w1_step": [
+        {"s0": 715827883, "M": 64, "N": 64, "K": 64},
+        {"s0": 1 << 30, "M": 65, "N": 8, "K": 99992},
+        {"s0": 3, "M": 1, "N": 64, "K": 1024},
+    ],
+    "w3_const_step": [{"M": 64, "N": 64, "K": 64}, {"M": 65, "N": 8, "K": 99992}],
+    "late_beginning": [
+        {"first": 2**31 - 1, "last": 2**31 - 1, "M": 8, "N": 8, "T": 1},
+        {"first": 2**31 - 1, "last": -(2**31), "M": 8, "N": 8, "T": 1},
+        {"first": 2**31 - 3, "last": 2**31 - 1, "M": 8, "N": 8, "T": 5},
+        {"first": -2, "last": 7, "M": 8, "N": 8, "T": 5},
+    ],
+}
+WANTED: tuple[dict[str, Any], ...] = (
+    {"copy": "tma"},
+    {"copy": "tma", "early": 4, "stages": 6},
+    {"copy": "tma", "early": 0},
+    {"stages": 4},
+    {},
+)
+
+
+@pytest.mark.parametrize("number", campaign.first(3, range(40)))
+def test_every_schedule_sums_the_same_boxes(number: int, tmp_path: Path) -> None:
+    for outcome in judge(number, tmp_path, 3):
+        assert outcome.kind != "wrong", outcome
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_steps_and_bounds_at_the_ends_of_i32(name: str) -> None:
+    path = KERNELS / f"{name}.py"
+    function = load_kernel(path, {})
+    prove(function)
+    right = [stored(function, sizes) for sizes in EDGES[name]]
+    for wanted in WANTED:
+        prepared = prepare(load_kernel(path, {}), SM_90A, Overrides(**wanted))
+        assert [stored(prepared, sizes) for sizes in EDGES[name]] == right
+
+
+def has_room(function: Function, loop: For, count: int) -> bool:
+    return bool(function and loop and count)
+
+
+def silent(function: Function) -> None:
+    assert function
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_iterations_issued_past_the_end_are_seen_by_each_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what follows rings, by what holds widths, and by this machine: each with the others silent."""
+    wanted = Overrides(copy="tma", early=4, stages=6)
+    monkeypatch.setattr(early_stages, "_has_room", has_room)
+    with pytest.raises(VerifyError, match="nothing shows that it does not"):
+        prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
+    monkeypatch.setattr(width_check, "check", silent)
+    with pytest.raises(VerifyError):
+        prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
+    monkeypatch.setattr(ring_check, "check", silent)
+    prepared = prepare(load_kernel(KERNELS / f"{name}.py", {}), SM_90A, wanted)
+    with pytest.raises(Wrong):
+        for sizes in EDGES[name]:
+            stored(prepared, sizes)
+
+
+def test_other_boxes_are_seen() -> None:
+    """A copy of the slice behind the one that is named: as many copies and waits as ever."""
+    path, sizes = KERNELS / "late_beginning.py", EDGES["late_beginning"][-1]
+    right = stored(load_kernel(path, {}), sizes)
+    prepared = parse_function(print_function(prepare(load_kernel(path, {}), SM_90A, Overrides(copy="tma", early=0))))
+    assert stored(prepared, sizes) == right
+    copy = next(op for op in prepared.body.walk() if isinstance(op, TensorCopy))
+    other = next(
+        op.result for op in prepared.body.walk() if isinstance(op, Constant) and op.value == 0 and op.result.tile.rank == 0
+    )
+    copy.operands[-3] = other
+    assert stored(prepared, sizes) != right

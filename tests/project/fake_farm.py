@@ -1,0 +1,115 @@
+"""A farm without Dask: a client whose workers are threads of this process, and may do to their answers what a test wants.
+
+The identity of its nodes is that of whoever asks. What a worker sends passes `tamper`, with the worker's name: a test flips
+bits there, as a wire would, or gives another answer altogether.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import fake_stages, project
+from tilec.cache import Store
+from tilec.project import farm, node
+from tilec.project.buildfile import read_build_file
+from tilec.project.driver import BuildResult, build_project
+from tilec.project.farm_tasks import Farm
+from tilec.project.node import Answer, Parcel
+from tilec.workers.scheduler import Standing
+
+Tamper = Callable[[str, bytes], bytes]
+
+
+class Future:
+    """What a worker gave, at once."""
+
+    def __init__(self, found: bytes | BaseException | None) -> None:
+        self.found = found
+        self.status = "pending" if found is None else "error" if isinstance(found, BaseException) else "finished"
+
+    def result(self) -> Any:
+        return self.found
+
+    def exception(self) -> Any:
+        return self.found
+
+    def cancel(self) -> None:
+        pass
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        if self.status != "pending":
+            call(self)
+
+
+class Client:
+    """Stands in for `distributed.Client`; `silent` makes every question of the scheduler wait."""
+
+    me: Any = None
+
+    def __init__(self, workers: Sequence[str], tamper: Tamper) -> None:
+        self.workers, self.tamper = list(workers), tamper
+        self.status, self.silent = "running", False
+        self.done: list[str] = []
+        self.answers: dict[bytes, bytes] = {}
+        self.closed = threading.Event()
+        self.standing = Standing([fake_stages.__name__])
+
+    def scheduler_info(self, n_workers: int = -1) -> dict[str, Any]:
+        if self.silent:
+            self.closed.wait()
+        return {"workers": {name: {"nthreads": 1} for name in self.workers}}
+
+    def submit(self, run: Any, *args: Any, workers: Sequence[str], **_: Any) -> Future:
+        (name,) = workers
+        if run is node.describe:
+            return Future(self.tamper(name, node.framed(self.me)))
+        self.me, data = args
+        self.done.append(name)
+        try:
+            return Future(self.tamper(name, self.performed(data)))
+        except Exception as error:
+            return Future(error)
+
+    def performed(self, data: bytes) -> bytes:
+        """The answer of a worker to a parcel: the same to the same."""
+        if data not in self.answers:
+            parcel: Parcel = node.unframed(data)
+            self.answers[data] = node.framed(Answer(tuple(self.standing.run([parcel.task], parcel.runner))))
+        return self.answers[data]
+
+    def close(self, timeout: float = 0) -> None:
+        self.closed.set()
+        self.standing.stop()
+
+
+def build(root: Path, folder: Path, client: Client, said: list[str] | None = None) -> BuildResult:
+    """Build a project on the farm of `client`, with a store of its own."""
+    file = read_build_file(root / "build.toml")
+    with contextlib.closing(Store(folder)) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Farm, "ask", _ask)
+        patch.setitem(sys.modules, "distributed", types.SimpleNamespace(Client=functools.partial(_given, client)))
+        return build_project(
+            file, file.entries, None, store, project.TOOLCHAIN, jobs=2, runner=fake_stages.run, preload=(),
+            dispatch=farm.dispatch("dask://127.0.0.1:1", store), say=(said if said is not None else []).append,
+        )  # fmt: skip
+
+
+def _given(client: Client, *_: Any, **__: Any) -> Client:
+    return client
+
+
+_real_ask = Farm.ask
+
+
+def _ask(self: Any, names: list[str]) -> None:
+    self.client.me = self.me
+    _real_ask(self, names)

@@ -1,0 +1,219 @@
+"""What a farm's workers send back is judged: nothing that was changed is used, and who sends such things gets no more work."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import fake_farm, project
+from tests.project.fake_farm import Client
+from tilec.artifact import json_bytes
+from tilec.cache.contract import contract_difference
+from tilec.diagnostics import CompileError
+from tilec.project import farm_tasks, node
+from tilec.project.answers import Kind, judge
+from tilec.project.node import Answer
+from tilec.project.worker import Outcome, Task
+from tilec.workers.scheduler import Crashed, Finished, Report
+
+pytestmark = pytest.mark.usefixtures("kept_workers")
+PRODUCTS = ("cubin", "json", "ptx", "summary", "tir")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, Answer, bytes]:
+    """A task, a right answer to it, and the tile IR that it must have."""
+    seen: list[bytes] = []
+    root = project.make(tmp_path_factory.mktemp("project"), ("copy_a",))
+    client = Client(["w"], lambda name, data: seen.append(data) or data)
+    fake_farm.build(root, tmp_path_factory.mktemp("store"), client)
+    parcel = node.unframed(next(iter(client.answers)))
+    answer: Answer = node.unframed(client.answers[next(iter(client.answers))])
+    task = parcel.task
+    return task, answer, outcomes(answer)[0].products["tir"]
+
+
+def outcomes(answer: Answer) -> list[Outcome]:
+    return [event.message for event in answer.events if isinstance(event, Report) and isinstance(event.message, Outcome)]
+
+
+def with_product(answer: Answer, name: str, data: bytes, *, digest: bool) -> Answer:
+    """The answer with a product of its first target changed; with `digest`, as a worker would send that made it so."""
+
+    def change(event: Any) -> Any:
+        message = getattr(event, "message", None)
+        if not isinstance(message, Outcome) or message.position:
+            return event
+        known = message.digests | ({name: hashlib.sha256(data).hexdigest()} if digest else {})
+        message = dataclasses.replace(message, products=message.products | {name: data}, digests=known)
+        return dataclasses.replace(event, message=message)
+
+    return dataclasses.replace(answer, events=tuple(map(change, answer.events)))
+
+
+def flips(data: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
+    for _ in range(count):
+        at = rng.randrange(len(data))
+        yield data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+
+
+def test_a_right_answer_is_used(made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    assert judge(task, answer, tile_ir).kind is Kind.GOOD
+    assert judge(task, answer, None).kind is Kind.CORRUPT and judge(task, answer, tile_ir + b" ").kind is Kind.CORRUPT
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_that_changed_on_its_way_is_not_used(name: str, made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    data, rng = outcomes(answer)[0].products[name], random.Random(name)
+    for changed in [*flips(data, 60, rng), b"", data[:-1], data + b" ", data + b"\n"]:
+        verdict = judge(task, with_product(answer, name, changed, digest=False), tile_ir)
+        assert verdict.kind is Kind.CORRUPT and name in verdict.why
+
+
+def test_no_bit_of_an_answer_changes_on_its_way(made: tuple[Task, Answer, bytes]) -> None:
+    data = node.framed(made[1])
+    for changed in [*flips(data, 300, random.Random(2)), b"", data[:31], data[:-1], data + b"x"]:
+        with pytest.raises(ValueError, match="changed on its way"):
+            node.unframed(changed)
+
+
+BOUND = ("tensors", "scalars", "abi", "grid", "constants", "obligations", "launch_checks", "value_checks", "no_alias", "unsafe",
+         "schedule", "kernel", "entry", "arch", "block", "cluster", "dependent_launch", "toolchain", "resources")  # fmt: skip
+"""Fields of a manifest that another product says too, the key, or the manifest itself."""
+
+
+def other(value: Any) -> Any:
+    """Another value of the same kind."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value ^ 1 if value > 1 else value + 1
+    if isinstance(value, str):
+        return f"{value}x"
+    if isinstance(value, list):
+        return [*value[:-1], other(value[-1])] if value else [["x", "out"]]  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict):
+        name = next(iter(value), "x")  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        return value | {name: other(value.get(name, 0))}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return 1
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_a_manifest_that_a_worker_made_wrong_is_not_used(name: str, made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    manifest = json.loads(outcomes(answer)[0].products["json"])
+    changed = json_bytes(manifest | {name: other(manifest[name])})
+    assert judge(task, with_product(answer, "json", changed, digest=True), tile_ir).kind is Kind.CORRUPT
+
+
+def test_every_alignment_is_that_of_the_kernel(made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    products = outcomes(answer)[0].products
+    text = products["json"].decode()
+    assert contract_difference(products) == "" and text.count('"align": 16') == 2
+    changed = text.replace('"align": 16', '"align": 17', 1), text.replace('"align": 16', '"align": 8')
+    for one in changed:
+        assert "tensors" in judge(task, with_product(answer, "json", one.encode(), digest=True), tile_ir).why
+
+
+def test_answers_that_are_none(made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    first, last = outcomes(answer)[0], answer.events[-1]
+    moved = Report(0, dataclasses.replace(first, position=-1))
+    nothing = Report(0, dataclasses.replace(first, products=3))  # pyright: ignore[reportArgumentType]
+    wrong: list[Any] = [
+        (), (last,), answer.events[:-1], (Report(0, first), last), (Report(0, first), Report(0, first), last), (moved, last),
+        (*reversed(answer.events[:-1]), last), (Report(0, None), last), (None,), (last, last), (Report(0, 1),) * 5000, 7, None,
+        (nothing, last),
+    ]  # fmt: skip
+    for events in wrong:
+        assert judge(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT, events
+    assert judge(task, Answer((Crashed(0, "x"),)), tile_ir).kind is Kind.FAILED
+    assert last == Finished(0)
+
+
+NAMES = ("copy_a", "copy_b", "copy_c")
+MOST = farm_tasks.BROKEN + farm_tasks.AHEAD
+"""Tasks that a broken worker may get: those after which it is left out, and what it has by then."""
+
+
+def built(root: Path, folder: Path, client: Client, said: list[str]) -> list[str]:
+    found = fake_farm.build(root, folder, client, said)
+    assert {path.suffix for path in (root / "artifacts").rglob("*.*")} == {".cubin", ".json", ".ptx"}
+    return project.statuses(found)
+
+
+def flipping(bad: Callable[[str], bool]) -> fake_farm.Tamper:
+    """Flips a bit of what some workers send, but for who they are."""
+    rng = random.Random(3)
+
+    def tamper(name: str, data: bytes) -> bytes:
+        return next(flips(data, 1, rng)) if bad(name) and len(data) > 3000 else data
+
+    return tamper
+
+
+def test_a_broken_worker_is_left_out_and_its_work_done_elsewhere(tmp_path: Path) -> None:
+    root, said = project.make(tmp_path / "p", NAMES), list[str]()
+    client = Client(["good", "bad"], flipping(lambda name: name == "bad"))
+    assert built(root, tmp_path / "store", client, said) == ["built"] * 12
+    assert client.done.count("bad") <= MOST and client.done.count("good") == 6
+    assert sum("bad is not used: it gave 3 answers" in line for line in said) == 1
+    assert not any("made here" in line for line in said)
+
+
+def test_where_all_workers_are_broken_the_rest_is_made_here(tmp_path: Path) -> None:
+    root, said = project.make(tmp_path / "p", ("copy_a", "copy_b")), list[str]()
+    client = Client(["one", "two"], flipping(lambda name: True))
+    assert built(root, tmp_path / "store", client, said) == ["built"] * 8
+    assert len(client.done) <= 2 * MOST and "4 of 4 tasks are made here" in said[-1]
+
+
+def test_a_worker_that_cannot_work_is_left_out(tmp_path: Path) -> None:
+    """It refuses, raises, or crashes what another does."""
+    root, said = project.make(tmp_path / "p", NAMES), list[str]()
+
+    def tamper(name: str, data: bytes) -> bytes:
+        if name == "full" and len(data) > 3000:
+            return node.framed(Answer(refused="OSError: no space left on device"))
+        if name == "raises" and len(data) > 3000:
+            raise MemoryError
+        return data
+
+    client = Client(["full", "good", "raises"], tamper)
+    assert built(root, tmp_path / "store", client, said) == ["built"] * 12
+    assert client.done.count("full") <= MOST and client.done.count("raises") <= MOST
+    assert any("no space left" in line or "MemoryError" in line for line in said)
+
+
+def test_a_kernel_that_a_worker_refuses_is_made_sure_of_here(tmp_path: Path) -> None:
+    root = project.make(tmp_path / "p", ("copy_a", "copy_b"))
+    (root / "kernels_src" / "copy_b.py").write_text(project.KERNEL.format(name="copy_b") + "#! refuse\n")
+    client, said = Client(["w"], lambda name, data: data), list[str]()
+    found = fake_farm.build(root, tmp_path / "store", client, said)
+    assert project.statuses(found) == ["built"] * 4 + ["failed"] * 4 and {item.code for item in found.diagnostics} == {"E0301"}
+    assert "2 of 4 tasks are made here" in said[-1]
+
+
+def test_a_scheduler_that_falls_silent_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SILENT", 0.2), ("LOOK", 0.0)):
+        monkeypatch.setattr(farm_tasks, name, value)
+    client = Client(["w"], lambda name, data: data)
+
+    def tamper(name: str, data: bytes) -> bytes:
+        client.silent = True
+        return data
+
+    client.tamper = tamper
+    with pytest.raises(CompileError, match="E0753") as caught:
+        fake_farm.build(project.make(tmp_path / "p"), tmp_path / "store", client)
+    assert "silent" in str(caught.value)

@@ -1,0 +1,124 @@
+"""What the registers of a PTX function hold, as far as its text says: a function goes in, values as expressions come out.
+
+A value is a base plus a constant, or a choice between two values by a predicate. A base is a symbol, a register that the text
+does not explain, at the place that defined it last, or a choice. A register with several definitions is a base of its own,
+named after the last definition in the straight run of instructions that uses it, so that two equal bases hold one number.
+One with a single definition holds that wherever it is used: the emulator finds what is used before it is defined.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+MOVES: Final = ("mov", "cvta")
+DEPTH: Final = 64
+"""Definitions that are followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`base` plus `constant`; no base is a number. A base is a symbol's name, a register's with a place, or a choice."""
+
+    base: str | tuple[str, int] | Choice | None
+    constant: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`on_true` where the predicate (a register's number) holds."""
+
+    predicate: int
+    on_true: Held
+    on_false: Held
+
+
+Held = Sum | Choice
+
+
+class Flow:
+    """The definitions of one function of the emulator's parser."""
+
+    def __init__(self, function: Any) -> None:
+        self.instructions: list[Any] = function.instructions
+        self._definitions: dict[int, list[int]] = {}
+        starts = {0, *function.labels.values()}
+        for place, one in enumerate(self.instructions):
+            if one.opcode in ("bra", "ret", "exit", "brx"):
+                starts.add(place + 1)
+            for register in _registers(one.operands[:1]):
+                self._definitions.setdefault(register.index, []).append(place)
+        self._starts = sorted(starts)
+
+    def held(self, operand: Any, place: int, depth: int = 0) -> Held:
+        """What an operand of the instruction at `place` holds."""
+        if hasattr(operand, "value"):
+            return Sum(None, int(operand.value))
+        if not hasattr(operand, "type"):
+            name = getattr(operand, "name", "")
+            return Sum(name, operand.offset) if hasattr(operand, "offset") and name else Sum((str(operand), place), 0)
+        known = self._definitions.get(operand.index, [])
+        last = self._last(known, place)
+        at = known[0] if len(known) == 1 else last
+        return self._made(operand, at, depth + 1) if at >= 0 and depth < DEPTH else Sum((operand.name, last), 0)
+
+    def predicate(self, index: int) -> Any | None:
+        """The instruction that defines a predicate, if there is one only."""
+        known = self._definitions.get(index, [])
+        return self.instructions[known[0]] if len(known) == 1 else None
+
+    def _last(self, known: list[int], place: int) -> int:
+        """The definition that a use at `place` sees within its straight run; before it, the run's start with a minus."""
+        start = self._starts[bisect_right(self._starts, place) - 1]
+        return max((one for one in known if start <= one < place), default=-1 - start)
+
+    def _made(self, register: Any, at: int, depth: int) -> Held:
+        one = self.instructions[at]
+        itself = Sum((register.name, at), 0)
+        if one.guard is not None:
+            return itself
+        sources = one.operands[1:]
+        if one.opcode in MOVES and len(sources) == 1 and not hasattr(sources[0], "items"):
+            return self.held(sources[0], at, depth)
+        if one.opcode == "selp":
+            return Choice(sources[2].index, self.held(sources[0], at, depth), self.held(sources[1], at, depth))
+        if one.opcode in ("add", "sub", "or") and len(sources) == 2:
+            left, right = (summed(self.held(source, at, depth)) for source in sources)
+            if one.opcode == "add" and left.base is None:
+                left, right = right, left
+            if right.base is None:
+                if one.opcode == "or" and not self._low_zeros(sources[0], right.constant, at):
+                    return itself
+                return Sum(left.base, left.constant + (-right.constant if one.opcode == "sub" else right.constant))
+        return itself
+
+    def _low_zeros(self, operand: Any, constant: int, place: int) -> bool:
+        """Whether a register's low bits are zero as far as `constant` has bits: it is shifted left or multiplied."""
+        known = self._definitions.get(getattr(operand, "index", -1), [])
+        if len(known) != 1 or constant < 0:
+            return False
+        one = self.instructions[known[0]]
+        factor = self.held(one.operands[-1], place)
+        if one.guard is not None or not isinstance(factor, Sum) or factor.base is not None or factor.constant < 1:
+            return False
+        if one.opcode == "shl":
+            return constant < 1 << factor.constant
+        return one.opcode == "mul" and constant < (factor.constant & -factor.constant)
+
+
+def _registers(operands: Iterable[Any]) -> Iterator[Any]:
+    """The registers in operands, those of vectors and pairs too."""
+    for operand in operands:
+        if hasattr(operand, "index") and hasattr(operand, "type"):
+            yield operand
+        elif hasattr(operand, "first"):
+            yield from _registers((operand.first, operand.second))
+        elif hasattr(operand, "items"):
+            yield from _registers(operand.items)
+
+
+def summed(held: Held) -> Sum:
+    """A value as a sum; a choice is a base."""
+    return held if isinstance(held, Sum) else Sum(held, 0)

@@ -1,0 +1,92 @@
+"""What a verdict depends on beside the artifact: parts of tilec and versions of packages, by kind of verdict.
+
+A change of a file renews the verdicts that rest on it and no others. Each list holds every file that is imported for a verdict
+of its kind, which a test holds against the imports.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+import tilec
+
+PROOF: Final = "proof"
+EMULATION: Final = "emulation"
+ARGUMENTS: Final = "arguments"
+ASSEMBLY: Final = "cubin"
+KINDS: Final = (EMULATION, PROOF, ASSEMBLY, ARGUMENTS)
+"""Kinds of verdicts, those that take longest first."""
+_READERS: Final = (
+    "artifact.py",
+    "audit/contract.py",
+    "audit/definitions.py",
+    "audit/intervals.py",
+    "audit/program.py",
+    "audit/scene.py",
+    "audit/smt.py",
+    "audit/tasks.py",
+    "audit/values.py",
+    "diagnostics.py",
+    "ir",
+    "manifest_reader.py",
+)
+SOURCES: Final = {
+    PROOF: (
+        *_READERS,
+        "audit/accesses.py",
+        "audit/arithmetic.py",
+        "audit/coverage.py",
+        "audit/findings.py",
+        "audit/prove.py",
+        "audit/witness.py",
+    ),
+    EMULATION: (*_READERS, "audit/emulation.py", "audit/launches.py", "emulator", "interpreter"),
+    ARGUMENTS: (*_READERS, "audit/findings.py", "audit/flow.py", "audit/maps.py", "emulator"),
+    ASSEMBLY: (
+        "artifact.py",
+        "assemble",
+        "audit/cubins.py",
+        "audit/tasks.py",
+        "diagnostics.py",
+        "ir",
+        "target.py",
+        "toolchain.py",
+    ),
+}
+"""Files and folders of tilec by kind of verdict."""
+PACKAGES: Final = {
+    PROOF: ("z3-solver",),
+    EMULATION: ("z3-solver", "numpy", "ml-dtypes"),
+    ARGUMENTS: ("numpy", "ml-dtypes"),
+    ASSEMBLY: (),
+}
+"""Packages likewise; those of an assembler are its own to say (`tilec.audit.cubins.Assembler`)."""
+
+
+@cache
+def source_digest(parts: Sequence[str]) -> str:
+    """The sha256 over names and contents of the files of these parts of tilec."""
+    root = Path(tilec.__file__).parent
+    files = [path for part in parts for path in ([root / part] if part.endswith(".py") else (root / part).rglob("*.py"))]
+    found = hashlib.sha256()
+    for path in sorted(set(files)):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def rests_on(kind: str) -> dict[str, str]:
+    """Everything beside the artifact that a verdict of this kind depends on: digests and versions by name."""
+    return {"source": source_digest(SOURCES[kind])} | {package: version_of(package) for package in PACKAGES[kind]}
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

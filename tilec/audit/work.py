@@ -1,0 +1,130 @@
+"""The verdicts that a report needs, each reached once: artifacts go in, verdicts by kind come out.
+
+What is known is taken from `verdicts`; the rest is done over several processes, and kept as it comes. What a verdict may take
+is counted in steps of what judges, so that it is the same on a machine however busy. A time limit is there for who asks for
+one: it ends early, and what is then not judged says so.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tilec.artifact import Manifest, to_json
+from tilec.audit.cubins import Assembler
+from tilec.audit.sources import ARGUMENTS, ASSEMBLY, EMULATION, KINDS, PROOF
+from tilec.audit.tasks import CPU_SECONDS, MEMORY_MB, Task, Unit, key, run_unit, unanswered
+from tilec.audit.verdicts import Verdicts
+from tilec.runtime import BundledKernel
+from tilec.workers.scheduler import Crashed, Report, run
+
+LAUNCHES: Final = 5
+SEEDS: Final = 2
+DONE: Final = {PROOF: "proved", EMULATION: "emulated", ASSEMBLY: "assembled", ARGUMENTS: "looked at the arguments of"}
+
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`jobs` processes, `kernels` by name (all where empty), `launches` per artifact and `seeds` per launch in the emulator (no
+    emulation where 0). `time_limit`: seconds after which what is not judged yet is left; none where it is None."""
+
+    jobs: int = 1
+    kernels: tuple[str, ...] = ()
+    launches: int = LAUNCHES
+    seeds: int = SEEDS
+    time_limit: float | None = None
+
+
+def texts_of(manifest: Manifest, texts: dict[str, bytes]) -> dict[str, bytes]:
+    """The tile IR and the PTX of a manifest; empty where a bundle does not hold them."""
+    return {name: texts.get(manifest.digests.get(name, ""), b"") for name in ("tir", "ptx")}
+
+
+@dataclass(slots=True)
+class Work:
+    """`found` are verdicts by key, `keys` those of an artifact by its name and kind, `waiting` what is to be done for others.
+    `reused` counts by kind verdicts that were kept, `judged` those that were reached now, `left` names the artifacts of those
+    that a time limit left."""
+
+    options: Options
+    verdicts: Verdicts | None
+    assembler: Assembler | None
+    show: Show | None
+    found: dict[str, Any] = field(default_factory=dict[str, Any])
+    waiting: dict[str, Unit] = field(default_factory=dict[str, Unit])
+    keys: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    reused: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    judged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    left: dict[str, list[str]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+
+    def add(self, one: BundledKernel, texts: dict[str, bytes]) -> None:
+        """Ask for what there is to say of an artifact."""
+        mine, manifest, options = texts_of(one.manifest, texts), one.manifest, self.options
+        assemble = self.assembler.assemble if self.assembler is not None else None
+        tir, ptx = (mine[name].decode(errors="replace") for name in ("tir", "ptx"))
+        task = Task(tir, ptx, to_json(manifest), options.launches, options.seeds, assemble)
+        wanted: dict[str, dict[str, Any]] = {PROOF: {}, ARGUMENTS: {}} if tir else {}
+        if tir and ptx and options.launches and options.seeds:
+            wanted[EMULATION] = {"launches": options.launches, "seeds": options.seeds}
+        if ptx and self.assembler is not None and assemble is not None:
+            wanted[ASSEMBLY] = {"versions": self.assembler.versions}
+        for kind, more in wanted.items():
+            digest = key(kind, mine, manifest, **more)
+            self.keys[one.name, kind] = digest
+            if digest in self.found or digest in self.waiting:
+                continue
+            known = self.verdicts.get(kind, digest) if self.verdicts is not None else None
+            if known is not None:
+                self.found[digest] = known
+                self.reused[kind] += 1
+            else:
+                self.waiting[digest] = Unit(kind, task, one.name)
+
+    def do(self, begin: float) -> None:
+        """Reach every verdict that is not there yet, kinds that take longest first."""
+        order = sorted(self.waiting, key=lambda digest: KINDS.index(self.waiting[digest].kind))
+        units = [self.waiting[digest] for digest in order]
+        limit = self.options.time_limit
+        deadline = math.inf if limit is None else begin + limit
+        jobs = min(self.options.jobs, os.cpu_count() or 1)
+        with closing(run(units, run_unit, jobs, ("tilec.audit.tasks",), deadline=deadline)) as events:
+            for event in events:
+                unit, digest = units[event.index], order[event.index]
+                if isinstance(event, Report):
+                    self._keep(unit, digest, event.message)
+                elif isinstance(event, Crashed):
+                    self.found[digest] = unanswered(unit.kind, _end(event))
+        for unit, digest in zip(units, order, strict=True):
+            if digest not in self.found:
+                self.found[digest] = unanswered(unit.kind, f"stopped by --time-limit after {limit:g} s")
+                self.left[unit.kind].append(unit.name)
+
+    def _keep(self, unit: Unit, digest: str, verdict: Any) -> None:
+        self.found[digest] = verdict
+        self.judged[unit.kind] += 1
+        if self.verdicts is not None:
+            self.verdicts.keep(unit.kind, digest, verdict, unit.name)
+        if self.show is not None:
+            self.show(f"{DONE[unit.kind]} {unit.name}")
+
+    def of(self, one: BundledKernel, kind: str) -> Any | None:
+        """The verdict on an artifact; None where none was asked for."""
+        return self.found.get(self.keys.get((one.name, kind), ""))
+
+
+def _end(event: Crashed) -> str:
+    """Why a unit has no verdict; what somebody's limits ended is none."""
+    death = event.death
+    if death is None:
+        return f"not judged: the process that looked at it was at fault: {event.text.strip().splitlines()[-1][:200]}"
+    if death.over == "memory":
+        return f"not judged: it needs more than {MEMORY_MB} MiB of memory"
+    if death.over:
+        return f"not judged: it was still at work after {CPU_SECONDS:g} s of CPU time"
+    return f"not judged: the process that looked at it was {event.text}"

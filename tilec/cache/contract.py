@@ -1,0 +1,82 @@
+"""What the manifest of an artifact says that its other products say too.
+
+In: the products of an artifact that another machine made. Out: the first difference. The manifest must be one that the
+loader takes. It is held against the tile IR: constants, tensors with their alignment, scalars, grid, and the calling
+convention but for tensor maps. Against the digests that the manifest gives of stages: the record of proofs with every
+launch and value check, and the schedule. Against the PTX: kinds and number of parameters, the block, and whether the kernel
+waits for those before it. What is left no other product says: boxes of tensor maps, registers, and bytes of shared memory.
+
+A change of one product alone is found, whoever computed digests of it afterwards; one of all of them alike is not. That the
+tile IR is that of the sources is seen by who has the sources.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tilec.artifact import json_bytes, parameter_specs, to_json
+from tilec.ir.parser import parse_function
+from tilec.manifest_reader import manifest_from_json
+
+PROOFS: Final = ("obligations", "launch_checks", "value_checks", "no_alias", "unsafe")
+"""Fields of the product `proofs`."""
+_PARAMETER: Final = re.compile(r"\.param ([^\n]*?)(\[\d+\])?,?\n")
+_BLOCK: Final = re.compile(r"\n\.reqntid (\d+)")
+_KINDS: Final = {"pointer": ".u64 .ptr ", "dim": ".u32 ", "stride": ".u64 ", "tensor_map": ".align 64 .b8 "}
+"""How parameters of a kind begin in PTX."""
+KEPT: Final = 64
+"""Tile IR texts whose contract is kept: that of several architectures is one."""
+
+
+def contract_difference(products: Mapping[str, bytes]) -> str:
+    """What the manifest says otherwise than the tile IR, the PTX or its own digests, as the end of a sentence; empty where it
+    says nothing so. Any of the errors of a reader where a product is none."""
+    manifest: dict[str, Any] = json.loads(products["json"])
+    manifest_from_json(manifest)
+    for name, value in _of_tile_ir(products["tir"]).items():
+        found = [slot for slot in manifest["abi"] if slot["kind"] != "tensor_map"] if name == "abi" else manifest[name]
+        if not same(found, value):
+            return f"its manifest has other {name} than its tile IR"
+    proofs = {name: manifest[name] for name in PROOFS}
+    for name, value in (("proofs", proofs), ("schedule", manifest["schedule"])):
+        if hashlib.sha256(json_bytes(value)).hexdigest() != manifest["digests"][name]:
+            return f"its manifest has other {name} than it was made with"
+    return _ptx_difference(manifest, products["ptx"].decode())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are written alike: `1`, `1.0` and `true` differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+@functools.lru_cache(KEPT)
+def _of_tile_ir(text: bytes) -> dict[str, Any]:
+    function = parse_function(text.decode())
+    tensors, scalars = parameter_specs(function)
+    sizes = [{"kind": "stride" if name in function.strides else "dim", "name": name} for name in function.dims]
+    pointers = [{"kind": "pointer", "name": one.name} for one in tensors]
+    values = [{"kind": "scalar", "name": one.name} for one in scalars]
+    return {
+        "constants": function.constants, "tensors": to_json(tensors), "scalars": to_json(scalars),
+        "grid": to_json(function.grid), "abi": [*pointers, *sizes, *values],
+    }  # fmt: skip
+
+
+def _ptx_difference(manifest: dict[str, Any], ptx: str) -> str:
+    start = ptx.index(f".entry {manifest['entry']}")
+    head = ptx[start : ptx.index("{", start)]
+    found = [match[1] for match in _PARAMETER.finditer(head)]
+    slots: list[dict[str, str]] = manifest["abi"]
+    kinds = [_KINDS.get(slot["kind"], ".") for slot in slots]
+    if len(found) != len(kinds) or not all(one.startswith(kind) for one, kind in zip(found, kinds, strict=True)):
+        return "its PTX takes other parameters than its manifest says"
+    block = _BLOCK.search(head)
+    if block is None or block[1] != str(manifest["block"]):
+        return "its PTX is for another block than its manifest says"
+    waits = "griddepcontrol.wait" in ptx
+    return "" if waits is manifest["dependent_launch"] else "its PTX and its manifest differ in what it waits for"

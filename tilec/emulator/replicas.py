@@ -1,0 +1,71 @@
+"""Stores that are known to replicate: several threads hold one value, and each of them writes it to one place.
+
+In: a program, and lines of it that the caller names. A text names its own stores by the column of their `.loc`, in the file
+that stands for a tile IR (`tilec.ir.lines`): lowering puts it on a store whose layout gives an element to several threads.
+Other texts are spoken for by their lines. Out: whether an unordered write of the same value is such a store, meeting itself:
+one operation, which several instructions of one location may stand for. Any other race of equal values is a fault: what is
+equal in one launch may differ in the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilec.ir.lines import REPLICATED, TEXT_NAME
+
+if TYPE_CHECKING:
+    from tilec.emulator.access import Access
+    from tilec.emulator.machine import Machine
+    from tilec.emulator.syntax import Instruction
+
+STORES = ("st", "stmatrix")
+
+
+class Replicas:
+    """`_operations`: a number for each instruction that replicates, by its line, the same for those of one operation; `_last`:
+    the number of the operation that wrote a granule last, 0 for any other."""
+
+    def __init__(self, machine: Machine, named: Collection[int] = ()) -> None:
+        self.machine = machine
+        self._operations: dict[int, int] = {}
+        self._last: NDArray[np.int32] = np.zeros(0, np.int32)
+        for instruction in machine.function.instructions:
+            file, row, column = instruction.location
+            if instruction.opcode not in STORES:
+                continue
+            if instruction.line in named:
+                self._operations[instruction.line] = -instruction.line
+            elif column == REPLICATED and machine.module.files.get(file) == TEXT_NAME:
+                self._operations[instruction.line] = row
+
+    def wrote(self, access: Access, instruction: Instruction, earlier: NDArray[np.bool_] | None) -> bool:
+        """Notes a write; whether it replicates, and every write that it meets `earlier` [m, granules] is of its operation."""
+        if not self._operations:
+            return False
+        shadow = self.machine.shadow
+        if len(self._last) < len(shadow.writes):
+            self._last = np.concatenate([self._last, np.zeros(len(shadow.writes) - len(self._last), np.int32)])
+        where = shadow.granules(access.index, access.width)
+        operation = self._operations.get(instruction.line, 0)
+        known = operation != 0 and (earlier is None or bool((self._last[where][earlier] == operation).all()))
+        self._last[where] = operation
+        return known
+
+
+def same_values(machine: Machine, access: Access, new: NDArray[Any], earlier: NDArray[np.bool_] | None) -> bool:
+    """Whether lanes that write to one place bring the same bytes, `new`, one item a lane, and where they meet an `earlier`
+    write, what is there."""
+    if access.width not in machine.memory.views:
+        return False
+    where = access.index // access.width
+    order = np.argsort(where, kind="stable")
+    sorted_where, sorted_new = where[order], new[order]
+    repeated = np.flatnonzero(sorted_where[1:] == sorted_where[:-1])
+    if sorted_new[repeated].tobytes() != sorted_new[repeated + 1].tobytes():
+        return False
+    rows = np.zeros(0, np.int64) if earlier is None else np.flatnonzero(earlier.any(axis=1))
+    return machine.memory.views[access.width][where[rows]].tobytes() == new[rows].tobytes()

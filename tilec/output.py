@@ -1,0 +1,254 @@
+"""The one way by which commands write files: a folder and names below it go in, whole files come out, never through a link.
+
+An `Output` is anchored at the project's root, or at a folder that the user named. The anchor is opened as it is, links on the
+way to it followed: the user vouches for them. Below it every part of a path is opened relative to the descriptor of the one
+above (`openat`, `O_NOFOLLOW`), so that nothing that is put there meanwhile leads elsewhere either. A link, a device or a pipe
+where a folder or a file belongs is refused with an error that names it, and so is a path that leaves the project by `..`. A
+file is written under a temporary name, which tells the process that writes it and is locked (`temporary_files`), and renamed:
+readers see the old bytes or all of the new ones. One that has the bytes already stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tilec.diagnostics import CompileError, Diagnostic
+from tilec.folder import DIRECTORY, Folder
+from tilec.folder import write_all as write_all
+from tilec.temporary_files import lock, sweep_open, temporary_name
+
+MODE: Final = 0o777
+"""Of new folders, and without the execute bits of files, less what the user's umask takes away."""
+_APPEND: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+LONGEST_SHOWN: Final = 300
+"""Characters of a path in a message."""
+
+
+class InTheWay(OSError):
+    """What is not ours to write through has the name of a file or a folder; `strerror` says what, `hint` the way out."""
+
+    def __init__(self, number: int, what: str, hint: str) -> None:
+        super().__init__(number, what)
+        self.hint = hint
+
+
+class OpenOutput(Folder):
+    """A folder to write to by descriptor: what has a name and is neither folder nor file is refused, not displaced."""
+
+    def sub(self, name: str, *, create: bool = True) -> OpenOutput:
+        """The folder `name` in this one, made where there is none. InTheWay for a link or a file of that name."""
+        flags = DIRECTORY | os.O_NOFOLLOW
+        for last in (False, True):
+            try:
+                return OpenOutput(os.open(_one(name), flags, dir_fd=self.handle), self.path / name, MODE)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    raise self._in_the_way(name, "folder") from None
+                if error.errno != errno.ENOENT or last or not create:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=self.handle)
+        raise AssertionError
+
+    @contextlib.contextmanager
+    def new(self, name: str) -> Generator[FileIO]:
+        """As of `Folder`, and locked meanwhile. InTheWay where a link, a folder or the like has the name."""
+        self.check_free(name)
+        with super().new(_one(name)) as file:
+            lock(file)
+            yield file
+
+    def temporary(self) -> str:
+        """A name that tells this process."""
+        return temporary_name(Path("any")).name
+
+    def displace(self, name: str) -> None:
+        """Nothing is put aside here."""
+        raise self._in_the_way(name, "file")
+
+    def check_free(self, name: str) -> None:
+        """InTheWay where something has the name that no file may replace."""
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(_one(name), dir_fd=self.handle, follow_symlinks=False).st_mode):
+                raise self._in_the_way(name, "file")
+
+    def create(self, name: str, data: bytes, mode: int) -> None:
+        """Make a file with these permissions, whole and on the disk. FileExistsError where anything has the name."""
+        temporary = self.temporary()
+        try:
+            with super().new(temporary) as file:  # a name that nobody has becomes another
+                os.fchmod(file.fileno(), mode)  # before there is anything to read
+                write_all(file, data)
+                os.fsync(file.fileno())
+            os.link(temporary, _one(name), src_dir_fd=self.handle, dst_dir_fd=self.handle, follow_symlinks=False)
+        finally:
+            self.remove(temporary)
+
+    def check_writable(self, name: str) -> None:
+        """OSError where no file of that name can be written, InTheWay among it; nothing is left."""
+        self.check_free(name)
+        with super().new(temporary := self.temporary()):
+            pass
+        self.remove(temporary)
+
+    @contextlib.contextmanager
+    def appended(self, name: str) -> Generator[FileIO]:
+        """The file `name`, made where there is none, to read and to write at its end. InTheWay for anything else."""
+        self.check_free(name)
+        try:
+            handle = os.open(_one(name), _APPEND, MODE & 0o666, dir_fd=self.handle)
+        except OSError as error:
+            raise (self._in_the_way(name, "file") if error.errno == errno.ELOOP else error) from None
+        with open(handle, "r+b", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise self._in_the_way(name, "file")
+            yield file
+
+    def _in_the_way(self, name: str, wanted: str) -> InTheWay:
+        path = self.path / name
+        try:
+            mode = os.stat(name, dir_fd=self.handle, follow_symlinks=False).st_mode
+        except OSError:
+            mode = 0
+        if stat.S_ISLNK(mode):
+            hint = "remove the link, or name what it leads to; commands write through no link"
+            return InTheWay(errno.ELOOP, f"`{shown(path)}` is a link", hint)
+        kind = "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "device, pipe or socket"
+        return InTheWay(errno.EEXIST, f"`{shown(path)}` is a {kind}", f"move it away, or name another {wanted}")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a command writes: a folder, made when it is first written to. `root` is the project's, which the folder lies in;
+    None where the user named the folder. Methods that take the name of a file take one with folders before it too, such as
+    `sm_90a/k.json`. What they cannot write is CompileError E0702, unless they say otherwise."""
+
+    folder: Path
+    root: Path | None
+
+    @classmethod
+    def file(cls, path: Path) -> tuple[Output, str]:
+        """The folder of a file that the user named, and the name in it."""
+        return cls(path.parent, None), path.name
+
+    def path(self, name: str) -> Path:
+        """Where a file of that name lies."""
+        return self.folder / name
+
+    def opened(self, folders: Sequence[str] = (), *, create: bool = True) -> OpenOutput:
+        """The folder below this one that `folders` lead to. OSError where it cannot be opened, InTheWay among it."""
+        if self.root is None:
+            anchor, parts = self.folder, list(folders)
+            if create:
+                anchor.mkdir(parents=True, exist_ok=True)
+        else:
+            anchor, parts = self.root, [*_below(self.root, self.folder), *folders]
+        here = OpenOutput(os.open(anchor, DIRECTORY), anchor, MODE)
+        for part in parts:
+            with contextlib.closing(here):
+                here = here.sub(part, create=create)
+        return here
+
+    def write(self, name: str, data: bytes, *, durable: bool = True) -> bool:
+        """Replace a file by `data`, or leave one that has these bytes; whether it was written. `durable`: it is on the disk."""
+        with self._refusals(name), self._folder_of(name) as (folder, last):
+            found = folder.read(last, len(data))
+            if found is not None and found[0] == data:
+                return False
+            with folder.new(last) as file:
+                write_all(file, data)
+                if durable:
+                    os.fsync(file.fileno())
+        return True
+
+    def append_line(self, name: str, line: bytes) -> None:
+        """Put a line at the end of a file, and on the disk; a line that a killed run left unfinished is ended first."""
+        with self._refusals(name), self._folder_of(name) as (folder, last), folder.appended(last) as file:
+            size = os.fstat(file.fileno()).st_size
+            unfinished = size and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            write_all(file, (b"\n" if unfinished else b"") + line + b"\n")
+            os.fsync(file.fileno())
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The bytes of a file, of which there may be `limit`, links followed nowhere below the anchor. OSError."""
+        folders, last = _split(name)
+        with contextlib.closing(self.opened(folders, create=False)) as folder:
+            found = folder.read(last, limit)
+            if found is None:
+                folder.check_free(last)
+                number = errno.EFBIG if folder.has(last) else errno.ENOENT
+                raise OSError(number, os.strerror(number), str(self.path(name)))
+        return found[0]
+
+    def remove(self, name: str) -> None:
+        """Remove a file or a link, where there is one; nothing that a link leads to."""
+        with self._refusals(name), contextlib.suppress(FileNotFoundError):
+            folders, last = _split(name)
+            with contextlib.closing(self.opened(folders, create=False)) as folder:
+                os.unlink(last, dir_fd=folder.handle)
+
+    def sweep(self, *folders: str) -> None:
+        """Remove what killed writers left in a folder below this one; what cannot be is left."""
+        with contextlib.suppress(OSError), contextlib.closing(self.opened(folders, create=False)) as folder:
+            sweep_open(folder.handle)
+
+    def check(self, *folders: str) -> None:
+        """CompileError E0702 where something is in the way of a folder below this one, before anything is made for it."""
+        with self._refusals("/".join(folders)), contextlib.suppress(FileNotFoundError):
+            self.opened(folders, create=False).close()
+
+    @contextlib.contextmanager
+    def _folder_of(self, name: str) -> Generator[tuple[OpenOutput, str]]:
+        folders, last = _split(name)
+        with contextlib.closing(self.opened(folders)) as folder:
+            yield folder, last
+
+    @contextlib.contextmanager
+    def _refusals(self, name: str) -> Generator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            raise unwritable(self.path(name), error) from None
+
+
+def unwritable(path: Path, error: OSError | ValueError) -> CompileError:
+    """E0702: `path` cannot be written, and why."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    hint = error.hint if isinstance(error, InTheWay) else "free space or permissions there, or name another place"
+    return CompileError(Diagnostic("E0702", f"`{shown(path)}` cannot be written: {reason}", hint=hint))
+
+
+def shown(path: Path) -> str:
+    """A path for a message, of which a line has room."""
+    text = str(path)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN // 2]}...{text[-LONGEST_SHOWN // 2 :]}"
+
+
+def _below(root: Path, folder: Path) -> tuple[str, ...]:
+    """The parts of `folder` below `root`, without `..`; as no link is followed there, the text decides. InTheWay outside."""
+    text = os.path.relpath(folder, root)
+    parts = PurePosixPath(text).parts
+    if ".." in parts:
+        hint = f"commands write inside the project's folder, `{shown(root)}`; name a folder there"
+        raise InTheWay(errno.EXDEV, "it lies outside of the project", hint)
+    return parts
+
+
+def _split(name: str) -> tuple[tuple[str, ...], str]:
+    *folders, last = map(_one, name.split("/"))
+    return tuple(folders), last
+
+
+def _one(name: str) -> str:
+    """The name, which is one part of a path; ValueError for another."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise ValueError(f"`{name[:80]}` is no name of a file")
+    return name

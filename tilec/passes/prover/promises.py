@@ -1,0 +1,222 @@
+"""What a kernel promises of the integers that it leaves in a tensor (`ensures`) holds of every integer that it stores there.
+
+Every store to the tensor is looked at, so that it does not matter which of several comes last. An `Out` tensor is written
+whole, which coverage shows. An `InOut` tensor may have elements that no store reaches: either these have what is promised
+before the launch (`values` says so, or the promise is of growth and allows none), or coverage is shown of it too.
+
+What an `InOut` tensor held before the launch is what a load yields that comes before every store to the tensor: other blocks do
+not write what this one reads, which is proven of races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tilec.diagnostics import Label
+from tilec.ir.core import Access, Op, Promise
+from tilec.ir.ops import For
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import AccessSite, Instance, tile_position
+from tilec.passes.prover.coverage import prove_written_whole
+from tilec.passes.prover.findings import Complaint, Findings, loop_labels
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.ladder import Discharge, Ladder, strongest
+from tilec.passes.prover.terms import Formula, Poly
+from tilec.passes.prover.wrap import located, prove_operations
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """One store of a kernel: `instance` has for axes the integer less what is promised to be below it, the integer itself, and
+    the place of the element; `inside` says that the element is one of the tensor."""
+
+    site: AccessSite
+    instance: Instance
+
+    @property
+    def share(self) -> Poly:
+        return self.instance.axes[0].start
+
+    @property
+    def integer(self) -> Poly:
+        return self.instance.axes[1].start
+
+    @property
+    def element(self) -> tuple[Poly, ...]:
+        return tuple(axis.start for axis in self.instance.axes[2:])
+
+    @property
+    def holds(self) -> list[Formula]:
+        """All that is true when the element is written."""
+        dims = [axis.dim for axis in self.site.instance.axes]
+        inside = [f for e, dim in zip(self.element, dims, strict=True) for f in (terms.ge(e), terms.lt(e, dim))]
+        return [*self.instance.holds, *inside]
+
+    def renamed(self, index: IndexTerms, copy: int) -> Stored:
+        """The same store by unknowns of its own."""
+        return Stored(self.site, self.instance.renamed(index, copy))
+
+
+def prove_promises(findings: Findings, sites: list[AccessSite]) -> None:
+    """An obligation per promise and store to its tensor, and those of the arithmetic that stored integers are made with."""
+    function = findings.index.function
+    if not function.promises:
+        return
+    promised = {promise.tensor for promise in function.promises}
+    writes = [site for site in sites if site.writes and site.name in promised]
+    stored = tuple(site.op.tile for site in writes)
+    index = IndexTerms(function, stored=stored, first_reads=_first_reads(findings.index, sites))
+    ladder = Ladder(index, findings.ladder.solver)
+    own = Findings(index, ladder, findings.obligations, findings.diagnostics, findings.by_op)
+    known = set(findings.index.deciding)
+    prove_operations(own, (op for op in index.deciding if op not in known))
+    covered: set[str] = set()
+    for promise in function.promises:
+        _prove(own, promise, [site for site in writes if site.name == promise.tensor])
+        if promise.tensor not in covered and not _holds_unwritten(own, promise):
+            covered.add(promise.tensor)
+            prove_written_whole(findings, sites, function.parameter(promise.tensor))
+
+
+def _first_reads(index: IndexTerms, sites: list[AccessSite]) -> frozenset[Op]:
+    """Loads of `InOut` tensors that no store to the tensor can come before in their block."""
+    found: set[Op] = set()
+    for read in sites:
+        if read.writes or read.parameter.access is not Access.INOUT:
+            continue
+        writes = [site for site in sites if site.writes and site.parameter is read.parameter]
+        loops = {frame.op for frame in index.structure.frames[read.op] if isinstance(frame.op, For)}
+        before = any(
+            site.unsafe or site.position < read.position or any(frame.op in loops for frame in index.structure.frames[site.op])
+            for site in writes
+        )
+        if not before:
+            found.add(read.op)
+    return frozenset(found)
+
+
+def _prove(findings: Findings, promise: Promise, writes: list[AccessSite]) -> None:
+    """That each store keeps to the range, and each two to what is said beside it."""
+    index = findings.index
+    low, high = index.expression(promise.low), index.expression(promise.high)
+    stored = [_stored(findings, promise, site) for site in writes]
+    for one in stored:
+        findings.begin(f"what {one.site.subject} leaves", one.site.location)
+        known = index.ranges[one.site.op.tile]
+        below, past = terms.lt(one.share, low), terms.ge(one.share, high)
+        coarse = (None, None)
+        if not promise.above:
+            coarse = terms.lt(terms.const(known.low), low), terms.ge(terms.const(known.high), high)
+        met: list[Discharge] = []
+        for violation, less, side in zip((below, past), coarse, ("less", "more"), strict=True):
+            found = findings.prove(
+                [*one.holds, violation], lambda one=one, side=side: _out_of_range(findings, promise, one, side), less
+            )
+            if found is None:
+                return
+            met.append(found)
+        findings.met("values", f"{one.site.subject} within `{text(promise)}`", one.site.op, strongest(met))
+    for word, broken in _relations(promise):
+        for place, left in enumerate(stored):
+            for right in stored[place:] if word == "distinct" else stored:
+                first, second = left.renamed(index, 1), right.renamed(index, 2)
+                findings.begin(f"whether {left.site.subject} leaves {word} integers", left.site.location)
+                found = findings.prove(
+                    [*first.holds, *second.holds, *broken(first, second)],
+                    lambda a=first, b=second, word=word: _broken(findings, promise, a, b, word),
+                )
+                if found is None:
+                    return
+                findings.met("values", f"{left.site.subject}, {word}", left.site.op, found)
+
+
+def text(promise: Promise) -> str:
+    """The promise as its author wrote it."""
+    names = ", ".join(promise.above)
+    above = f", above={names if len(promise.above) == 1 else f'({names})'}" if promise.above else ""
+    said = "".join(f", {name}=True" for name in promise.said)
+    return f"ensures({promise.tensor}, {promise.low}, {promise.high}{above}{said})"
+
+
+def _stored(findings: Findings, promise: Promise, site: AccessSite) -> Stored:
+    """A store with an element of its tile, any of them."""
+    index, op, tile = findings.index, site.op, site.op.tile
+    positions = tuple(tile_position(index, op, axis, extent) for axis, extent in enumerate(tile.tile.shape))
+    if op.indexed:
+        element = [index.element(value, positions) for value in op.places]
+    else:
+        element = [index.scalar(value) + p for value, p in zip(op.places, positions, strict=True)]
+    integer = index.element(tile, positions)
+    return Stored(site, located(findings, op, [integer - _held(index, promise, tuple(element)), integer, *element]))
+
+
+def _held(index: IndexTerms, promise: Promise, element: tuple[Poly, ...]) -> Poly:
+    """What the tensors below held together before the launch."""
+    total = terms.ZERO
+    for name in promise.above:
+        bounds = index.function.parameter(name).value.tensor.dtype.integer_range()
+        total = total + terms.of(index.atoms.loaded(name, element, bounds))
+    return total
+
+
+def _relations(promise: Promise) -> Iterator[tuple[str, Callable[[Stored, Stored], list[Formula]]]]:
+    """What is said of two elements at a time, and how two stores break it."""
+    if promise.distinct:
+        yield (
+            "distinct",
+            lambda a, b: [
+                terms.disjunction(terms.ne(x, y) for x, y in zip(a.element, b.element, strict=True)),
+                terms.eq(a.integer, b.integer),
+            ],
+        )
+    if promise.sorted:
+        yield "sorted", lambda a, b: [terms.lt(a.element[0], b.element[0]), terms.lt(b.integer, a.integer)]
+
+
+def _holds_unwritten(findings: Findings, promise: Promise) -> bool:
+    """Whether elements that no store reaches have what is promised: those of an `Out` tensor are none."""
+    function, index = findings.index.function, findings.index
+    if function.parameter(promise.tensor).access is Access.OUT:
+        return True
+    if promise.said:
+        return False
+    low, high = index.expression(promise.low), index.expression(promise.high)
+    if promise.above:
+        kept = [(terms.ZERO, terms.ONE)] if promise.above == (promise.tensor,) else []
+    else:
+        kept = [
+            (index.expression(fact.low), index.expression(fact.high))
+            for fact in function.values
+            if fact.tensor == promise.tensor
+        ]
+    return any(
+        isinstance(findings.ladder.discharge([terms.disjunction((terms.lt(least, low), terms.lt(high, most)))]), Discharge)
+        for least, most in kept
+    )
+
+
+def _out_of_range(findings: Findings, promise: Promise, one: Stored, side: str) -> Complaint:
+    what = "below its range" if side == "less" else "at the end of its range or past it"
+    return _complaint(findings, promise, one, f"{one.site.subject} may leave an integer {what}", (one.instance,))
+
+
+def _broken(findings: Findings, promise: Promise, first: Stored, second: Stored, word: str) -> Complaint:
+    what = "the same integer in two places" if word == "distinct" else "a smaller integer behind a greater one"
+    message = f"{first.site.subject} may leave {what}"
+    return _complaint(findings, promise, first, message, (first.instance, second.instance))
+
+
+def _complaint(findings: Findings, promise: Promise, one: Stored, message: str, instances: tuple[Instance, ...]) -> Complaint:
+    because = (Label(promise.loc, f"`{text(promise)}` is promised"),) if promise.loc is not None else ()
+    return Complaint(
+        "E0406",
+        message,
+        one.site.location,
+        "stored here",
+        (*because, *loop_labels(findings.index, one.site.op)),
+        "clamp what is stored, such as `where((v >= 0) & (v < N), v, 0)`, or promise less",
+        instances,
+        one.site.name,
+        one.element,
+    )

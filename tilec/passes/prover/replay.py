@@ -1,0 +1,232 @@
+"""Whether a counterexample's unknowns have the values that it gives them, by running the block up to the place.
+
+A solution of a violated system gives numbers to values that the prover does not follow, such as what a loop carries. In: such a
+solution, and the executions that it is about. Out: what they are instead, by running the kernel's integers from the start;
+nothing where that agrees. A counterexample that is contradicted is not shown. What follows from memory or from floats is
+unknown, and so is all that takes longer than the budget: neither contradicts anything.
+
+Arithmetic is `tilec.ir.meaning`, that of the table of operations; a tile is the list of its elements in row-major order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Final
+
+from tilec.ir.core import Block, Function, Op, Value
+from tilec.ir.expr import Expr
+from tilec.ir.meaning import INTEGER_KINDS, integer_binary, integer_cast, integer_unary
+from tilec.ir.ops import (
+    Binary,
+    BlockId,
+    Broadcast,
+    Cast,
+    Compare,
+    Constant,
+    DimValue,
+    For,
+    If,
+    Iota,
+    NumBlocks,
+    Permute,
+    Reduce,
+    Reshape,
+    Select,
+    Unary,
+)
+from tilec.ir.types import TileType
+from tilec.passes.prover import terms
+from tilec.passes.prover.accesses import Instance
+from tilec.passes.prover.index_terms import IndexTerms
+from tilec.passes.prover.integer_sets import Assignment, evaluator
+from tilec.passes.prover.terms import Atom, Formula, Kind
+
+STEPS: Final = 200_000
+"""Elements computed for one execution of a counterexample, about a tenth of a second."""
+Tile = list[int | None]
+_COMPARE = {"lt": int.__lt__, "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__, "eq": int.__eq__, "ne": int.__ne__}
+
+
+def lessons(index: IndexTerms, found: Assignment, instances: Sequence[Instance]) -> tuple[Assignment, list[Formula]]:
+    """What unknowns of the executions are in the launch that a solution describes, where they are not what it says; as numbers,
+    and as formulas that say so of its block and iterations. Other sizes may make it another number, so that formulas guide a
+    search and prove nothing."""
+    value, learned, numbers = evaluator(found), list[Formula](), dict[Atom, int]()
+    sizes = {name: found[atom] for name in index.symbols if (atom := index.symbol(name).atom) in found}
+    for instance in instances:
+        unknown = [atom for atom in _atoms(instance) if atom.kind is Kind.OPAQUE and atom in found and atom in index.sources]
+        if not unknown:
+            continue
+        block = tuple(terms.evaluate(one, value) for one in instance.blocks)
+        here = [*instance.blocks, *(count for _, _, count in instance.loops)]
+        elsewhere = [terms.ne(one, terms.evaluate(one, value)) for one in here]
+        turns = {loop: terms.evaluate(variable, value) for loop, variable, _ in instance.loops}
+        held = _Run(index.function, sizes, block, turns).held()
+        for atom in unknown:
+            number = _element(index, atom, held, found)
+            if number is not None and number != found[atom]:
+                numbers[atom] = number
+                learned.append(terms.disjunction((*elsewhere, terms.eq(terms.of(atom), number))))
+    return numbers, learned
+
+
+def _atoms(instance: Instance) -> list[Atom]:
+    formulas = [*instance.runs, *(Formula("eq", axis.start) for axis in instance.axes)]
+    return [*terms.closure(formulas)]
+
+
+def _element(index: IndexTerms, atom: Atom, held: dict[Value, Tile], found: Assignment) -> int | None:
+    """What an unknown is; of a value whose divisibility is known, the unknown may stand for its multiple."""
+    value, places = index.sources[atom], index.places.get(atom)
+    tile = held.get(value)
+    if tile is None or places is None or len(places) != value.tile.rank:
+        return None
+    where = 0
+    for extent, place in zip(value.tile.shape, places, strict=True):
+        where = where * extent + terms.evaluate(place, evaluator(found))
+    number = tile[where] if 0 <= where < len(tile) else None
+    known = index.ranges[value]
+    is_multiple = known.modulus > 1 and (atom.low, atom.high) != (known.low, known.high)
+    return number if number is None or not is_multiple else (number - known.rest) // known.modulus
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """One block, up to the iterations `turns` of some loops; what values hold then is in `values`."""
+
+    function: Function
+    sizes: dict[str, int]
+    block: tuple[int, ...]
+    turns: dict[For, int]
+    values: dict[Value, Tile] = field(default_factory=dict[Value, Tile])
+    steps: int = 0
+
+    def held(self) -> dict[Value, Tile]:
+        """Elements by value; nothing of values that were not reached."""
+        for parameter in self.function.parameters:
+            if parameter.access is None and parameter.name in self.sizes:
+                self.values[parameter.value] = [self.sizes[parameter.name]]
+        return self.values if self.inside(self.function.body) else {}
+
+    def inside(self, block: Block) -> bool:
+        """Run a block; False where the place was not reached within the budget."""
+        for op in block.ops:
+            if isinstance(op, For):
+                if not self.loop(op):
+                    return False
+            elif isinstance(op, If):
+                if not self.branch(op):
+                    return False
+            elif len(op.results) == 1 and isinstance(op.result.type, TileType):
+                self.values[op.result] = self.result(op)
+                self.steps += max(1, op.result.tile.size)
+            if self.steps > STEPS:
+                return False
+        return True
+
+    def loop(self, op: For) -> bool:
+        lower, upper, step = (self.scalar(value) for value in op.operands[:3])
+        if lower is None or upper is None or step is None or step < 1:
+            return False
+        held = [self.of(value) for value in op.initial]
+        body = op.regions[0]
+        for turn in range(lower, upper, step):
+            self.values.update(zip(body.arguments, [[turn], *held], strict=True))
+            if not self.inside(body):
+                return False
+            if self.turns.get(op) == turn:
+                return True  # what is around is of this iteration, and nothing behind the loop is asked for
+            held = [self.of(value) for value in body.ops[-1].operands]
+        self.values.update(zip(op.results, held, strict=True))
+        return op not in self.turns
+
+    def branch(self, op: If) -> bool:
+        taken = self.scalar(op.operands[0])
+        if taken is None:
+            self.values.update((value, _unknown(value)) for value in op.results)
+            return not any(loop in self.turns for region in op.regions for loop in region.walk() if isinstance(loop, For))
+        region = op.regions[0 if taken else 1]
+        if not self.inside(region):
+            return False
+        self.values.update((value, self.of(given)) for value, given in zip(op.results, region.ops[-1].operands, strict=True))
+        return True
+
+    def of(self, value: Value) -> Tile:
+        return self.values.get(value) or _unknown(value)
+
+    def scalar(self, value: Value) -> int | None:
+        return self.of(value)[0]
+
+    def result(self, op: Op) -> Tile:
+        """The elements of a result; None for those that follow from what is not known."""
+        tile, count = op.result.tile, max(1, op.result.tile.size)
+        given = [self.of(value) if isinstance(value.type, TileType) else [] for value in op.operands]
+        if tile.dtype.is_float or any(isinstance(v.type, TileType) and v.tile.dtype.is_float for v in op.operands):
+            return [None] * count
+        match op:
+            case Constant():
+                return [int(op.value)] * count
+            case Iota():
+                return [*range(count)]
+            case BlockId():
+                return [self.block[op.axis]]
+            case NumBlocks():
+                return [self.host(self.function.grid[op.axis])]
+            case DimValue():
+                return [self.sizes.get(op.symbol)]
+            case Binary() if op.kind in INTEGER_KINDS:
+                pairs = zip(*given, strict=True)
+                return [None if a is None or b is None else integer_binary(op.kind, a, b, tile.dtype) for a, b in pairs]
+            case Unary():
+                return [None if a is None else integer_unary(op.kind, a, tile.dtype) for a in given[0]]
+            case Cast():
+                return [None if a is None else integer_cast(a, tile.dtype) for a in given[0]]
+            case Compare():
+                pairs = zip(*given, strict=True)
+                return [None if a is None or b is None else int(_COMPARE[op.kind](a, b)) for a, b in pairs]
+            case Select():
+                return [None if c is None else a if c else b for c, a, b in zip(*given, strict=True)]
+            case Broadcast() | Permute() | Reshape():
+                return _moved(op, given[0])
+            case Reduce() if op.operands[0].tile.rank == 1 and op.kind in ("sum", "max", "min"):
+                known = [a for a in given[0] if a is not None]
+                if len(known) < len(given[0]):
+                    return [None]
+                return [
+                    integer_cast(sum(known), tile.dtype) if op.kind == "sum" else max(known) if op.kind == "max" else min(known)
+                ]
+            case _:
+                return [None] * count
+
+    def host(self, expr: Expr) -> int | None:
+        try:
+            return expr.evaluate(self.sizes)
+        except (KeyError, ZeroDivisionError):
+            return None
+
+
+def _unknown(value: Value) -> Tile:
+    return [None] * (max(1, value.tile.size) if isinstance(value.type, TileType) else 1)
+
+
+def _moved(op: Broadcast | Permute | Reshape, tile: Tile) -> Tile:
+    """The same elements at other positions."""
+    source, target = op.operands[0].tile.shape, op.result.tile.shape
+    if isinstance(op, Reshape):
+        return tile
+    if isinstance(op, Broadcast) and len(tile) == 1:
+        return tile * prod(target)
+    found: Tile = []
+    for place in product(*map(range, target)):
+        if isinstance(op, Permute):
+            back = [place[op.axes.index(axis)] for axis in range(len(source))]
+        else:
+            back = [0 if extent == 1 else at for extent, at in zip(source, place, strict=True)]
+        where = 0
+        for extent, at in zip(source, back, strict=True):
+            where = where * extent + at
+        found.append(tile[where])
+    return found

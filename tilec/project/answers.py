@@ -1,0 +1,163 @@
+"""What a farm's workers send back: who is believed, and in what.
+
+In: a task, and what came for it. Out: a verdict. Nothing is believed because a worker says it:
+
+- an answer has the sha256 that was computed of it before it left (`node.framed`), and each product, manifest and summary
+  included, the one that was computed in the process which made it;
+- what this machine finds out itself in milliseconds is compared: the tile IR, which the frontend makes here of the same sources
+  (`Expected`), and with it all that the manifest says of tensors, alignment, grid and calling convention;
+- what one product says of another is held against that one (`tilec.cache.agreement`, `tilec.cache.contract`);
+- a kernel that a worker refuses is made here, so that no worker's word alone is an error of somebody's kernel.
+
+Proofs, PTX and CUBIN are the worker's: that one of them is not what tilec would make, only making it again shows.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import threading
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from tilec.cache.agreement import disagreement
+from tilec.cache.contract import contract_difference
+from tilec.pipeline import ARTIFACT_PRODUCTS, artifact_fields
+from tilec.project.node import Answer, unframed
+from tilec.project.worker import CHANGED, Began, Outcome, Task
+from tilec.workers.scheduler import Crashed, Finished, Report, Standing
+from tilec.workers.verdict import printable
+from tilec.workers.worker import Runner
+
+WORKERS_OWN: Final = ("E05", "E07")
+"""How codes begin that tell of a machine, or of tilec, and not of a kernel."""
+MOST_EVENTS: Final = 1000
+FIRST_PRELOAD: Final = ("tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.spans")
+
+
+class Kind(Enum):
+    """What is to be done about an answer."""
+
+    GOOD = "every artifact of the task, and right as far as can be seen here"
+    REFUSED = "the kernel is refused, or over its budget: to be made sure of here"
+    FAILED = "the worker could not do it; another may"
+    CORRUPT = "the answer is not one to the task"
+    LOST = "the worker is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be made of an answer, and the reason, as the end of a sentence."""
+
+    kind: Kind
+    why: str = ""
+    answer: Answer | None = None
+
+
+def opened(future: Any) -> Verdict:
+    """What a future of Dask's holds, unopened by `judge` as yet: GOOD where it is an answer."""
+    if future.status != "finished":
+        error = future.exception() if future.status == "error" else None
+        if error is None or type(error).__name__ == "KilledWorker":
+            return Verdict(Kind.LOST, "its worker was lost")
+        return Verdict(Kind.FAILED, printable(f"{type(error).__name__}: {error}"))
+    try:
+        answer = unframed(future.result())
+    except Exception as error:  # whatever a library says of bytes that are none
+        return Verdict(Kind.CORRUPT, printable(str(error) or type(error).__name__))
+    if not isinstance(answer, Answer):
+        return Verdict(Kind.CORRUPT, "it is no answer")
+    return Verdict(Kind.FAILED, printable(str(answer.refused))) if answer.refused else Verdict(Kind.GOOD, "", answer)
+
+
+def judge(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
+    """What is to be made of an answer to a task. `tile_ir` is what the frontend makes of it here, None where it refuses."""
+    try:
+        return _judged(task, answer, tile_ir)
+    except Exception as error:  # of a reader, on what nobody thought of
+        return Verdict(Kind.CORRUPT, printable(f"it cannot be read ({type(error).__name__}: {error})"))
+
+
+def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
+    *events, last = answer.events[:MOST_EVENTS] or (None,)
+    if not isinstance(last, Finished | Crashed) or not all(isinstance(event, Report) for event in events):
+        return Verdict(Kind.CORRUPT, "it has no end")
+    if isinstance(last, Crashed):
+        over = last.death is not None and last.death.over != ""
+        return Verdict(Kind.REFUSED if over else Kind.FAILED, printable(str(last.text)))
+    outcomes: list[Outcome] = []
+    for event in events:
+        message = event.message if isinstance(event, Report) else None
+        if isinstance(message, Outcome):
+            outcomes.append(message)
+        elif not isinstance(message, Began):
+            return Verdict(Kind.CORRUPT, "it is not that of its task")
+    if [outcome.position for outcome in outcomes] != list(range(len(task.targets))):
+        return Verdict(Kind.CORRUPT, "it is not that of its task")
+    codes = [item.code for outcome in outcomes for item in outcome.diagnostics]
+    if codes:
+        own = any(code.startswith(WORKERS_OWN) and code != CHANGED for code in codes)
+        return Verdict(Kind.FAILED if own else Kind.REFUSED, f"{codes[0]!s:.10}")
+    for outcome in outcomes:
+        if why := fault(task, outcome, tile_ir):
+            return Verdict(Kind.CORRUPT, printable(why))  # it may quote the answer
+    return Verdict(Kind.GOOD, "", answer)
+
+
+def fault(task: Task, outcome: Outcome, tile_ir: bytes | None) -> str:
+    """What does not hold of the products of one target; empty where all that can be seen here holds."""
+    if outcome.products.keys() != {*ARTIFACT_PRODUCTS}:
+        return "it is not that of its task"
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in outcome.products.items()}
+    for name, digest in digests.items():
+        if outcome.digests.get(name) != digest:
+            return f"its {name} is not what its worker made"
+    if tile_ir != outcome.products["tir"]:
+        return "its tile IR is not that of the kernel"
+    fields = artifact_fields(task.request, task.targets[outcome.position])
+    return disagreement("artifact", fields, outcome.products, digests) or contract_difference(outcome.products)
+
+
+class Expected:
+    """The tile IR of tasks, made on this machine meanwhile, in a process under the budgets of a stage."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "tile IR")
+        self._made: dict[int, concurrent.futures.Future[bytes | None]] = {}
+        self._standing: Standing | None = None
+        self._closed = threading.Event()
+
+    def begin(self, index: int, task: Task) -> None:
+        """Make that of a task."""
+        if index not in self._made:
+            self._made[index] = self._pool.submit(self._make, task)
+
+    def of(self, index: int) -> bytes | None:
+        """That of a task that was begun; None where the frontend refuses it, or does not end in its budget."""
+        return self._made[index].result()
+
+    def close(self) -> None:
+        """Make no more."""
+        self._closed.set()
+        self._pool.submit(self._stop)
+        self._pool.shutdown()
+
+    def _make(self, task: Task) -> bytes | None:
+        if self._closed.is_set():
+            return None
+        if self._standing is None:
+            self._standing = Standing([self._runner.__module__, *FIRST_PRELOAD])
+        alone = replace(task, targets=task.targets[:1], keys=task.keys[:1], first=True, remote=None)
+        found: bytes | None = None
+        for event in self._standing.run([alone], self._runner):
+            if isinstance(event, Report) and isinstance(event.message, Outcome):
+                found = next(iter(event.message.products.values()), None)
+        return found
+
+    def _stop(self) -> None:
+        if self._standing is not None:
+            with contextlib.suppress(OSError):
+                self._standing.stop()
