@@ -1,10 +1,11 @@
 """Tampers with signed bundles, signatures and policies, and counts what was refused.
 
-`python -P ci/bench/tampering.py` tries 2,700 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
+`python -P ci/bench/tampering.py` tries 3,200 changes, 100 of each family of `tests/signing/families.py`, from a seed, and
 writes `ci/bench/results/tampering.md` and `.json`. Each change is made to a bundle of three kernels that two keys have signed
 and that opens; it must be refused by one clear error, whatever was changed, or, where a file changes while it is read, give
-the sound bundle or nothing. `--bundle FILE` also measures, on a real bundle, what verifying costs and how a private copy is
-had for the least. Status 1 where anything was used that must not be, or a refusal took more than it may.
+the sound bundle or nothing; where others lie before it, a search must find the sound one. `--bundle FILE` also measures, on a
+real bundle, what verifying costs and how a private copy is had for the least. Status 1 where anything was used that must not
+be, or a refusal took more than it may.
 """
 
 from __future__ import annotations
@@ -114,9 +115,9 @@ def table(result: dict[str, Any]) -> str:
         "`python -P ci/bench/tampering.py`. Every change must be refused; where files change while they are read,",
     ]
     lines += [
-        "or after, the sound bundle may come out too (used). Used for what it is not must be 0. Memory is what Python held"
+        "or after, the sound bundle may come out too (used); a search must find it behind others. Used for what it is not"
     ]
-    lines += ["more during a refusal than before.", ""]
+    lines += ["must be 0. Memory is what Python held more during a refusal than before.", ""]
     lines += [
         "| what is changed | tried | refused | used, sound | used wrongly | worst, s | worst, MiB |",
         "|---|--:|--:|--:|--:|--:|--:|",
