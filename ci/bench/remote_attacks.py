@@ -54,8 +54,11 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     result = remote_attacks.campaign(options.count, options.seed, options.part)
+    path = options.output / "remote_attacks.json"
+    if options.part and path.is_file():  # the other parts stay as they are
+        result["attacks"] = json.loads(path.read_text(encoding="utf-8"))["attacks"] | result["attacks"]
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "remote_attacks.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     (options.output / "remote_attacks.md").write_text(table(result), encoding="utf-8")
     print(table(result))
     return int(any(row["wrong"] for rows in result["attacks"].values() for row in rows.values()))

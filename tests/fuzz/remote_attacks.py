@@ -39,7 +39,9 @@ from tilec.runtime import BundleError
 
 LIMITS: Final = Limits(connect_seconds=2, stall_seconds=1, seconds=4, whole_seconds=20, attempts=2, pause_seconds=0)
 SECONDS: Final = 1.0
-"""Of one operation of a remote cache."""
+"""Of one operation of a remote cache on a wire."""
+PATIENT: Final = 20.0
+"""Of one of a folder, which answers at once but for a pipe."""
 REGISTRY_CODES: Final = ("E0731", "E0732", "E0733", "E0734")
 
 
@@ -73,7 +75,7 @@ def registry_wire() -> Generator[Attempt]:
             yield attempt
 
 
-def _once(folder: Path, url: str, value: int, size: int = 2000) -> tuple[bool, Remote]:
+def _once(folder: Path, url: str, value: int, seconds: float = SECONDS, size: int = 2000) -> tuple[bool, Remote]:
     """Make one entry with an empty store and the remote at `url`; whether it was found there."""
     right = {"out": hashlib.sha256(b"%d" % value).digest() * (size // 32), "more": b"%d" % value}
     with contextlib.closing(Store(folder)) as store:
@@ -82,7 +84,7 @@ def _once(folder: Path, url: str, value: int, size: int = 2000) -> tuple[bool, R
             entry = store.lookup(key)
             return None if entry is None else (entry.outputs, entry.cost)
 
-        store.remote = Remote(Settings((Address(url, False, SECONDS),)), load)
+        store.remote = Remote(Settings((Address(url, False, seconds),)), load)
         found = products.make(store, "any", {"input": value}, lambda: right, "out", shared=True)
         assert found.outputs == right
         store.remote.publish(store.made)
@@ -111,12 +113,17 @@ def cache_wire(redis: bool) -> Generator[Attempt]:
             found.begin(None, random.Random(0))
             _once(folder / "third", url, seed)
             assert _once(folder / "fourth", url, seed)[0], "what is there stays unusable"
-            for name in ("first", "second", "third", "fourth"):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            kept.clear()
             return "right" if hit else "made here"
 
-        yield attempt
+        def clean(kind: str, seed: int, folder: Path) -> str:
+            try:
+                return attempt(kind, seed, folder)
+            finally:
+                for name in ("first", "second", "third", "fourth"):
+                    shutil.rmtree(folder / name, ignore_errors=True)
+                kept.clear()
+
+        yield clean
 
 
 @contextlib.contextmanager
@@ -205,13 +212,21 @@ FOLDER_KINDS: Final = (
 
 def on_a_folder(kind: str, seed: int, folder: Path) -> str:
     """An entry of a shared folder is damaged, or is something else; a good one is there afterwards, where one can be."""
-    rng, shared = random.Random(seed), folder / "shared"
+    try:
+        return _on_a_folder(kind, seed, folder)
+    finally:
+        for name in ("first", "second", "third", "other", "shared"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _on_a_folder(kind: str, seed: int, folder: Path) -> str:
+    rng, shared, seconds = random.Random(seed), folder / "shared", SECONDS if kind == "a pipe" else PATIENT
     url = f"file://{shared}"
-    _once(folder / "first", url, seed)
+    _once(folder / "first", url, seed, seconds)
     (path,) = [one for one in shared.iterdir() if not one.name.startswith("lease-")]
     data = path.read_bytes()
     if kind == "another's":
-        _once(folder / "other", url, seed + 1)
+        _once(folder / "other", url, seed + 1, seconds)
         path.write_bytes(next(one for one in shared.iterdir() if one != path and "lease" not in one.name).read_bytes())
     elif kind in ("bits", "an early end", "more", "empty"):
         changed = (
@@ -231,11 +246,9 @@ def on_a_folder(kind: str, seed: int, folder: Path) -> str:
             os.mkfifo(path)
         else:
             path.symlink_to(rng.choice(("/etc/hostname", "/dev/zero", "nowhere", str(path))))
-    hit, _ = _once(folder / "second", url, seed)
+    hit, _ = _once(folder / "second", url, seed, seconds)
     if kind not in ("a folder", "a pipe", "a link"):
-        assert _once(folder / "third", url, seed)[0], "what is there stays unusable"
-    for name in ("first", "second", "third", "other", "shared"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        assert _once(folder / "third", url, seed, seconds)[0], "what is there stays unusable"
     return "right" if hit else "made here"
 
 

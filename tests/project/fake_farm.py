@@ -29,6 +29,10 @@ from tilec.workers.scheduler import Standing
 Tamper = Callable[[str, bytes], bytes]
 
 
+GONE = b"gone"
+"""What a worker sends that ends before its answer is fetched."""
+
+
 class Future:
     """What a worker gave, at once."""
 
@@ -36,7 +40,9 @@ class Future:
         self.found = found
         self.status = "pending" if found is None else "error" if isinstance(found, BaseException) else "finished"
 
-    def result(self) -> Any:
+    def result(self, timeout: float | None = None) -> Any:
+        if self.found == GONE:
+            raise TimeoutError
         return self.found
 
     def exception(self) -> Any:

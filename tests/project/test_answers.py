@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.project import fake_farm, project
+from tests.project import fake_farm, fake_stages, project
 from tests.project.fake_farm import Client
 from tilec.artifact import json_bytes
 from tilec.cache.contract import contract_difference
 from tilec.diagnostics import CompileError
-from tilec.project import farm_tasks, node
+from tilec.project import answers, farm_tasks, node
 from tilec.project.answers import Kind, judge
 from tilec.project.node import Answer
 from tilec.project.worker import Outcome, Task
@@ -217,3 +217,30 @@ def test_a_scheduler_that_falls_silent_is_one_error(tmp_path: Path, monkeypatch:
     with pytest.raises(CompileError, match="E0753") as caught:
         fake_farm.build(project.make(tmp_path / "p"), tmp_path / "store", client)
     assert "silent" in str(caught.value)
+
+
+def test_what_is_being_made_here_ends_with_the_build(tmp_path: Path, made: tuple[Task, Answer, bytes]) -> None:
+    root = project.make(tmp_path, ("copy_a",))
+    (root / "kernels_src" / "copy_a.py").write_text(project.KERNEL.format(name="copy_a") + "#! spin\n")
+    request = dataclasses.replace(made[0].request, root=str(root), sources={"kernels_src/copy_a.py": "0" * 64})
+    expected = answers.Expected(fake_stages.run)
+    expected.begin(0, dataclasses.replace(made[0], request=request))
+    expected.begin(1, made[0])
+    expected.close()
+    assert expected.of(0) is None and expected.of(1) is None
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_worker_that_is_gone_before_its_answer_is_fetched(leaves: bool, tmp_path: Path) -> None:
+    root = project.make(tmp_path / "p", ("copy_a",))
+    client = Client(["good", "gone"], lambda name, data: data)
+
+    def tamper(name: str, data: bytes) -> bytes:
+        if name == "gone" and len(data) > 3000:
+            if leaves:
+                client.workers = ["good"]
+            return fake_farm.GONE
+        return data
+
+    client.tamper = tamper
+    assert built(root, tmp_path / "store", client, []) == ["built"] * 4

@@ -17,7 +17,8 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
-import threading
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -34,6 +35,8 @@ from tilec.workers.worker import Runner
 WORKERS_OWN: Final = ("E05", "E07")
 """How codes begin that tell of a machine, or of tilec, and not of a kernel."""
 MOST_EVENTS: Final = 1000
+FETCH: Final = (2.0, 4.0, 8.0, 16.0)
+"""Seconds of the attempts to fetch an answer from the worker that has it."""
 FIRST_PRELOAD: Final = ("tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.spans")
 
 
@@ -56,15 +59,25 @@ class Verdict:
     answer: Answer | None = None
 
 
-def opened(future: Any) -> Verdict:
-    """What a future of Dask's holds, unopened by `judge` as yet: GOOD where it is an answer."""
+def opened(future: Any, there: Callable[[], bool]) -> Verdict:
+    """What a future of Dask's holds, unopened by `judge` as yet: GOOD where it is an answer. Its bytes are with the worker, who
+    may be gone since: `there` says whether it is."""
     if future.status != "finished":
         error = future.exception() if future.status == "error" else None
         if error is None or type(error).__name__ == "KilledWorker":
             return Verdict(Kind.LOST, "its worker was lost")
         return Verdict(Kind.FAILED, printable(f"{type(error).__name__}: {error}"))
+    data = None
+    for seconds in FETCH:
+        with contextlib.suppress(TimeoutError):
+            data = future.result(timeout=seconds)
+            break
+        if not there():
+            break
+    if data is None:
+        return Verdict(Kind.LOST, "its worker was lost before it gave its answer")
     try:
-        answer = unframed(future.result())
+        answer = unframed(data)
     except Exception as error:  # whatever a library says of bytes that are none
         return Verdict(Kind.CORRUPT, printable(str(error) or type(error).__name__))
     if not isinstance(answer, Answer):
@@ -128,7 +141,8 @@ class Expected:
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "tile IR")
         self._made: dict[int, concurrent.futures.Future[bytes | None]] = {}
         self._standing: Standing | None = None
-        self._closed = threading.Event()
+        self._closed, self._close = os.pipe()
+        """What is being made ends once there is something to read."""
 
     def begin(self, index: int, task: Task) -> None:
         """Make that of a task."""
@@ -140,19 +154,19 @@ class Expected:
         return self._made[index].result()
 
     def close(self) -> None:
-        """Make no more."""
-        self._closed.set()
+        """Make no more, and end what is being made."""
+        os.write(self._close, b"x")
         self._pool.submit(self._stop)
         self._pool.shutdown()
+        for handle in (self._closed, self._close):
+            os.close(handle)
 
     def _make(self, task: Task) -> bytes | None:
-        if self._closed.is_set():
-            return None
         if self._standing is None:
             self._standing = Standing([self._runner.__module__, *FIRST_PRELOAD])
-        alone = replace(task, targets=task.targets[:1], keys=task.keys[:1], first=True, remote=None)
+        alone = replace(task, targets=task.targets[:1], keys=task.keys[:1], first=True, dump=None, stop=False, remote=None)
         found: bytes | None = None
-        for event in self._standing.run([alone], self._runner):
+        for event in self._standing.run([alone], self._runner, stop=self._closed):
             if isinstance(event, Report) and isinstance(event.message, Outcome):
                 found = next(iter(event.message.products.values()), None)
         return found

@@ -233,7 +233,7 @@ class Farm:
         name = given.futures.pop(future, None) if given is not None else None
         if given is None or name is None:
             return
-        verdict = opened(future)
+        verdict = opened(future, lambda: name in self.ask_scheduler())
         if verdict.answer is not None:
             verdict = judge(given.task, verdict.answer, self.expected.of(index))
         if verdict.answer is not None:
@@ -321,7 +321,7 @@ def _stranger(me: Identity, future: Any) -> str:
         error = future.exception() if future.status == "error" else None
         return printable(f"cannot run tilec ({type(error).__name__}: {error})")
     try:
-        found = node.unframed(future.result())
+        found = node.unframed(future.result(timeout=SILENT))
         return me.difference(found) if isinstance(found, Identity) else printable(str(found))
     except Exception as error:  # whatever it sent
         return printable(f"does not say who it is ({type(error).__name__}: {error})")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import fsspec
 
 from tilec.cache.remote.address import Address
-from tilec.cache.remote.layer import Nonsense, entry_bytes
+from tilec.cache.remote.layer import Nonsense, Oversized, entry_bytes
 
 RENAMED: Final = ("file", "sftp", "ssh", "smb", "hdfs")
 """Schemes of file systems."""
@@ -46,8 +46,11 @@ class FsspecLayer:
 
     def get(self, key: str, limit: int) -> bytes | None:
         """A read of a range: no more than `limit` bytes are asked for."""
+        path = f"{self._base}/{key}"
         try:
-            found = self._files.cat_file(f"{self._base}/{key}", start=0, end=limit + 1)
+            if self._scheme == "file" and self._files.size(path) > limit:  # free to ask, and not to read
+                raise Oversized
+            found = self._files.cat_file(path, start=0, end=limit + 1)
         except FileNotFoundError:
             return None
         return entry_bytes(found, limit)
