@@ -4,7 +4,7 @@
 
 In: `ci/evidence/results.toml`, the JSON of `ci/bench/results`, the sources, the recorded digests of products, README and docs.
 Out: a table of all results (`--stale`: of those that do not hold; `--long`: with every name that a result rests on), then what
-must not be. Status 1 where README or docs cite a stale result as one of today, or history without its date; where a file of
+must not be. Status 1 where README or docs cite a stale result or history without its date; where a file of
 results is unknown to the registry, or one of the registry is not there; where the page of an experiment does not say that it is
 history.
 """
@@ -12,7 +12,6 @@ history.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import subprocess
 import sys
@@ -23,21 +22,11 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci.evidence import Digests, Entry, Status, read_registry, status  # noqa: E402
+from ci.evidence import FOLDER, Entry, Status, read_registry, states_of  # noqa: E402
 from ci.evidence.citations import citations, complaints, owners  # noqa: E402
 
-FOLDER: Final = "ci/bench/results"
 HISTORY: Final = "*History: measured {measured} at {commit}."
 FIRST_LINES: Final = 4
-
-
-def states_of(root: Path, entries: Mapping[str, Entry]) -> dict[str, Status]:
-    """Whether each result holds."""
-    digests, found = Digests(root), dict[str, Status]()
-    for name, entry in entries.items():
-        path = root / FOLDER / f"{name}.json"
-        found[name] = status(entry, json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}, digests)
-    return found
 
 
 def commits(root: Path) -> dict[str, str]:

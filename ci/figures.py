@@ -11,7 +11,7 @@ In Markdown, a figure is the text between two comments that say where it comes f
 
 `ci/evidence/values.py` says what paths and formats there are, `tables.py` has the tables, `pictures.py` the pictures. By hand
 is a number with a point or a percent sign in a paragraph that cites a result of today, if no comments enclose it. No line
-begins with a figure: to Markdown, a comment that begins a line ends the paragraph.
+begins with a figure: to Markdown, a comment that begins a line ends the paragraph. A link to a stale result has its date.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from ci.evidence import Entry, read_registry  # noqa: E402
-from ci.evidence.citations import LINK, owners, pages  # noqa: E402
+from ci.evidence import Entry, read_registry, states_of  # noqa: E402
+from ci.evidence.citations import LINK, dated, owners, pages  # noqa: E402
 from ci.evidence.pictures import PICTURES  # noqa: E402
 from ci.evidence.tables import TABLES  # noqa: E402
 from ci.evidence.values import Results, WrongFigure  # noqa: E402
@@ -71,12 +71,12 @@ def by_hand(text: str, claims: dict[str, Entry]) -> Iterator[tuple[int, str]]:
 
 def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
     """A line for each figure, table and picture that is not what the JSON says, and each written by hand."""
-    results, lines = Results(folder), list[str]()
+    results, lines, states = Results(folder), list[str](), states_of(root, entries)
     claims = owners(entry for entry in entries.values() if not entry.is_history)
     for page in pages(root):
         name, text = page.relative_to(root).as_posix(), page.read_text(encoding="utf-8")
         try:
-            now = filled(text, results)
+            now = dated(filled(text, results), states, entries.values())
         except WrongFigure as error:
             lines.append(f"{name}: {error}")
             continue
@@ -88,6 +88,10 @@ def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
             if TABLE.sub("", FIGURE.sub("", old[3])) != TABLE.sub("", FIGURE.sub("", new[3])):
                 line = text.count("\n", 0, old.start()) + 1
                 lines.append(f"{name}:{line}: the table `{old[2]}` is not what the JSON says (`python ci/figures.py --write`)")
+        if dated(text, states, entries.values()) != text:
+            lines.append(
+                f"{name}: dates of results are missing, or of a result that was renewed (`python ci/figures.py --write`)"
+            )
         lines += [
             f"{name}:{text.count(chr(10), 0, match.end()) + 1}: a figure begins the line, which ends a paragraph in Markdown"
             for match in re.finditer(r"^<!--=", text, re.MULTILINE)
@@ -106,10 +110,12 @@ def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
 def write(root: Path, folder: Path) -> int:
     """Write what is not what the JSON says; 1 where a figure names nothing."""
     results, failed = Results(folder), False
+    entries = read_registry(root / "ci/evidence/results.toml")
+    states = states_of(root, entries)
     for page in pages(root):
         text = page.read_text(encoding="utf-8")
         try:
-            now = filled(text, results)
+            now = dated(filled(text, results), states, entries.values())
         except WrongFigure as error:
             print(f"error: {page.relative_to(root).as_posix()}: {error}")
             failed = True

@@ -12,7 +12,7 @@ result rests on changes one. Imports nothing but the standard library, so that i
 """
 
 from ci.evidence.digests import Digests
-from ci.evidence.registry import RESULTS, ROOT, Entry, read_registry
-from ci.evidence.result import Result, Status, status
+from ci.evidence.registry import FOLDER, RESULTS, ROOT, Entry, read_registry
+from ci.evidence.result import Result, Status, states_of, status
 
-__all__ = ["RESULTS", "ROOT", "Digests", "Entry", "Result", "Status", "read_registry", "status"]
+__all__ = ["FOLDER", "RESULTS", "ROOT", "Digests", "Entry", "Result", "Status", "read_registry", "states_of", "status"]

@@ -1,7 +1,8 @@
 """Where README and documentation cite results: pages go in, a `Citation` for each place comes out, and what is wrong with it.
 
-A result that is stale is not cited as of today. History is cited with the day it was measured, in the link's text or right
-behind the link: `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. The changelog is history as a whole, and not looked at.
+A result that is stale is not cited as of today, but with the day it was measured, and so is history: in the link's text or right
+behind the link, `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. `dated` writes the dates of claims, and takes them away
+once a claim is fresh. The changelog is history as a whole, and not looked at.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ PAGES: Final = (
     "README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/**/*.md", "artifacts/*.md", "ci/team/*.md", "tests/README.md",
 )  # fmt: skip
 LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?:[\w./-]*?)results/(?P<file>[\w.]+)\)|`[\w./-]*?results/(?P<plain>[\w.]+)`")
+DATE: Final = re.compile(r", \d{4}-\d\d-\d\d$")
 BEHIND: Final = 16
 """Characters behind a citation in which its date may stand."""
 
@@ -65,7 +67,31 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
         elif entry.is_history:
             if entry.measured not in citation.text:
                 lines.append(f"{citation.place}: `{citation.file}` is history: cite it with its date, {entry.measured}")
-        elif states[entry.name].state != "fresh":
-            reasons = "; ".join(states[entry.name].reasons)
-            lines.append(f"{citation.place}: `{citation.file}` is {states[entry.name].state}: {reasons}")
+        elif not _may_stand(states[entry.name], citation.text):
+            state = states[entry.name]
+            way = (
+                f"renew it, or cite it with its date, {state.age} (`python ci/figures.py --write`)" if state.age else "renew it"
+            )
+            lines.append(f"{citation.place}: `{citation.file}` is {state.state}: {'; '.join(state.reasons)}: {way}")
     return lines
+
+
+def _may_stand(state: Status, text: str) -> bool:
+    """Whether a claim may be cited so: as of today while it is fresh, with its date while it is stale, never where it failed."""
+    return state.state == "fresh" or (state.state == "stale" and bool(state.age) and state.age in text)
+
+
+def dated(text: str, states: Mapping[str, Status], entries: Iterable[Entry]) -> str:
+    """A page whose citations of stale claims have their dates in the text of the link, and those of fresh ones have none."""
+    by_file = owners(entries)
+
+    def one(match: re.Match[str]) -> str:
+        entry = by_file.get(match["file"] or "")
+        if entry is None or entry.is_history:
+            return match[0]
+        state = states[entry.name]
+        bare = DATE.sub("", match["text"])
+        words = f"{bare}, {state.age}" if state.state == "stale" and state.age else bare
+        return match[0].replace(f"[{match['text']}]", f"[{words}]", 1)
+
+    return LINK.sub(one, text)

@@ -1,7 +1,7 @@
 """The registry of results: `results.toml` goes in, an `Entry` for each result comes out.
 
-A result is a claim of today, which README and docs may cite as such while it is fresh, or history: an experiment that decided
-something, whose page says so in its first lines and which is cited with its date.
+A result is a claim of today, which README and docs may cite as such while it is fresh, and with its date while it is stale; or
+history: an experiment that decided something, whose page says so in its first lines and which is cited with its date.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-RESULTS: Final = ROOT / "ci" / "bench" / "results"
+FOLDER: Final = "ci/bench/results"
+RESULTS: Final = ROOT / FOLDER
 REGISTRY: Final = Path(__file__).with_name("results.toml")
 
 
@@ -21,7 +22,8 @@ REGISTRY: Final = Path(__file__).with_name("results.toml")
 class Entry:
     """A result: the files it is kept in (`NAME.json`, and `pages` beside it), what it rests on, the command that renews it from
     the root of the repository, whether that needs a GPU. `at_least`: how much its JSON must say was tried. Of history, what the
-    experiment `decided`, the day it was `measured` and at which `commit`; all three are empty for a claim of today."""
+    experiment `decided`, the day it was `measured` and at which `commit`; all three are empty for a claim of today. `overdue`:
+    the day a claim was measured whose JSON does not say what it rests on."""
 
     name: str
     rests_on: tuple[str, ...]
@@ -29,6 +31,7 @@ class Entry:
     gpu: bool = False
     decided: str = ""
     measured: str = ""
+    overdue: str = ""
     commit: str = ""
     pages: tuple[str, ...] = ()
     at_least: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -9,12 +9,13 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ci.evidence.digests import Digests, UnknownDigest
-from ci.evidence.registry import RESULTS, ROOT, Entry, read_registry
+from ci.evidence.registry import FOLDER, RESULTS, ROOT, Entry, read_registry
 
 STAMP: Final = ("rests_on", "measured_on", "device", "command", "exit_status")
 
@@ -70,7 +71,7 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
         return Status(entry, "history", age=entry.measured)
     fields: dict[str, Any] = data if isinstance(data, dict) else {}  # pyright: ignore[reportUnknownVariableType]
     recorded: dict[str, str] = fields.get("rests_on", {})
-    age = str(fields.get("measured_on", ""))
+    age = str(fields.get("measured_on", entry.overdue))
     if not recorded:
         return Status(entry, "stale", ("it does not say what it rests on",), age)
     reasons: list[str] = []
@@ -93,3 +94,12 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
     if fields.get("exit_status"):
         return Status(entry, "failed", (f"its command ended with status {fields['exit_status']}",), age)
     return Status(entry, "fresh", age=age)
+
+
+def states_of(root: Path, entries: Mapping[str, Entry]) -> dict[str, Status]:
+    """Whether each result of a repository holds."""
+    digests, found = Digests(root), dict[str, Status]()
+    for name, entry in entries.items():
+        path = root / FOLDER / f"{name}.json"
+        found[name] = status(entry, json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}, digests)
+    return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ci.evidence import Status
-from ci.evidence.citations import citations, complaints
+from ci.evidence.citations import citations, complaints, dated
 from tests.evidence.repository import entry, write
 from tests.files import ROOT
 
@@ -37,6 +37,21 @@ def test_a_stale_result_is_not_cited(text: str, tmp_path: Path) -> None:
     (line,) = said(tmp_path, text, "stale")
     assert line.startswith("README.md:1: ") and "is stale: source:tilec changed" in line
     assert len(said(tmp_path, text, "failed")) == 1
+
+
+@pytest.mark.parametrize(("state", "is_right"), [("stale", True), ("failed", False), ("fresh", True)])
+def test_a_stale_result_is_cited_with_its_date_and_a_failed_one_never(state: str, is_right: bool, tmp_path: Path) -> None:
+    """The date is written where the result is stale, and goes once it is fresh."""
+    of_day = {"judged": Status(NOW, state, ("source:tilec changed",), "2026-01-02")}
+    bare, with_date = "[judged.md](ci/bench/results/judged.md)", "[judged.md, 2026-01-02](ci/bench/results/judged.md)"
+    for text in (bare, with_date):
+        found = dated(text, of_day, [NOW])
+        assert found == (with_date if state == "stale" else bare)
+        write(tmp_path / "README.md", found)
+        assert (complaints(citations(tmp_path), of_day, [NOW]) == []) == is_right
+    other = {"judged": Status(NOW, "stale", ("source:tilec changed",), "2026-01-03")}
+    write(tmp_path / "README.md", with_date)
+    assert len(complaints(citations(tmp_path), other, [NOW])) == 1
 
 
 @pytest.mark.parametrize(
