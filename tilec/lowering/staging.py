@@ -74,6 +74,8 @@ def lower_tensor_copy(context: Context, op: TensorCopy) -> None:
     map_ = context.tensor_map(op.source, box)
     fewer = tma.fewer_rows(rows) if op.clipped else ()
     if fewer:
+        # An extent is at most 2^31 - 2^16: where this wraps, the box lies 2^16 rows or more in front of the tensor, and none of
+        # its few rows is inside.
         inside = context.sub(context.extent(op.source, op.row_axis), place[op.row_axis])
         missing = context.constant(0)
         for count in fewer:

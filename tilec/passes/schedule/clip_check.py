@@ -4,6 +4,9 @@ In: a function whose copies are marked and not yet divided among roles. Out: not
 Where that pass goes on from what is copied, this goes back from what is stored, for all copies at once: on each axis of a
 value, either all elements are asked for, or those alone that lie below an extent, counted from an offset. What an operation
 takes that is not known here is asked for whole.
+
+Offsets and extents are compared by name and never added up: an element at offset + i is the same one of the copy and of the
+store, at the machine's width as without end. That offset + i fits is the prover's, of the end of a masked box.
 """
 
 from __future__ import annotations

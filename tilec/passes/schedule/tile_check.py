@@ -5,6 +5,10 @@ turns below (extent - 1 - block) // b + 1 are the tiles below the extent, each o
 be of that form: numbers of blocks are used in such loops alone, every role goes through one, and nothing is left in front of it
 that touches memory. Roles that take tiles in turns are as many as the step of their loops, and begin at different turns below
 it; another role goes through all of them, and writes no tensor.
+
+What has this form fits in i32, so that counting without end is the machine's own: the extent is from 1 to 2^31 - 1, a block's
+place is below it, and so is each tile of a turn that runs. The turn behind a role's last may be past i32 where its step is more
+than 1; lowering compares it without a sign (`tilec.lowering.control`).
 """
 
 from __future__ import annotations
