@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from engine.errors import EngineError
@@ -84,7 +85,7 @@ def left(
             f"has no `ensures({parameter}, ...)`"
         )
     whole = _is_whole(graph, op, parameter)
-    if buffer.distinct and view.elements > 1 and not (whole and any(promise.distinct for promise, _, _ in promises)):
+    if buffer.distinct and prod(buffer.shape) > 1 and not (whole and any(promise.distinct for promise, _, _ in promises)):
         raise refuse(f"holds distinct integers, and `{op.kernel}` does not promise that `{parameter}` does")
     found = [one for one in promises if one[1] is not None and one[2] is not None]
     ranges = [_range(graph, op, promise, low, high) for promise, low, high in found if low is not None and high is not None]
@@ -113,10 +114,11 @@ def _range(graph: StepGraph, op: Op, promise: ValuePromise, low: int, high: int)
 
 
 def _of_inputs(graph: StepGraph, op: Op, promise: ValuePromise) -> bool:
-    """Whether what is promised is above whole inputs, which the host knows."""
-    return all(
-        graph.buffers[op.tensors[name].buffer].kind is Kind.INPUT and _is_whole(graph, op, name) for name in promise.above
-    )
+    """Whether what is promised is above whole inputs, which the host knows: one without bounds it does not, since any kernel
+    may write it."""
+    below = [graph.buffers[op.tensors[name].buffer] for name in promise.above]
+    counted = all(one.kind is Kind.INPUT and one.low is not None and one.high is not None for one in below)
+    return counted and all(_is_whole(graph, op, name) for name in promise.above)
 
 
 def _is_whole(graph: StepGraph, op: Op, parameter: str) -> bool:

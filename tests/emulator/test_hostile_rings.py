@@ -102,3 +102,34 @@ def test_a_wrong_ring_is_found(name: str) -> None:
     parts, wanted = WRONG[name]
     for seed in range(3):
         assert kinds(go(parts, seed)) & wanted, seed
+
+
+@pytest.mark.parametrize("order", ["setp.lt.u32 %p5, %t, 32;", "setp.ge.u32 %p5, %t, 32;"])
+def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: str) -> None:
+    """Whether the other warp comes to the named barrier before or after it."""
+    body = (
+        f"mov.u32 %r0, smem; and.b32 %r1, %t, 31; mad.lo.u32 %r2, %r1, 4, %r0; {order} @%p5 bra C;"
+        "{before} bar.arrive 1, 64; {behind} bra E; C: bar.sync 1, 64; ld.shared.u32 %r5, [%r2]; E:"
+    )
+    store = "st.shared.u32 [%r2], %t;"
+    for seed in range(4):
+        for before, behind, wanted in ((store, "", set[str]()), ("", store, {"race"})):
+            text = program(body.format(before=before, behind=behind), ["x"], shared=1024)
+            report = launch(text, {"x": np.zeros(1, np.uint32)}, threads=64, shared=1024, seed=seed)
+            assert kinds(report) == wanted, (seed, behind)
+
+
+@pytest.mark.parametrize("writers", ["setp.eq.u32 %p5, %t, 0;", "setp.lt.u32 %p5, %t, 32;"])
+def test_those_who_wait_for_a_copy_learn_nothing_of_one_another(writers: str) -> None:
+    """Threads write before their wait; the warp beside them reads behind its own."""
+    copy = COPIES["fill"].replace("@%p1 ", "")
+    body = BEGIN.format(full=1, empty=1).replace("setp.ge.u32 %p2, %t, 32; @%p2 bra C;", "") + (
+        f"setp.gt.u32 %p6, %t, 64; @%p6 bra E; setp.eq.u32 %p6, %t, 64; @%p6 bra P; mov.u32 %r7, 0; {writers}"
+        f"@%p5 st.shared.u32 [%r2+640], %t; {FULL} setp.lt.u32 %p6, %t, 32; @%p6 bra E; ld.shared.u32 %r5, [%r2+640]; bra E;"
+        f"P: {copy} E:"
+    )
+    text = program(body, ["x"], shared=1024)
+    for seed in range(4):
+        report = launch(text, {"x": np.zeros(32, np.uint32)}, threads=96, read_only=("x",), shared=1024, seed=seed)
+        racing = [fault for fault in report.faults if fault.kind == "race"]
+        assert sum(fault.count for fault in racing) == (1 if "eq" in writers else 32), report.faults

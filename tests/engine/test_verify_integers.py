@@ -85,6 +85,16 @@ KERNELS = {
     values(slots, 0, T, distinct=True)
     store(cache, load(slots, bid(0)), load(x, bid(0), shape=1))
 """,
+    "take": """def take(at: In[i32, T], x: In[f32, T], out: Out[f32, T]):
+    grid(T)
+    values(at, 0, T)
+    store(out, bid(0), load(x, load(at, bid(0)), shape=1))
+""",
+    "follow": """def follow(given: In[i32, T], out: Out[i32, T]):
+    grid(T)
+    ensures(out, 0, 1, above=given)
+    store(out, bid(0), load(given, bid(0), shape=1))
+""",
 }
 
 
@@ -114,11 +124,39 @@ def test_slots_that_a_kernel_makes_equal_are_refused(tmp_path: Path, kind: Kind)
     assert replay.left == ((Left("slots", (), 0, 4),) if kind is Kind.INPUT else ())
 
 
-def test_part_of_a_buffer_makes_no_distinct_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("elements", [1, 2])
+def test_part_of_a_buffer_makes_no_distinct_whole(tmp_path: Path, elements: int) -> None:
     graph, memory, known = small_step(tmp_path, "each", Kind.INPUT)
-    graph.ops[1] = replace(graph.ops[1], tensors={"out": graph.view("slots", 2, offset=2)})
+    graph.ops[1] = replace(graph.ops[1], tensors={"out": graph.view("slots", elements, offset=2)})
     with pytest.raises(GraphError, match="buffer `slots` holds distinct integers"):
         verify(graph, memory, known)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"low": 0, "high": 1}])
+def test_an_input_that_nothing_bounds_is_not_counted_on(tmp_path: Path, bounds: dict[str, int]) -> None:
+    """Any kernel may write it behind the one that reads it, so that the host knows it for one step alone."""
+    contracts: dict[str, Contract] = {}
+    for name in ("follow", "same", "take"):
+        path = tmp_path / f"{name}.py"
+        path.write_text(HEAD + KERNELS[name], encoding="utf-8")
+        contracts[name] = kernel_contract(frontend.load_kernel(path, {}, root=tmp_path))
+    graph = StepGraph("decode", 4)
+    graph.buffer("positions", "i32", (4,), Kind.INPUT, low=0, high=4)
+    graph.buffer("given", "i32", (4,), Kind.INPUT, **bounds)
+    graph.buffer("x", "f32", (4,), Kind.INPUT)
+    graph.buffer("out", "f32", (4,), Kind.OUTPUT)
+    positions, given = graph.view("positions"), graph.view("given")
+    graph.ops = [
+        Op("take", "take", {}, {"at": positions, "x": graph.view("x"), "out": graph.view("out")}),
+        Op("follow", "follow", {}, {"given": given, "out": positions}),
+        Op("same", "same", {}, {"out": given}),
+    ]
+    if bounds:
+        left = verify(graph, plan_memory(graph), lambda op: contracts[op.kernel]).left
+        assert {one.buffer for one in left} == {"positions", "given"}
+        return
+    with pytest.raises(GraphError, match=r"buffer `positions` holds 0 to 3, .* above integers without bounds"):
+        verify(graph, plan_memory(graph), lambda op: contracts[op.kernel])
 
 
 @pytest.mark.parametrize("name", list(MODELS))
