@@ -26,7 +26,8 @@ Index = NDArray[np.int64]
 
 
 class Barriers:
-    """The 16 barriers of each block: which lanes wait, which only arrived, and what they released."""
+    """The 16 barriers of each block: which lanes wait, which only arrived, and what these released as they came: what a thread
+    does behind its `bar.arrive` is ordered before nobody."""
 
     def __init__(self, machine: Any) -> None:
         self.machine = machine
@@ -43,6 +44,7 @@ class Barriers:
     def _start(self) -> None:
         self.waiting: dict[tuple[int, int], list[Index]] = {}
         self.arrived: dict[tuple[int, int], list[Index]] = {}
+        self.released: dict[tuple[int, int], Index] = {}
         self.expected: dict[tuple[int, int], int] = {}
         self.votes: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
 
@@ -66,6 +68,9 @@ class Barriers:
             message = f"barrier {number} with {expected} threads where others named {self.expected[key]}"
             machine.faults.add("barrier", message, d.instruction, int(lanes[0]))
         (self.waiting if waits else self.arrived).setdefault(key, []).append(lanes)
+        if not waits:
+            token, before = machine.clocks.release(lanes), self.released.get(key)
+            self.released[key] = token if before is None else np.maximum(before, token)
         total = sum(len(x) for table in (self.waiting, self.arrived) for x in table.get(key, ()))
         if total > expected:
             machine.faults.add("barrier", f"{total} threads at barrier {number} of {expected}", d.instruction, int(lanes[0]))
@@ -78,13 +83,14 @@ class Barriers:
         woken: list[Index] = []
         for key in keys:
             waiting = np.concatenate(self.waiting.pop(key, [np.zeros(0, np.int64)]))
-            arrived = np.concatenate(self.arrived.pop(key, [np.zeros(0, np.int64)]))
+            self.arrived.pop(key, None)
             self.expected.pop(key, None)
+            released = self.released.pop(key, None)
             if len(waiting) == machine.threads:
                 whole.append(key[0])
-            else:
-                token = machine.clocks.release(np.concatenate([waiting, arrived]))
-                machine.clocks.acquire(waiting, token)
+            elif len(waiting):
+                token = machine.clocks.release(waiting)
+                machine.clocks.acquire(waiting, token if released is None else np.maximum(token, released))
             woken.append(waiting)
         if whole:
             machine.clocks.block_barrier(np.array(whole, np.int64))
