@@ -89,9 +89,7 @@ def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
                 line = text.count("\n", 0, old.start()) + 1
                 lines.append(f"{name}:{line}: the table `{old[2]}` is not what the JSON says (`python ci/figures.py --write`)")
         if dated(text, states, entries.values()) != text:
-            lines.append(
-                f"{name}: dates of results are missing, or of a result that was renewed (`python ci/figures.py --write`)"
-            )
+            lines.append(f"{name}: dates of stale results are missing, or are of renewed ones (`python ci/figures.py --write`)")
         lines += [
             f"{name}:{text.count(chr(10), 0, match.end()) + 1}: a figure begins the line, which ends a paragraph in Markdown"
             for match in re.finditer(r"^<!--=", text, re.MULTILINE)
@@ -107,10 +105,9 @@ def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
     return lines
 
 
-def write(root: Path, folder: Path) -> int:
+def write(root: Path, folder: Path, entries: dict[str, Entry]) -> int:
     """Write what is not what the JSON says; 1 where a figure names nothing."""
     results, failed = Results(folder), False
-    entries = read_registry(root / "ci/evidence/results.toml")
     states = states_of(root, entries)
     for page in pages(root):
         text = page.read_text(encoding="utf-8")
@@ -139,7 +136,7 @@ def main() -> int:
     options = parser.parse_args()
     folder = ROOT / "ci" / "bench" / "results"
     if options.write:
-        return write(ROOT, folder)
+        return write(ROOT, folder, read_registry())
     lines = wrong(ROOT, folder, read_registry())
     print("\n".join(f"error: {line}" for line in lines) or "every figure, table and picture is what the JSON says")
     return int(bool(lines))

@@ -1,7 +1,7 @@
 """Where README and documentation cite results: pages go in, a `Citation` for each place comes out, and what is wrong with it.
 
-A result that is stale is not cited as of today, but with the day it was measured, and so is history: in the link's text or right
-behind the link, `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. `dated` writes the dates of claims, and takes them away
+A result that is stale is not cited as of today, but with the day it was measured, and so is history: in the link's text or
+right behind the link, `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. `dated` writes the dates of claims, and takes them away
 once a claim is fresh. The changelog is history as a whole, and not looked at.
 """
 
@@ -77,7 +77,7 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
 
 
 def _may_stand(state: Status, text: str) -> bool:
-    """Whether a claim may be cited so: as of today while it is fresh, with its date while it is stale, never where it failed."""
+    """Whether a claim may be cited so: without a date while it is fresh, with one while it is stale, never where it failed."""
     return state.state == "fresh" or (state.state == "stale" and bool(state.age) and state.age in text)
 
 

@@ -114,6 +114,23 @@ def test_build_writes_into_the_project(
     assert f"{place}` is a link" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", ["dumped/sm_90a", "dumped/sm_90a/copy_a-BLOCK=128.ptx"])
+def test_build_dumps_into_the_folder_that_was_named(
+    tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    """The user names the folder; what lies in it, in a project that somebody else wrote, is nobody's word."""
+    from tilec.cli import build_command
+
+    root = small.make(tmp_path / "p", arch='"sm_90"')
+    fake = functools.partial(driver.build_project, runner=fake_stages.run, preload=())
+    monkeypatch.setattr(build_command, "build_project", fake)
+    put_link(root, place, outside)
+    command = ["build", "--project", str(root), "-j", "1", "--dump-stage", "ptx", str(root / "dumped")]
+    assert commands.run(command) == 2
+    assert untouched(outside)
+    assert f"{place}` is a link" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("place", ["tests", "tests/golden", "tests/golden/proofs.json", "tests/golden/resources.json"])
 def test_ratchet_writes_into_the_project(
     tmp_path: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str

@@ -72,7 +72,7 @@ def test_a_figure_that_differs_from_the_json_is_found_and_mended(tmp_path: Path)
     assert complaints(tmp_path, README) == []
     (line,) = complaints(tmp_path, README.replace(">482<", ">404<"))
     assert line.startswith("README.md:1: `404` is 482 in judged.json")
-    figures.write(tmp_path, tmp_path / "ci/bench/results")
+    figures.write(tmp_path, tmp_path / "ci/bench/results", {})
     assert (tmp_path / "README.md").read_text() == README
 
 
@@ -80,7 +80,7 @@ def test_a_table_is_made_of_the_json(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(figures.TABLES, "speeds", lambda found: ["| a |", "|---|", f"| {found.text('judged', '18.8')} |"])
     text = "Before.\n\n<!-- table: speeds -->\n<!-- /table -->\n"
     assert "the table `speeds` is not" in complaints(tmp_path, text)[0]
-    figures.write(tmp_path, tmp_path / "ci/bench/results")
+    figures.write(tmp_path, tmp_path / "ci/bench/results", {})
     now = (tmp_path / "README.md").read_text()
     assert now == "Before.\n\n<!-- table: speeds -->\n\n| a |\n|---|\n| 0.8 |\n\n<!-- /table -->\n"
     assert complaints(tmp_path, now) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +19,9 @@ from tilec.artifact import json_bytes
 from tilec.cache.contract import contract_difference
 from tilec.diagnostics import CompileError
 from tilec.project import answers, farm_tasks, node
-from tilec.project.answers import Kind, judge
+from tilec.project.answers import MOST_EVENTS, Kind, judge
 from tilec.project.node import Answer
-from tilec.project.worker import Outcome, Task
+from tilec.project.worker import Began, Outcome, Task
 from tilec.workers.scheduler import Crashed, Finished, Report
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -139,6 +140,56 @@ def test_answers_that_are_none(made: tuple[Task, Answer, bytes]) -> None:
         assert judge(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT, events
     assert judge(task, Answer((Crashed(0, "x"),)), tile_ir).kind is Kind.FAILED
     assert last == Finished(0)
+
+
+def with_outcome(answer: Answer, **changed: Any) -> Answer:
+    """The answer with fields of its first outcome changed."""
+    events = list(answer.events)
+    at = next(at for at, event in enumerate(events) if isinstance(getattr(event, "message", None), Outcome))
+    events[at] = Report(0, dataclasses.replace(outcomes(answer)[0], **changed))
+    return dataclasses.replace(answer, events=tuple(events))
+
+
+def test_nothing_behind_the_end_of_an_answer_is_used(made: tuple[Task, Answer, bytes]) -> None:
+    """An answer is judged as a whole: an outcome beyond the events that are looked at is none that was judged."""
+    task, answer, tile_ir = made
+    began = (Report(0, Began(0)),) * (MOST_EVENTS - len(answer.events))
+    forged = Report(0, dataclasses.replace(outcomes(answer)[0], products={}))
+    longest = dataclasses.replace(answer, events=(*began, *answer.events))
+    assert judge(task, longest, tile_ir).kind is Kind.GOOD
+    for more in ((forged,), (answer.events[-1],), (forged, answer.events[-1])):
+        assert judge(task, dataclasses.replace(longest, events=longest.events + more), tile_ir).kind is Kind.CORRUPT
+
+
+BESIDE: list[dict[str, Any]] = [
+    {"milliseconds": {"ptx": "long"}}, {"milliseconds": {"ptx": math.nan}}, {"milliseconds": {3: 1.0}}, {"milliseconds": None},
+    {"costs": {"ptx": 1.5}}, {"costs": {"ptx": -1}}, {"costs": {"ptx": 1 << 80}}, {"costs": ()}, {"hits": {"ptx": "yes"}},
+    {"problems": (3,)}, {"problems": "many"}, {"problems": ("x" * 10_000_000,)}, {"problems": ("x",) * 100_000},
+    {"counts": {"local": {"made": "x"}}}, {"counts": {"local": 3}}, {"counts": [1]}, {"fetched": 3}, {"digests": None},
+    {"diagnostics": 0}, {"diagnostics": (3,)},
+]  # fmt: skip
+"""What a worker can say beside its products that is not of its type, or without end."""
+
+
+@pytest.mark.parametrize("changed", BESIDE, ids=lambda one: f"{one!r:.40}")
+def test_what_a_worker_says_beside_its_products_is_judged_too(
+    changed: dict[str, Any], made: tuple[Task, Answer, bytes]
+) -> None:
+    task, answer, tile_ir = made
+    assert judge(task, with_outcome(answer, **changed), tile_ir).kind is Kind.CORRUPT
+
+
+@pytest.mark.parametrize("seconds", ["x", math.inf, -1.0, None])
+def test_the_time_of_an_answer_is_a_number(seconds: Any, made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    assert judge(task, dataclasses.replace(answer, seconds=seconds), tile_ir).kind is Kind.CORRUPT
+
+
+@pytest.mark.parametrize("position", [-1, 10**9, "x", None, 0.5])
+def test_a_worker_begins_on_targets_of_its_task(position: Any, made: tuple[Task, Answer, bytes]) -> None:
+    task, answer, tile_ir = made
+    events = (Report(0, Began(position)), *answer.events)
+    assert judge(task, dataclasses.replace(answer, events=events), tile_ir).kind is Kind.CORRUPT
 
 
 NAMES = ("copy_a", "copy_b", "copy_c")

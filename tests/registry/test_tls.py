@@ -8,6 +8,8 @@ import ipaddress
 import json
 import socket
 import ssl
+import threading
+import time
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -121,6 +123,35 @@ def test_a_proxy_that_is_none(proxy: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("https_proxy", proxy)
     found = refusal(f"oci://{NAME}/team/kernels:v1", tmp_path / "out")
     assert found.code == "E0731" and "`https_proxy` is no address" in found.message and "secret" not in str(found)
+
+
+def test_a_proxy_that_never_ends_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line now and then passes every timeout between two of them; the deadline of the exchange holds for the proxy too."""
+    hung_up = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        with listener.accept()[0] as peer:
+            peer.recv(1 << 12)
+            try:
+                peer.send(b"HTTP/1.0 200 Connection established\r\n")
+                for _ in range(1500):
+                    peer.send(b"X: y\r\n")
+                    time.sleep(0.01)
+            except OSError:
+                hung_up.set()
+
+    limits = Limits(seconds=0.1, least_rate=1 << 40, attempts=1, pause_seconds=0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        with (
+            Client(read_reference(f"oci://{NAME}/team/kernels:v1"), limits=limits) as client,
+            pytest.raises(RegistryError, match="it took too long"),
+        ):
+            client.document("v1")
+        thread.join()
+    assert hung_up.is_set()
 
 
 def test_it_does_not_lead_back_to_this_machine(stocked: tuple[Registry, str], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ In: a task, and what came for it. Out: a verdict. Nothing is believed because a 
 - what this machine finds out itself in milliseconds is compared: the tile IR, which the frontend makes here of the same sources
   (`Expected`), and with it all that the manifest says of tensors, alignment, grid and calling convention;
 - what one product says of another is held against that one (`tilec.cache.agreement`, `tilec.cache.contract`);
+- what it tells beside its products, such as times, is plain data of bounded size, and nothing is used that was not judged;
 - a kernel that a worker refuses is made here, so that no worker's word alone is an error of somebody's kernel.
 
 Proofs, PTX and CUBIN are the worker's: that one of them is not what tilec would make, only making it again shows.
@@ -18,10 +19,11 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tilec.cache.agreement import disagreement
 from tilec.cache.contract import contract_difference
@@ -35,8 +37,12 @@ from tilec.workers.worker import Runner
 WORKERS_OWN: Final = ("E05", "E07")
 """How codes begin that tell of a machine, or of tilec, and not of a kernel."""
 MOST_EVENTS: Final = 1000
+"""Of an answer; and so many things in each table or list of an outcome."""
 FETCH: Final = (2.0, 4.0, 8.0, 16.0)
 """Seconds of the attempts to fetch an answer from the worker that has it."""
+LARGEST_NUMBER: Final = 1 << 53
+LONGEST_TEXT: Final = 2000
+"""Characters of a name or a sentence that a worker says beside its products."""
 FIRST_PRELOAD: Final = ("tilec.frontend", "tilec.artifact", "tilec.cache.products", "tilec.ir.claims", "tilec.ir.spans")
 
 
@@ -94,7 +100,11 @@ def judge(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
 
 
 def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
-    *events, last = answer.events[:MOST_EVENTS] or (None,)
+    if len(answer.events) > MOST_EVENTS:  # what is judged is all that is used
+        return Verdict(Kind.CORRUPT, f"it has more than {MOST_EVENTS} events")
+    if not _plain_number(answer.seconds):
+        return Verdict(Kind.CORRUPT, "its time is no number")
+    *events, last = answer.events or (None,)
     if not isinstance(last, Finished | Crashed) or not all(isinstance(event, Report) for event in events):
         return Verdict(Kind.CORRUPT, "it has no end")
     if isinstance(last, Crashed):
@@ -105,10 +115,12 @@ def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
         message = event.message if isinstance(event, Report) else None
         if isinstance(message, Outcome):
             outcomes.append(message)
-        elif not isinstance(message, Began):
+        elif not isinstance(message, Began) or message.position not in range(len(task.targets)):
             return Verdict(Kind.CORRUPT, "it is not that of its task")
     if [outcome.position for outcome in outcomes] != list(range(len(task.targets))):
         return Verdict(Kind.CORRUPT, "it is not that of its task")
+    if not all(_told_plainly(outcome) for outcome in outcomes):
+        return Verdict(Kind.CORRUPT, "what it tells beside its products is not plain data")
     codes = [item.code for outcome in outcomes for item in outcome.diagnostics]
     if codes:
         own = any(code.startswith(WORKERS_OWN) and code != CHANGED for code in codes)
@@ -117,6 +129,35 @@ def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
         if why := fault(task, outcome, tile_ir):
             return Verdict(Kind.CORRUPT, printable(why))  # it may quote the answer
     return Verdict(Kind.GOOD, "", answer)
+
+
+def _told_plainly(outcome: Outcome) -> bool:
+    """Whether what an outcome tells of times, costs and the store, which is added up and shown, is of its type and short."""
+    problems: Any = outcome.problems
+    return (
+        _table(outcome.milliseconds, _plain_number)
+        and _table(outcome.costs, lambda value: type(value) is int and 0 <= value < LARGEST_NUMBER)
+        and _table(outcome.hits, lambda value: type(value) is bool)
+        and _table(outcome.counts, lambda value: _table(value, lambda one: type(one) is int and 0 <= one < LARGEST_NUMBER))
+        and isinstance(problems, tuple)
+        and len(cast("tuple[Any, ...]", problems)) <= MOST_EVENTS
+        and all(_text(one) for one in cast("tuple[Any, ...]", problems))
+        and type(outcome.fetched) is bool
+    )
+
+
+def _table(data: Any, good: Callable[[Any], bool]) -> bool:
+    if not isinstance(data, dict) or len(cast("dict[Any, Any]", data)) > MOST_EVENTS:
+        return False
+    return all(_text(name) and good(value) for name, value in cast("dict[Any, Any]", data).items())
+
+
+def _text(data: Any) -> bool:
+    return isinstance(data, str) and len(data) <= LONGEST_TEXT
+
+
+def _plain_number(data: Any) -> bool:
+    return type(data) in (int, float) and 0 <= data < LARGEST_NUMBER
 
 
 def fault(task: Task, outcome: Outcome, tile_ir: bytes | None) -> str:

@@ -190,5 +190,5 @@ def _made_elsewhere(task: Task, position: int, target: Target, store: Store) -> 
 
 def _dump(task: Task, stage: pipeline.Stage, work: pipeline.Work) -> None:
     assert task.dump is not None
-    folder = Path(task.dump[1]) / (work.target.name if work.target else "")
-    Output(folder, None).write(f"{task.name}{stage.suffix}", work.products[stage.name], durable=False)
+    folder = f"{work.target.name}/" if work.target else ""  # which is made here: a link of that name is not the user's word
+    Output(Path(task.dump[1]), None).write(f"{folder}{task.name}{stage.suffix}", work.products[stage.name], durable=False)
