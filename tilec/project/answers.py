@@ -19,7 +19,6 @@ import concurrent.futures
 import contextlib
 import hashlib
 import os
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
