@@ -1,6 +1,6 @@
 """Where README and documentation cite results: pages go in, a `Citation` for each place comes out, and what is wrong with it.
 
-A result that is stale is not cited as of today, but with the day it was measured, and so is history: in the link's text or right
+A result that is stale is not cited as of today, but with the day it was measured, and so is history: in the link's text or
 behind the link, `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. `dated` writes the dates of claims, and takes them away
 once a claim is fresh. The changelog is history as a whole, and not looked at.
 """

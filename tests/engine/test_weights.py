@@ -257,7 +257,7 @@ def test_header_lengths_are_bounded(tmp_path: Path) -> None:
 def test_folders_without_weights_say_what_to_do(tmp_path: Path) -> None:
     assert "holds neither" in refusal(tmp_path) and "downloaded model" in refusal(tmp_path)
     assert "give a folder that exists" in refusal(tmp_path / "nowhere")
-    assert "cannot be read: File name too long" in refusal(tmp_path / ("x" * 300))
+    assert "give a folder that exists" in refusal(tmp_path / ("x" * 300))
     (tmp_path / "pytorch_model.bin").touch()
     assert "safetensors format" in refusal(tmp_path)
     (tmp_path / "model-00001-of-00002.safetensors").touch()

@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from tilec.output import Output
 from tilec.toolchain import find_ptxas
 
 MOST_SECONDS: Final = 600
@@ -27,7 +26,7 @@ stops its workers earlier, and this is for what they leave behind."""
 def run(ptx: bytes, arch: str) -> tuple[bytes | None, str]:
     """The CUBIN of a module, None where it is refused, and the report."""
     with tempfile.TemporaryDirectory() as folder:
-        Output(Path(folder), None).write("kernel", ptx, durable=False)
+        Path(folder, "kernel").write_bytes(ptx)
         command = [find_ptxas(), f"-arch={arch}", "-O3", "-v", "kernel", "-o", "cubin"]
         with subprocess.Popen(
             command, cwd=folder, env={}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"

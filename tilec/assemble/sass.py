@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
 from tilec.toolchain import find_nvdisasm
 
 _INSTRUCTION: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
@@ -19,7 +18,7 @@ _INSTRUCTION: Final = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A
 def disassemble(cubin: bytes) -> str:
     """SASS of a CUBIN; CompileError E0601 where no disassembler is installed, E0605 where it cannot read the file."""
     with tempfile.TemporaryDirectory() as folder:
-        Output(Path(folder), None).write("kernel.cubin", cubin, durable=False)
+        Path(folder, "kernel.cubin").write_bytes(cubin)
         done = subprocess.run(
             [find_nvdisasm(), "-c", Path(folder, "kernel.cubin")], capture_output=True, text=True, check=False
         )
