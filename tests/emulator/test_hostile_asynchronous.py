@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.emulator.tiny import launch, program
+from tests.emulator.tiny import kinds, launch, program
 from tilec.emulator import Report
 
 PRODUCT = """
@@ -142,3 +142,42 @@ COPIES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_wrong_copy(name: str) -> None:
     changed, wanted = COPIES[name]
     assert wanted in copied(**changed)[0]
+
+
+@pytest.mark.parametrize(
+    ("fence", "found"),
+    [
+        ("", {"proxy"}),
+        ("fence.proxy.async.shared::cta;", {"proxy"}),
+        ("fence.proxy.async.global;", set[str]()),
+        ("fence.proxy.async;", set[str]()),
+    ],
+)
+def test_a_bulk_copy_of_global_memory_that_threads_wrote_needs_a_fence_of_it(fence: str, found: set[str]) -> None:
+    body = f"""
+mov.u32 %r0, smem; mad.lo.u32 %r2, %t, 4, %r0; mad.wide.u32 %d2, %t, 4, %a0; setp.eq.u32 %p0, %t, 0;
+@%p0 mbarrier.init.shared::cta.b64 [%r0+512], 1; @%p0 fence.mbarrier_init.release.cluster;
+st.global.u32 [%d2], %t; {fence} bar.sync 0; @!%p0 bra L;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+512], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0], [%a0], 128, [%r0+512];
+L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r0+512], 0; @!%p3 bra L;
+ld.shared.u32 %r9, [%r2]; mad.wide.u32 %d1, %t, 4, %a1; st.global.u32 [%d1], %r9;
+"""
+    for seed in range(3):
+        arrays = {"scratch": np.zeros(32, np.uint32), "out": np.zeros(32, np.uint32)}
+        report = launch(program(body, ["scratch", "out"], shared=1024), arrays, out=("out",), shared=1024, seed=seed)
+        assert kinds(report) == found, report.faults
+
+
+@pytest.mark.parametrize("space", ["", ".shared::cta"])
+def test_what_a_bulk_store_wrote_needs_no_fence_for_the_next_bulk_copy(space: str) -> None:
+    body = f"""
+mov.u32 %r0, smem; mad.lo.u32 %r2, %t, 4, %r0; setp.eq.u32 %p0, %t, 0; st.shared.u32 [%r2], %t;
+@%p0 mbarrier.init.shared::cta.b64 [%r0+512], 1; fence.proxy.async{space}; bar.sync 0; @!%p0 bra L;
+cp.async.bulk.global.shared::cta.bulk_group [%a0], [%r0], 128; cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r0+512], 128;
+cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r0+128], [%a0], 128, [%r0+512];
+L: mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r0+512], 0; @!%p3 bra L;
+"""
+    report = launch(program(body, ["out"], shared=1024), {"out": np.zeros(32, np.uint32)}, shared=1024)
+    assert not report.faults, report.faults

@@ -122,7 +122,7 @@ def test_what_a_thread_does_behind_its_arrival_is_ordered_before_nobody(order: s
 @pytest.mark.parametrize("writers", ["setp.eq.u32 %p5, %t, 0;", "setp.lt.u32 %p5, %t, 32;"])
 def test_those_who_wait_for_a_copy_learn_nothing_of_one_another(writers: str) -> None:
     """Threads write before their wait; the warp beside them reads behind its own."""
-    copy = COPIES["fill"].replace("@%p1 ", "")
+    copy = str(COPIES["fill"]).replace("@%p1 ", "")
     body = BEGIN.format(full=1, empty=1).replace("setp.ge.u32 %p2, %t, 32; @%p2 bra C;", "") + (
         f"setp.gt.u32 %p6, %t, 64; @%p6 bra E; setp.eq.u32 %p6, %t, 64; @%p6 bra P; mov.u32 %r7, 0; {writers}"
         f"@%p5 st.shared.u32 [%r2+640], %t; {FULL} setp.lt.u32 %p6, %t, 32; @%p6 bra E; ld.shared.u32 %r5, [%r2+640]; bra E;"

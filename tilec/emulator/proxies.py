@@ -4,8 +4,9 @@ PTX ISA, section 8, "Proxies" and `fence.proxy.async`. `wgmma` and bulk copies r
 write of the generic proxy (`st`, `cp.async`, `stmatrix`) is seen there only if a proxy fence lies between write and read in
 causality order; any thread on the way may execute it. Simplified: the fence of a thread covers that thread's own writes, and
 what it knew through a barrier of its block; a fence by a third thread that learnt of the write through an mbarrier is not seen.
-An mbarrier is made by the generic proxy, and a bulk copy counts its bytes there through the async proxy: a fence lies between
-too, which may be `fence.mbarrier_init` of the thread that made it.
+A bulk copy reads global memory through it too, where a fence `.shared::cta` orders nothing, as one `.global` does not in shared
+memory. An mbarrier is made by the generic proxy, and a bulk copy counts its bytes there through the async proxy: a fence lies
+between too, which may be `fence.mbarrier_init` of the thread that made it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ COUNTS: Final = "the async proxy counts on an mbarrier with no fence.proxy.async
 @dataclass(slots=True)
 class _Fence:
     """`time` at which `lanes` (mask over the wave) executed it; `horizon`: the last barrier of each block then. `of_barriers`:
-    it is `fence.mbarrier_init`, of mbarriers that the thread itself made."""
+    it is `fence.mbarrier_init`, of mbarriers that the thread itself made. `space`: the only one it is of."""
 
     time: int
     lanes: NDArray[np.bool_]
     horizon: Index
     of_barriers: bool
+    space: str | None
 
 
 class Proxies:
@@ -52,12 +54,12 @@ class Proxies:
         self.fences.clear()
         self._written[:] = 0
 
-    def fence(self, lanes: Index, *, of_barriers: bool = False) -> None:
-        """`fence.proxy.async` by these lanes, or `fence.mbarrier_init`."""
+    def fence(self, lanes: Index, *, of_barriers: bool = False, space: str | None = None) -> None:
+        """`fence.proxy.async` by these lanes, of the space `global` or `shared` or of both, or `fence.mbarrier_init`."""
         clocks = self.machine.clocks
         mask = np.zeros(self.machine.lane_count, np.bool_)
         mask[lanes] = True
-        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), of_barriers))
+        self.fences.append(_Fence(clocks.now, mask, clocks.block_time.copy(), of_barriers, space))
         clocks.now += 1  # what comes now is not covered
 
     def wrote(self, granules: Index) -> None:
@@ -67,9 +69,12 @@ class Proxies:
             self._written = np.concatenate([self._written, np.zeros(len(writes) - len(self._written), np.int64)])
         self._written[granules] = writes[granules]
 
-    def check(self, granules: Index, reader: int, instruction: Instruction, index: int, *, barrier: bool = False) -> None:
-        """Reports generic writes of these granules that the async proxy, used by lane `reader`, may not see; `barrier`: they
-        are an mbarrier on which it counts."""
+    def check(
+        self, granules: Index, reader: int, instruction: Instruction, index: int, *, barrier: bool = False,
+        space: str = "shared",
+    ) -> None:  # fmt: skip
+        """Reports generic writes of these granules of a `space` that the async proxy, used by lane `reader`, may not see;
+        `barrier`: they are an mbarrier on which it counts."""
         machine = self.machine
         stamps = machine.shadow.writes[granules]
         if len(self._written):
@@ -88,7 +93,7 @@ class Proxies:
         for fence in reversed(self.fences):
             if not missing.any():
                 return
-            if barrier or not fence.of_barriers:
+            if (barrier or not fence.of_barriers) and fence.space in (None, space):
                 missing[missing] &= ~self._covers(fence, reader, times[missing], writers[missing])
         if missing.any():
             text = COUNTS if barrier else READS

@@ -72,6 +72,7 @@ class Stores(CopyGroups[_Transfer]):
                 continue
             self.machine.pending.end(NOTHING, _granules(transfer.target))
             _land(self.machine, transfer, transfer.lane)
+            proxies(self.machine).wrote(np.unique(transfer.target >> self.machine.shadow.shift))
             if transfer.poison.any():
                 flags = np.where(transfer.poison != 0, transfer.poison | STORED, 0).astype(np.uint8)
                 self.machine.memory.poison[transfer.target] = flags
@@ -154,6 +155,9 @@ def _load(d: Decoder, rank: int) -> Step:
             transfer = _Transfer(places[places >= 0], there, data, poison, lane, 0, d)
             _watch_write(machine, there, lane, d)
             reads = _granules(transfer.source) if _tracked(machine, transfer.source) else NOTHING
+            if len(reads):
+                granules = np.unique(transfer.source >> machine.shadow.shift)
+                log.check(granules, lane, d.instruction, int(transfer.source[0]), space="global")
             machine.pending.begin(reads, _granules(there))
             _fly(machine, barriers, named, transfer, reads, log)
 

@@ -12,16 +12,15 @@ from tilec.emulator.registry import Decoder, Step
 
 
 def fence_async(d: Decoder) -> Step:
-    """`fence.proxy.async[.global|.shared::cta|.shared::cluster]`; one for global memory does not order shared memory."""
+    """`fence.proxy.async[.global|.shared::cta|.shared::cluster]`; one of a space does not order the other."""
     d.need("async")
     where = d.take("global", "shared::cta", "shared::cluster")
     d.finish(0)
     log = proxies(d.machine)
-    if where == "global":
-        return lambda frame: None
+    space = (where or "").partition("::")[0] or None
 
     def step(frame: Frame) -> None:
-        log.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask])
+        log.fence(frame.lanes if frame.mask is None else frame.lanes[frame.mask], space=space)
 
     return step
 
