@@ -29,7 +29,8 @@ MAX_PEM: Final = 16 << 10
 KINDS: Final = ("ed25519", "ecdsa-p256")
 P256_ORDER: Final = 0xFFFFFFFF_00000000_FFFFFFFF_FFFFFFFF_BCE6FAAD_A7179E84_F3B9CAC2_FC632551
 """Of the group of P-256 (SP 800-186, 3.2.1.3)."""
-_PUBLIC_LABEL: Final = b"-----BEGIN PUBLIC KEY-----"
+_BEGIN: Final = b"-----BEGIN "
+_PUBLIC_LABEL: Final = _BEGIN + b"PUBLIC KEY-----"
 
 _Public = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
 _Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
@@ -113,6 +114,8 @@ def read_public_key(pem: bytes) -> PublicKey:
     """The key of a PEM text; ValueError, as the end of a sentence, where it is no public key of a known kind."""
     if len(pem) > MAX_PEM or not pem.lstrip().startswith(_PUBLIC_LABEL):
         raise ValueError("is no public key in PEM (`-----BEGIN PUBLIC KEY-----`)")
+    if pem.count(_BEGIN) > 1:  # of several the reader takes the first, and says nothing of the others
+        raise ValueError("has more than one key; name each by a file of its own")
     try:
         return _public(serialization.load_pem_public_key(pem))
     except (ValueError, UnsupportedAlgorithm):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,3 +185,12 @@ def test_what_a_verdict_depends_on_is_in_its_key() -> None:
             assert key(judge, texts, plain) != key(judge, texts, other), edit
     assert key(PROOF, texts, plain) != key(PROOF, texts | {"tir": b""}, plain)
     assert key(EMULATION, texts, plain, seeds=1) != key(EMULATION, texts, plain, seeds=2)
+
+
+def test_a_verdict_is_not_that_of_a_constant_of_another_type() -> None:
+    """Whoever packs a bundle chooses its constants: a text that is how a float is hashed must not get the float's verdict."""
+    texts = {"tir": b"a", "ptx": b"b"}
+    values: list[Any] = [1, 1.0, True, "1", (1.0).hex(), f"f{(1.0).hex()}", "f1", "t1", math.inf, "inf", "finf"]
+    plain = manifest_from_json(edited("kv_update", lambda data: None))
+    keys = {key(PROOF, texts, dataclasses.replace(plain, constants={"C": value})) for value in values}
+    assert len(keys) == len(values)

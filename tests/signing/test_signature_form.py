@@ -132,6 +132,14 @@ def test_keys_of_other_kinds_are_refused() -> None:
     for text in (b"", b"x" * 100, generate("ed25519").pem(), b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"):
         with pytest.raises(ValueError, match="public key"):
             read_public_key(text)
+
+
+def test_a_file_of_two_keys_is_none() -> None:
+    """Only the first would be trusted, and nothing would say so."""
+    one, other = (generate(kind).public_key.pem() for kind in KINDS)
+    for text in (one + other, one + one, one + b"\n# and\n" + other):
+        with pytest.raises(ValueError, match="more than one key"):
+            read_public_key(text)
         with pytest.raises(ValueError, match="private key"):
             read_private_key(text if b"PRIVATE" not in text else b"")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import py_compile
 import sys
 import types
 from pathlib import Path
@@ -21,6 +23,7 @@ from tilec.passes.prover import prove
 from tilec.project.launches import Contract, large_launch, span_of
 from tilec.runtime import Device
 from tilec.tuning import bench_child
+from tilec.tuning.baseline import load_baseline
 from tilec.tuning.bench_child import Run, chip
 from tilec.tuning.roofline import PUBLISHED, work
 
@@ -309,3 +312,22 @@ def test_what_an_artifact_is_held_against_is_beside_its_kernel(tmp_path: Path, t
     assert bench_command._kernels(artifact) is None  # pyright: ignore[reportPrivateUsage]
     (tmp_path / "build.toml").write_text(text)
     assert bench_command._kernels(artifact) == tmp_path / folder  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_baseline_is_run_from_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytecode beside it may be of another text than the one that was read, and none is written, through a link or not."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    folder, outside = tmp_path / "kernels_src", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    text = folder / "baseline.py"
+    text.write_text("def double(): return 'shown'\n")
+    (folder / "__pycache__").symlink_to(outside)
+    assert load_baseline(text, "double")() == "shown" and not any(outside.iterdir())
+
+    other = tmp_path / "other.py"
+    other.write_text("def double(): return 'hidden'\n")
+    forged = Path(importlib.util.cache_from_source(str(text)))
+    py_compile.compile(str(other), str(forged), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert load_baseline(text, "double")() == "shown"

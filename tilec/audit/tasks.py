@@ -91,20 +91,23 @@ def unanswered(kind: str, reason: str) -> Any:
 
 def key(kind: str, texts: dict[str, bytes], manifest: Manifest, **more: Any) -> str:
     """The digest of all that a verdict depends on: texts, the part of the manifest, what judges, and `more` of the caller's."""
-    data = {name: _finite(to_json(getattr(manifest, name))) for name in FIELDS[kind]}
+    data = {name: _told_apart(to_json(getattr(manifest, name))) for name in FIELDS[kind]}
     digests = {name: hashlib.sha256(texts[name]).hexdigest() for name in TEXTS[kind]}
     return hashlib.sha256(canonical([kind, digests, data, rests_on(kind), more])).hexdigest()
 
 
-def _finite(data: Any) -> Any:
-    """The data with floats as text, so that infinities have a canonical form too."""
+def _told_apart(data: Any) -> Any:
+    """The data with floats as text, so that infinities have a canonical form too, and a letter before each text and float, so
+    that the text of a float is not taken for it."""
     if isinstance(data, float):
-        return data.hex()
+        return f"f{data.hex()}"
+    if isinstance(data, str):
+        return f"t{data}"
     if isinstance(data, dict):
         items: dict[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
-        return {key: _finite(value) for key, value in items.items()}
+        return {key: _told_apart(value) for key, value in items.items()}
     if isinstance(data, list):
-        return [_finite(item) for item in data]  # pyright: ignore[reportUnknownVariableType]
+        return [_told_apart(item) for item in data]  # pyright: ignore[reportUnknownVariableType]
     return data
 
 

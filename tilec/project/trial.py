@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
 import inspect
 import math
 import sys
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +28,7 @@ from tilec.limits import MAX_SOURCE_BYTES, read_file
 from tilec.progress import DEFAULT_LIMITS, Limits
 from tilec.project.launches import Contract, LaunchValuesError, random_tensors, small_launches
 from tilec.project.models import Constant
+from tilec.project.python_file import execute
 
 if TYPE_CHECKING:
     from tilec.ir.core import Function
@@ -183,12 +182,8 @@ def reference_inputs(contract: Contract, arrays: dict[str, Array], values: Mappi
 def reference_results(path: Path, name: str, inputs: dict[str, Any], outputs: int) -> tuple[list[Array], float | None]:
     """What it returns for these inputs, and its own relative tolerance."""
     shown = f"`{path.name}:{name}`"
-    spec = importlib.util.spec_from_file_location("reference", path)
-    if spec is None or not isinstance(spec.loader, SourceFileLoader):
-        raise NoReference(f"{shown} is not Python")
-    module = importlib.util.module_from_spec(spec)
-    with _told(shown, path):  # from its text: bytecode of it may be of another text of the same second and size
-        exec(spec.loader.source_to_code(path.read_bytes(), str(path)), vars(module))
+    with _told(shown, path):
+        module = execute(path, "reference")
     function = getattr(module, name, None)
     if not callable(function):
         raise NoReference(f"`{path.name}` has no function `{name}`")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import inspect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilec.project.launches import Contract
+from tilec.project.python_file import execute
 from tilec.tuning.bench import Arguments
 
 
@@ -36,13 +36,8 @@ def torch_here() -> Any:
 
 def load_baseline(path: Path, name: str) -> Any:
     """The function; NoBaseline."""
-    spec = importlib.util.spec_from_file_location("baseline", path)
-    if spec is None or spec.loader is None:
-        raise NoBaseline(f"`{path.name}` is not Python")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        return getattr(module, name)
+        return getattr(execute(path, "baseline"), name)
     except (Exception, SystemExit) as error:
         raise NoBaseline(f"`{path.name}:{name}` cannot be loaded: {type(error).__name__}: {error}") from None
 
