@@ -18,7 +18,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tilec.registry.errors import RegistryError
 
@@ -125,6 +125,12 @@ class _Wire(http.client.HTTPConnection):
             self.sock = self._context.wrap_socket(self.sock, server_hostname=self._name, do_handshake_on_connect=False)
             self.deadline.watch(self.sock)
             self.sock.do_handshake()
+
+    def send(self, data: Any) -> None:
+        """Send bytes, under the deadline: a proxy is asked before `connect` is through, and its answer has no other end."""
+        if self.sock is not None and self.deadline is not None:
+            self.deadline.watch(self.sock)
+        super().send(data)
 
 
 def _proxy_for(address: Address) -> urllib.parse.SplitResult | None:
