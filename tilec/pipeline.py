@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 Constant = int | float | bool | str
 VOCABULARY_SOURCE = (
-    "limits.py", "progress.py", "diagnostics.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir", "language",
+    "limits.py", "progress.py", "diagnostics.py", "visible.py", "defects.py", "target.py", "artifact.py", "pipeline.py", "ir",
+    "language",
 )  # fmt: skip
 """Source of tilec that every stage rests on; this file holds the stages themselves."""
 FRONTEND = ("frontend", "spelling.py")

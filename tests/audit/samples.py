@@ -12,7 +12,7 @@ from typing import Any
 
 from tests import shipped
 from tests.bundle import samples
-from tilec.artifact import Manifest, parameter_specs, to_json
+from tilec.artifact import Manifest, parameter_specs, to_json, value_promise
 from tilec.bundle_format import encode
 from tilec.ir.core import Function
 from tilec.ir.parser import parse_function
@@ -49,6 +49,8 @@ def manifest_data(function: Function, tir: bytes, code: bytes, *, proven: bool =
         "no_alias": to_json(no_alias_pairs(function)),
         "obligations": to_json(prove(function).obligations) if proven else [],
     }
+    if function.promises:
+        data["promises"] = to_json(tuple(map(value_promise, function.promises)))
     ptx = PTX.encode()
     data["digests"] = {
         "cubin": hashlib.sha256(code).hexdigest(),

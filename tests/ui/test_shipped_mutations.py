@@ -30,7 +30,7 @@ from tilec.passes.prover import prove
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "kernels_src"
-SAFETY = {"E0301", "E0302", "E0303", "E0304", "E0305", "E0306", "E0401", "E0402", "E0403", "E0404", "E0405"}
+SAFETY = {"E0301", "E0302", "E0303", "E0304", "E0305", "E0306", "E0401", "E0402", "E0403", "E0404", "E0405", "E0406"}
 
 INSIDE = {
     ("qk_norm_rope_kv", change)

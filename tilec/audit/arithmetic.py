@@ -7,7 +7,7 @@ positive is noted in the program, in the order of the text, and used from then o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilec.audit import smt
 from tilec.audit.findings import CONFIRMED, Finding, Verdict, never, positions, single, worst
@@ -22,7 +22,16 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "shl": "<<", "neg": "-", "floordiv
 
 def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
     """One finding per operation that may leave its type, per divisor and per loop."""
-    for op in program.deciding:
+    yield from of_operations(program, program.deciding, budget)
+    for op in program.sites():
+        if op.clipped and op.unsafe is None and box(op) is not None:
+            subject = f"end of {program.subject(op)}"
+            yield _ends(program, op, budget).named("wrap", subject)
+
+
+def of_operations(program: Program, ops: Iterable[Op], budget: Budget) -> Iterator[Finding]:
+    """The findings of some operations, in the order of the text."""
+    for op in ops:
         if isinstance(op, For):
             verdict = _positive(program, op, op.step, budget)
             if verdict.verdict == CONFIRMED:
@@ -37,10 +46,6 @@ def arithmetic(program: Program, budget: Budget) -> Iterator[Finding]:
         elif may_wrap(op):
             kind = op.kind if isinstance(op, Binary | Unary) else "cast"
             yield _fits(program, op, budget).named("wrap", f"`{_WORDS.get(kind, kind)}`")
-    for op in program.sites():
-        if op.clipped and op.unsafe is None and box(op) is not None:
-            subject = f"end of {program.subject(op)}"
-            yield _ends(program, op, budget).named("wrap", subject)
 
 
 def may_wrap(op: Op) -> bool:

@@ -92,6 +92,9 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         yield "the grid is not that of the tile IR"
     if manifest.constants != function.constants:
         yield "the constants are not those of the tile IR"
+    promised = [(one.tensor, one.low, one.high, one.above, one.distinct, one.sorted) for one in function.promises]
+    if promised != [(one.tensor, one.low, one.high, tuple(one.above), one.distinct, one.sorted) for one in manifest.promises]:
+        yield "the promises are not those of the tile IR"
     apart = {frozenset(pair) for pair in manifest.no_alias}
     for place, left in enumerate(tensors):
         for right in tensors[place + 1 :]:

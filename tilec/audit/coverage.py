@@ -19,7 +19,7 @@ from tilec.audit.scene import Scene
 from tilec.audit.smt import Budget, Term
 from tilec.audit.values import Execution, box, tile_shape
 from tilec.audit.witness import Unknowns, applied, candidates
-from tilec.ir.core import Access
+from tilec.ir.core import Access, Parameter
 from tilec.ir.ops import For, MemoryOp
 
 ATTEMPTS = 24
@@ -43,13 +43,17 @@ Make = Callable[[Scene], list[Writer]]
 def coverage(program: Program, budget: Budget) -> Iterator[Finding]:
     """One finding per `Out` tensor."""
     for parameter in program.function.parameters:
-        if parameter.access is not Access.OUT:
-            continue
-        sites = [op for op in program.sites() if program.parameter(op) is parameter and writes(op)]
-        verdict = _covered(program, [op for op in sites if op.unsafe is None], parameter.name, budget)
-        if verdict.verdict != CONFIRMED and any(op.unsafe is not None for op in sites):
-            verdict = Verdict(TRUSTED, "inside an `unsafe` block")
-        yield verdict.named("coverage", f"`{parameter.name}`")
+        if parameter.access is Access.OUT:
+            yield covered(program, parameter, budget)
+
+
+def covered(program: Program, parameter: Parameter, budget: Budget) -> Finding:
+    """Whether every element of a tensor is written."""
+    sites = [op for op in program.sites() if program.parameter(op) is parameter and writes(op)]
+    verdict = _covered(program, [op for op in sites if op.unsafe is None], parameter.name, budget)
+    if verdict.verdict != CONFIRMED and any(op.unsafe is not None for op in sites):
+        verdict = Verdict(TRUSTED, "inside an `unsafe` block")
+    return verdict.named("coverage", f"`{parameter.name}`")
 
 
 def _covered(program: Program, sites: list[MemoryOp], tensor: str, budget: Budget) -> Verdict:

@@ -96,6 +96,25 @@ class Program:
         """True where some access writes the tensor."""
         return any(writes(op) and self.parameter(op).name == name for op in self.sites())
 
+    def reads_as_launched(self, name: str) -> bool:
+        """True where every read of the tensor gives what it held before the launch: nothing writes it, or one block alone does,
+        and each of its reads comes before all of its writes."""
+        mine = [op for op in self.sites() if self.parameter(op).name == name]
+        first = next((place for place, op in enumerate(mine) if writes(op)), None)
+        if first is None:
+            return True
+        if self.function.parameter(name).access is not Access.INOUT or any(op.unsafe is not None for op in mine):
+            return False
+        loops = {loop for op in mine if writes(op) for loop in self.loops_around(op)}
+        return not any(loop in loops for op in mine if not writes(op) for loop in self.loops_around(op)) and all(
+            writes(op) for op in mine[first:]
+        )
+
+    def only_behind(self, values: list[Value]) -> list[Op]:
+        """Operations that some values are computed from and that decide nothing else, in program order."""
+        owners = {value.owner for value in self._closure(values)} - set(self.deciding)
+        return [op for op in self.order if op in owners]
+
     def turns(self, loop: For) -> int | None:
         """How often a loop turns, where that is a small constant."""
         ends = [self.bounds[value] for value in (loop.lower, loop.upper, loop.step)]
@@ -148,7 +167,11 @@ class Program:
                 pending += op.operands[:3]
             elif isinstance(op, If):
                 pending += op.operands[:1]
-        seen: set[Value] = set()
+        return self._closure(pending)
+
+    def _closure(self, values: list[Value]) -> set[Value]:
+        """Values, and all that they are computed from."""
+        pending, seen = list(values), set[Value]()
         while pending:
             value = pending.pop()
             if value not in seen:

@@ -1,8 +1,9 @@
 """Derive every obligation of a kernel from its tile IR and prove it: a function and a contract go in, findings come out.
 
 The order is that of the rungs a proof stands on: arithmetic first, whose confirmed divisors and steps the rest uses, then
-bounds, races, single writes, coverage and reads after writes. A confirmation presupposes the confirmations of the same kernel's
-arithmetic. Beside the obligations stand checks of the contract itself: some launch satisfies it, and it describes the kernel.
+bounds, races, single writes, coverage, reads after writes and promises. A confirmation presupposes the confirmations of the
+same kernel's arithmetic, and of promises those of its races. Beside the obligations stand checks of the contract itself:
+some launch satisfies it, and it describes the kernel.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from tilec.audit.contract import Contract, HostTerms
 from tilec.audit.coverage import coverage, order
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
 from tilec.audit.program import Program
+from tilec.audit.promises import promises
 from tilec.audit.smt import Budget
 from tilec.ir.core import Function
 from tilec.ir.verifier import verify
 
-PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order)
+PROPERTIES = (arithmetic, bounds, races, written_once, coverage, order, promises)
 
 
 def prove_function(function: Function, contract: Contract, budget: Budget) -> list[Finding]:

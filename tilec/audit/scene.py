@@ -58,15 +58,15 @@ class Scene:
     def record(self, loaded: Loaded) -> list[Term]:
         """Add a value that was read; the facts that follow from the contract and from the values read before."""
         found: list[Term] = []
-        read_only = not self.program.written(loaded.tensor)
-        checks = self.program.contract.values.get(loaded.tensor, []) if read_only else []
+        as_launched = self.program.reads_as_launched(loaded.tensor)
+        checks = self.program.contract.values.get(loaded.tensor, []) if as_launched else []
         inside = smt.every(self.inside(loaded.tensor, loaded.place))
         for check in checks:
             low, high = self.expression(check.low), self.expression(check.high)
             found.append(smt.implies(inside, smt.every([loaded.term >= low, loaded.term < high])))
             if check.ends:
                 found += self._ends(loaded, low, high)
-        for other in self.loaded if read_only else ():
+        for other in self.loaded if as_launched else ():
             if other.tensor == loaded.tensor:
                 same = smt.every(a == b for a, b in zip(loaded.place, other.place, strict=True))
                 found.append(smt.implies(same, loaded.term == other.term))

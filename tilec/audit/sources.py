@@ -44,6 +44,7 @@ SOURCES: Final = {
         "audit/arithmetic.py",
         "audit/coverage.py",
         "audit/findings.py",
+        "audit/promises.py",
         "audit/prove.py",
         "audit/witness.py",
     ),

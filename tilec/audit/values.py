@@ -214,7 +214,7 @@ class Execution:
         name = self.program.parameter(op).name
         low, high = op.result.tile.dtype.integer_range()
         term = self.scene.fresh(f"{self.name}.{name}", (low, high))
-        if self.program.written(name):
+        if not self.program.reads_as_launched(name):
             self.scene.vague[str(term)] = f"`{name}`, which the kernel writes"
         place = self.place(op, position)
         self.own_facts += self.scene.record(Loaded(term, name, place))

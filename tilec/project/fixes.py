@@ -184,6 +184,17 @@ def _called(node: ast.AST) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
+def _is_rounded_up(node: ast.BinOp) -> bool:
+    """Whether a quotient is `cdiv` written out, `(N + BLOCK - 1) // BLOCK`, or with the sum as a number."""
+    one, divisor = node.left, node.right
+    if not (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Add | ast.Sub)):
+        return False
+    if isinstance(one.op, ast.Add):
+        numbers = [node.value if isinstance(node, ast.Constant) else None for node in (divisor, one.right)]
+        return isinstance(numbers[0], int) and isinstance(numbers[1], int) and numbers[0] - 1 == numbers[1]
+    return ast.unparse(one).endswith(f" + {ast.unparse(divisor)} - 1")
+
+
 def _whole_grids(text: str, near: Span) -> Iterator[Fix]:
     """`cdiv(N, BLOCK)` for `N // BLOCK` in the grid of the kernel that a span is in: the blocks of the whole tiles are the same
     ones, and where a tile is left over it has its block too."""
@@ -193,6 +204,6 @@ def _whole_grids(text: str, near: Span) -> Iterator[Fix]:
         for call in ast.walk(function) if inside else ():
             if isinstance(call, ast.Call) and _called(call) == "grid":
                 for node in (one for argument in call.args for one in ast.walk(argument)):
-                    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+                    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) and not _is_rounded_up(node):
                         whole = f"cdiv({ast.unparse(node.left)}, {ast.unparse(node.right)})"
                         yield Fix(f"write `{whole}`", "replace", whole, source.span(node), certain=True)
