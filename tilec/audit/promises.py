@@ -33,7 +33,7 @@ def promises(program: Program, budget: Budget) -> Iterator[Finding]:
             subject = program.subject(op)
             verdict = _within(program, promise, op, budget) if op.unsafe is None else _unsafe()
             yield verdict.named("values", f"{subject} within `{_text(promise)}`")
-        for word in _relations(promise):
+        for word in promise.said:
             for place, left in enumerate(mine):
                 for right in mine[place:] if word == "distinct" else mine:
                     verdict = _related(program, word, left, right, budget) if left.unsafe is right.unsafe is None else _unsafe()
@@ -50,12 +50,8 @@ def _unsafe() -> Verdict:
 def _text(promise: Promise) -> str:
     """The promise in the words of the manifest."""
     above = "" if not promise.above else promise.above[0] if len(promise.above) == 1 else f"({', '.join(promise.above)})"
-    words = [f", above={above}" if above else "", *(f", {word}=True" for word in _relations(promise))]
+    words = [f", above={above}" if above else "", *(f", {word}=True" for word in promise.said)]
     return f"ensures({promise.tensor}, {promise.low}, {promise.high}{''.join(words)})"
-
-
-def _relations(promise: Promise) -> list[str]:
-    return [word for word, said in (("distinct", promise.distinct), ("sorted", promise.sorted)) if said]
 
 
 def _within(program: Program, promise: Promise, op: MemoryOp, budget: Budget) -> Verdict:
@@ -110,7 +106,7 @@ def _holds_unwritten(program: Program, promise: Promise, budget: Budget) -> bool
     """Whether elements that no store reaches have what is promised; those of an `Out` tensor are none."""
     if program.function.parameter(promise.tensor).access is Access.OUT:
         return True
-    if _relations(promise) or promise.above not in ((), (promise.tensor,)):
+    if promise.said or promise.above not in ((), (promise.tensor,)):
         return False
     scene = Scene(program)
     low, high = scene.expression(promise.low), scene.expression(promise.high)
