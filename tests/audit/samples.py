@@ -22,6 +22,8 @@ from tilec.passes.prover import prove
 from tilec.passes.prover.aliasing import launch_checks, no_alias_pairs, value_checks
 
 KERNELS = Path(__file__).parent / "kernels"
+ACCEPTED_ONCE = Path(__file__).parents[1] / "soundness" / "corpus"
+"""Kernels that are not safe and that the first prover took."""
 PTX = ".version 8.7\n.target sm_90a\n"
 
 

@@ -64,7 +64,7 @@ def test_a_swizzled_matmul_is_confirmed() -> None:
 )
 def test_false_accepts_of_the_prover_are_refuted(name: str, expected: tuple[str, str]) -> None:
     try:
-        function = load_kernel(samples.KERNELS / f"{name}.py", {}, root=samples.KERNELS)
+        function = load_kernel(samples.ACCEPTED_ONCE / f"{name}.py", {}, root=samples.ACCEPTED_ONCE)
     except CompileError:
         assert name.startswith("q")  # a contract that contradicts itself may be refused where it is written
         return
