@@ -138,6 +138,7 @@ def test_a_text_that_is_not_there_is_found(tmp_path: Path) -> None:
         ({"grid": [["+", ["//", ["+", "N", 2047], 2048], 1]]}, "the grid is not that of the tile IR"),
         ({"no_alias": []}, "may overlap in memory"),
         ({"constants": {"E": "bf16", "BLOCK": 1024}}, "the constants are not those"),
+        ({"constants": {"E": "bf16", "BLOCK": 2048.0}}, "the constants are not those"),
     ],
 )
 def test_a_manifest_that_describes_another_kernel_is_refuted(tmp_path: Path, change: dict[str, Any], words: str) -> None:

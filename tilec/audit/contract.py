@@ -7,7 +7,7 @@ launcher evaluates. Nothing is taken from the tile IR's own `requires`: what the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,7 +90,7 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         yield "the scalars are not those of the tile IR"
     if manifest.grid != function.grid:
         yield "the grid is not that of the tile IR"
-    if manifest.constants != function.constants:
+    if _exact(manifest.constants) != _exact(function.constants):
         yield "the constants are not those of the tile IR"
     promised = [(one.tensor, one.low, one.high, one.above, one.distinct, one.sorted) for one in function.promises]
     if promised != [(one.tensor, one.low, one.high, tuple(one.above), one.distinct, one.sorted) for one in manifest.promises]:
@@ -100,6 +100,11 @@ def disagreements(manifest: Manifest, function: Function) -> Iterator[str]:
         for right in tensors[place + 1 :]:
             if (left[1] != "in" or right[1] != "in") and frozenset((left[0], right[0])) not in apart:
                 yield f"`{left[0]}` and `{right[0]}` may overlap in memory, and one of them is written"
+
+
+def _exact(constants: Mapping[str, object]) -> dict[str, tuple[type, str]]:
+    """Constants as a kernel sees them: Python calls 1, 1.0 and True equal, and 0.0 and -0.0."""
+    return {name: (type(value), repr(value)) for name, value in constants.items()}
 
 
 def arguments_agree(manifest: Manifest, function: Function) -> bool:
