@@ -1,12 +1,14 @@
 """Audit the bundles of every model for every architecture: what is confirmed, emulated and left open, idle and busy.
 
-    python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--busy N] [--idle-only] [--bundles DIR]
-                             [--launches N] [--seeds N] [--output DIR]
+    python ci/bench/audit.py [--models qwen3-4b,...] [--arch sm_90,...] [--jobs N] [--busy N] [--passes PASS ...]
+                             [--bundles DIR] [--launches N] [--seeds N] [--output DIR]
 
 Packs into a temporary folder what the store has, and audits one bundle after the other with an empty store of verdicts, then
-all of them again with the verdicts of the first time; then both once more beside `--busy` processes that only compute. The
-reports of all four must be the same but for their times. Writes `audit.md` and `audit.json` after every bundle; the exit status
-is the worst of the audits, and 1 where reports differ.
+all of them again with the verdicts of the first pass; both on an idle machine and on a busy one. The reports of all passes must
+be the same but for their times. A busy machine runs `--busy` processes that only compute; with `--busy 0` whatever else runs
+there is the load, which is measured. An idle pass waits until the load average is below one half of a process for each
+processor. `--passes` chooses passes and their order; `idle,first:qwen3-4b sm_90a` is a pass over one bundle. Writes `audit.md`
+and `audit.json` after every bundle; the exit status is the worst of the audits, and 1 where reports differ.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,19 +50,21 @@ HEADER: Final = (
     "bundle", "artifacts", "obligations", "confirmed", "unknown", "refuted", "missing", "tensor maps", "CUBINs of their PTX",
     "clean in the emulator", "launches", "instructions", "verdicts", "reused",
 )  # fmt: skip
-FIRST: Final = "idle, first"
-PASSES: Final = (FIRST, "idle, again", "busy, first", "busy, again")
+PASSES: Final = ("idle,first", "idle,again", "busy,first", "busy,again")
 """How often each bundle is audited: alone on the machine or not, with an empty store or with its verdicts."""
+IDLE: Final = 0.5
+"""Load average for each processor below which a machine is idle."""
 
 
 @dataclass
 class Audits:
-    """What came out so far: the reports of the first pass by bundle, and by pass and bundle its seconds and seal."""
+    """What came out so far: the first report on each bundle; by pass and bundle seconds and seal; by pass the load averages."""
 
     options: Options
     busy: int
     reports: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     passes: dict[str, dict[str, tuple[float, str]]] = field(default_factory=dict[str, dict[str, tuple[float, str]]])
+    loads: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
     def differing(self) -> list[str]:
         """Bundles whose report is another in a later pass."""
@@ -73,6 +78,13 @@ class Audits:
     def seconds(self, when: str) -> float:
         """Of a whole pass."""
         return sum(seconds for seconds, _ in self.passes.get(when, {}).values())
+
+
+def wait_for_idle() -> None:
+    """Return once nothing else keeps the machine busy."""
+    while (load := os.getloadavg()[0]) >= IDLE * (os.cpu_count() or 1):
+        print(f"waits for an idle machine: the load average is {load:.1f}", flush=True)
+        time.sleep(30)
 
 
 @contextlib.contextmanager
@@ -180,13 +192,13 @@ def write(audits: Audits, folder: Path) -> None:
         f"{os.cpu_count()} processors, at most {options.launches} launches of an artifact, each in {options.seeds} schedules."
     )
     differing = audits.differing()
-    times = ["| pass | bundles | s | slowest bundle, s | reports |", "|---|--:|--:|--:|---|"]
-    for when, found in audits.passes.items():
-        shown = when.replace("busy", f"beside {audits.busy} busy processes")
+    times = ["| pass | bundles | load average, least to most | s | slowest bundle, s | reports |", "|---|--:|--:|--:|--:|---|"]
+    for number, (when, found) in enumerate(audits.passes.items()):
         other = sum(text.endswith(when) for text in differing)
-        same = "-" if when == FIRST else "the same" if not other else f"{other} differ"
+        same = "-" if not number else "the same" if not other else f"{other} differ"
         slowest = max((seconds for seconds, _ in found.values()), default=0.0)
-        times.append(f"| {shown} | {len(found)} | {audits.seconds(when):.0f} | {slowest:.1f} | {same} |")
+        load = f"{min(audits.loads[when]):.1f} to {max(audits.loads[when]):.1f}"
+        times.append(f"| {when} | {len(found)} | {load} | {audits.seconds(when):.0f} | {slowest:.1f} | {same} |")
     text = ["# Audit", "", intro, "", *table, "", *times, "", *distinct(reports), ""]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "audit.md").write_text("\n".join(text), encoding="utf-8")
@@ -198,6 +210,7 @@ def write(audits: Audits, folder: Path) -> None:
         "busy": audits.busy,
         "processors": os.cpu_count(),
         "differing": differing,
+        "loads": audits.loads,
         "seconds": {when: round(audits.seconds(when), 1) for when in audits.passes},
         "bundles": [
             {
@@ -212,6 +225,8 @@ def write(audits: Audits, folder: Path) -> None:
 
 def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output: Path) -> None:
     """One pass over all bundles, with the verdicts that lie in `store`."""
+    if when.startswith("idle"):
+        wait_for_idle()
     known = Store(store)
     with contextlib.closing(known), beside(audits.busy if when.startswith("busy") else 0):
         for path in paths:
@@ -220,6 +235,7 @@ def audit_all(paths: list[Path], when: str, audits: Audits, store: Path, output:
             name, seconds = f"{bundle.model} {bundle.arch}", report["run"]["milliseconds"] / 1000
             audits.reports.setdefault(name, report)
             audits.passes.setdefault(when, {})[name] = seconds, seal(report)
+            audits.loads.setdefault(when, []).append(round(os.getloadavg()[0], 1))
             write(audits, output)
             print(f"{when}: {seconds:7.1f} s  {row(report)}", flush=True)
 
@@ -230,20 +246,26 @@ def main() -> int:
     parser.add_argument("--models", default="", help="names, separated by commas; all where empty")
     parser.add_argument("--arch")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--busy", type=int, default=8, help="processes that compute beside the second half of the passes")
-    parser.add_argument("--idle-only", action="store_true", help="leave that half out")
+    parser.add_argument("--busy", type=int, default=8, help="processes that only compute, next to a busy pass")
+    parser.add_argument("--passes", nargs="+", default=PASSES, metavar="PASS", help="which, in order; PASS:BUNDLE is of one")
     parser.add_argument("--bundles", type=Path, help="a folder of bundles that are packed already")
     parser.add_argument("--launches", type=int, default=Options().launches)
     parser.add_argument("--seeds", type=int, default=Options().seeds)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
+    chosen = [(when, bundle) for when, _, bundle in (text.partition(":") for text in given.passes)]
+    if wrong := [when for when, _ in chosen if when not in PASSES]:
+        parser.error(f"`{wrong[0]}` is no pass: it is one of {' '.join(PASSES)}")
     audits = Audits(Options(given.jobs, (), given.launches, given.seeds), given.busy)
     with tempfile.TemporaryDirectory() as folder:
         models = tuple(name for name in given.models.split(",") if name)
         packed = sorted(given.bundles.glob("*.bundle")) if given.bundles else None
         paths = packed or bundles(Path(folder) / "bundles", models, given.arch, given.jobs)
-        for when in PASSES[:2] if given.idle_only else PASSES:
-            audit_all(paths, when, audits, Path(folder) / when.partition(",")[0], given.output)
+        for number, (when, bundle) in enumerate(chosen):
+            some = [path for path in paths if bundle in ("", path.stem.replace("-sm", " sm"))]
+            if not some:
+                parser.error(f"there is no bundle `{bundle}`")
+            audit_all(some, when, audits, Path(folder) / f"verdicts-{number if when.endswith('first') else 0}", given.output)
     status = max((report["summary"]["status"] for report in audits.reports.values()), default=0)
     return 1 if audits.differing() else status
 
