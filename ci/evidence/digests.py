@@ -1,10 +1,16 @@
 """Digests by name: what a name stands for in the repository goes in, sixteen hexadecimal digits come out.
 
-    source:PATH               the program in a file or folder; Python as its syntax tree, so that words do not count
+    source:PATH               the definitions in a file or folder, wherever in it they stand
+    sources                   the definitions of all sources that a result rests on, wherever in these they stand
     tir[:PATTERNS]            tile IR of the artifacts of build.toml
     ptx:ARCH[:PATTERNS]       their PTX for an architecture
     cubin:ARCH[:PATTERNS]     their machine code
     version:PACKAGE           the version that requirements.lock has
+
+A definition is a statement at the top of a Python file, as its syntax tree: words, positions, the order of definitions and the
+file do not count, and neither does the module that a name is imported from. So a function that moves to another file of what a
+result rests on leaves the result as fresh as it was, and one that changes does not. What this cannot see is a name that is
+imported from elsewhere than before where both places have one; the tests of the gate stand for that.
 
 PATTERNS choose artifacts by name (`matmul-*,add-*`), so that a result rests on the kernels that it is of and no others.
 
@@ -44,6 +50,7 @@ TOOLCHAIN: Final = (
 LENGTH: Final = 16
 WORDS: Final = (".md", ".svg", ".pyc")
 """Files that no program reads."""
+SOURCES: Final = "sources"
 POSITIONS: Final = frozenset({"ctx", "kind", "type_comment", "type_params"})
 """Fields of a syntax tree that say nothing, or that only some versions of Python have."""
 
@@ -71,6 +78,38 @@ def _plain(node: Any, docstrings: bool) -> Any:
     return node
 
 
+def definitions(text: str) -> list[str]:
+    """The definitions of a Python file: each statement at its top but for imports, `__all__` and what only type checkers read;
+    and the names that imports give to what they import, where these are others than its own."""
+    tree = ast.parse(text)
+    found = {f"{name.name} as {name.asname}" for node in ast.walk(tree) for name in _renamed(node)}
+    statements = [node for node in tree.body if not _stands_alone(node) and not _is_wiring(node)]
+    return sorted([*found, *(repr(_plain(_unplaced(node), docstrings=False)) for node in statements)])
+
+
+def _renamed(node: ast.AST) -> list[ast.alias]:
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return []
+    return [name for name in node.names if name.asname not in (None, name.name)]
+
+
+def _is_wiring(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test).endswith("TYPE_CHECKING")
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        return isinstance(target, ast.Name) and target.id == "__all__"
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def _unplaced(node: ast.stmt) -> ast.stmt:
+    """Imports within a function name what they import, not from where."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.ImportFrom):
+            inner.module, inner.level = None, 0
+    return node
+
+
 def _stands_alone(node: Any) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
@@ -81,13 +120,14 @@ class Digests:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._files: dict[tuple[Path, bool], bytes] = {}
+        self._definitions: dict[Path, list[str]] = {}
         self._products: Record | None = None
 
     def of(self, name: str) -> str:
         """The digest that a name has today; UnknownDigest where it has none."""
         kind, _, rest = name.partition(":")
         if kind == "source":
-            return self.sources([rest])
+            return self.definitions([rest])
         if kind == "version":
             return self.version(rest)
         if kind in ("tir", "ptx", "cubin"):
@@ -95,8 +135,24 @@ class Digests:
         raise UnknownDigest(f"`{name}` names nothing that has a digest (ci/evidence/digests.py lists the kinds)")
 
     def all_of(self, names: Iterable[str]) -> dict[str, str]:
-        """Digests by name."""
-        return {name: self.of(name) for name in names}
+        """Digests by name, and one of all sources among them."""
+        found = {name: self.of(name) for name in names}
+        sources = [name.partition(":")[2] for name in found if name.startswith("source:")]
+        return found | ({SOURCES: self.definitions(sources)} if sources else {})
+
+    def definitions(self, paths: Iterable[str]) -> str:
+        """One digest of the definitions in files and folders; a file counts once."""
+        files = dict.fromkeys(file for path in paths for file in self.files(path))
+        return short("\n".join(sorted(text for file in files for text in self._definitions_of(file))).encode())
+
+    def _definitions_of(self, file: Path) -> list[str]:
+        if file not in self._definitions:
+            try:
+                found = definitions(file.read_text(encoding="utf-8")) if file.suffix == ".py" else None
+            except (SyntaxError, ValueError):
+                found = None  # a file that is wrong on purpose counts as it stands
+            self._definitions[file] = [self._content(file, False).hex()] if found is None else found
+        return self._definitions[file]
 
     def sources(self, paths: Iterable[str], *, docstrings: bool = False) -> str:
         """One digest of the files and folders of `paths`, their names included."""
@@ -144,7 +200,7 @@ class Digests:
         kernels = sorted((self.root / build["build"]["kernels"]).glob("*.py"))
         names = [path.relative_to(self.root).as_posix() for path in kernels if not path.name.startswith("reference")]
         parts.append(self.sources(names, docstrings=True))
-        parts.append(self.sources(COMPILER))
+        parts.append(self.definitions(COMPILER))
         parts += [f"{package} {self.version(package)}" for package in TOOLCHAIN]
         return short("\n".join(parts).encode())
 

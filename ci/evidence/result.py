@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ci.evidence.digests import Digests, UnknownDigest
+from ci.evidence.digests import SOURCES, Digests, UnknownDigest
 from ci.evidence.registry import FOLDER, RESULTS, ROOT, Entry, read_registry
 
 STAMP: Final = ("rests_on", "measured_on", "device", "command", "exit_status")
@@ -35,7 +35,7 @@ class Result:
     def stamped(self, data: Any, *, exit_status: int) -> dict[str, Any]:
         """The data with what it rests on; a list becomes `rows`. Changed where the sources are no longer those of the start."""
         now = Digests(self.root).all_of(self.entry.rests_on)
-        moved = [name for name in now if now[name] != self.rests_on[name]]
+        moved = [name for name in now if name != SOURCES and now[name] != self.rests_on[name]]
         if moved:
             raise Changed(f"{', '.join(moved)} changed while `{self.entry.name}` was made: make it again")
         fields: dict[str, Any] = {"rows": data} if isinstance(data, list) else {k: v for k, v in data.items() if k not in STAMP}
@@ -75,7 +75,7 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
     if not recorded:
         return Status(entry, "stale", ("it does not say what it rests on",), age)
     reasons: list[str] = []
-    for name in entry.rests_on:
+    for name in _to_compare(entry, recorded, digests):
         try:
             if name not in recorded:
                 reasons.append(f"{name} is not recorded")
@@ -94,6 +94,20 @@ def status(entry: Entry, data: Any, digests: Digests) -> Status:
     if fields.get("exit_status"):
         return Status(entry, "failed", (f"its command ended with status {fields['exit_status']}",), age)
     return Status(entry, "fresh", age=age)
+
+
+def _to_compare(entry: Entry, recorded: Mapping[str, str], digests: Digests) -> list[str]:
+    """What decides whether a result holds: no single source where all of them together have the definitions that they had."""
+    try:
+        is_same = recorded.get(SOURCES) == digests.all_of(name for name in entry.rests_on if is_source(name)).get(SOURCES)
+    except UnknownDigest:
+        is_same = False
+    return [name for name in entry.rests_on if not (is_same and is_source(name))]
+
+
+def is_source(name: str) -> bool:
+    """Whether a digest of this name is of a source."""
+    return name.startswith("source:")
 
 
 def states_of(root: Path, entries: Mapping[str, Entry]) -> dict[str, Status]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ci.evidence import Digests
-from ci.evidence.digests import COMPILER, TOOLCHAIN, UnknownDigest, tree_text
+from ci.evidence.digests import COMPILER, TOOLCHAIN, UnknownDigest, definitions, tree_text
 from ci.evidence.products import read_products, write_products
 from tests.evidence.repository import RECORD, SOURCE, record, repository, write
 from tilec import pipeline
@@ -42,15 +42,45 @@ def test_another_program_has_another_digest(edit: str, repository: Path) -> None
     assert now.of("source:other") == before["source:other"]
 
 
-def test_a_file_more_and_a_file_renamed_count(repository: Path) -> None:
-    found = [Digests(repository).of("source:tilec")]
-    write(repository / "tilec/more.py", "")
-    found.append(Digests(repository).of("source:tilec"))
-    (repository / "tilec/more.py").rename(repository / "tilec/most.py")
-    found.append(Digests(repository).of("source:tilec"))
-    write(repository / "tilec/NOTES.md", "words")
-    found.append(Digests(repository).of("source:tilec"))
-    assert len({*found[:3]}) == 3 and found[3] == found[2]
+MOVED = {
+    "renamed": {"tilec/other.py": SOURCE},
+    "words": {"tilec/judge.py": SOURCE, "tilec/NOTES.md": "words"},
+    "imports": {"tilec/judge.py": f"import re\nfrom tilec.other import size\n\n__all__ = ['judge']\n{SOURCE}"},
+    "for type checkers": {"tilec/judge.py": f"if TYPE_CHECKING:\n    from tilec.other import size\n{SOURCE}"},
+    "a file without definitions": {"tilec/judge.py": SOURCE, "tilec/__init__.py": '"""A package."""\n'},
+}
+NOT_MOVED = {
+    "twice": {"tilec/judge.py": SOURCE, "tilec/more.py": SOURCE},
+    "another": {"tilec/judge.py": SOURCE, "tilec/more.py": "x = 1\n"},
+    "another name of an import": {"tilec/judge.py": f"from tilec.other import size as number\n{SOURCE}"},
+    "gone": {"tilec/judge.py": "x = 1\n"},
+}
+
+
+@pytest.mark.parametrize("name", [*MOVED, *NOT_MOVED])
+def test_definitions_count_wherever_they_stand(name: str, repository: Path) -> None:
+    before = Digests(repository).of("source:tilec")
+    (repository / "tilec/judge.py").unlink()
+    for path, text in (MOVED | NOT_MOVED)[name].items():
+        write(repository / path, text)
+    assert (Digests(repository).of("source:tilec") == before) is (name in MOVED)
+
+
+def test_a_file_in_two_places_is_as_good_as_one() -> None:
+    one, other = "import a\n\n\nx = 1\n\n\ndef f():\n    from a import b\n    return b\n", "from c import d\n\ny = 2\n"
+    split = definitions("def f():\n    from e import b\n    return b\n") + definitions("import a\ny = 2\nx = 1\n")
+    assert sorted(definitions(one) + definitions(other)) == sorted(split)
+
+
+def test_a_definition_that_moves_between_sources_leaves_their_one_digest(repository: Path) -> None:
+    names = ("source:tilec", "source:other")
+    before = Digests(repository).all_of(names)
+    write(repository / "tilec/more.py", "x = 1\n")
+    grown = Digests(repository).all_of(names)
+    (repository / "tilec/more.py").rename(repository / "other/more.py")
+    moved = Digests(repository).all_of(names)
+    assert moved["sources"] == grown["sources"] != before["sources"]
+    assert moved["source:tilec"] != grown["source:tilec"]
 
 
 def test_texts_that_are_values_count() -> None:

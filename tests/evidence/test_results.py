@@ -49,6 +49,18 @@ def test_words_leave_it_fresh_and_a_program_makes_it_stale(repository: Path) -> 
     assert (found.state, found.reasons) == ("stale", ("source:tilec changed",))
 
 
+def test_a_definition_that_moves_to_another_source_leaves_it_fresh(repository: Path) -> None:
+    both = entry("source:tilec", "source:other")
+    write(repository / "tilec/more.py", "x = 1\n")
+    data = Result("judged", root=repository, entry=both).stamped({}, exit_status=0)
+    (repository / "tilec/more.py").rename(repository / "other/more.py")
+    assert status(both, data, Digests(repository)).state == "fresh"
+    renamed = entry("source:tilec/judge.py", "source:other")
+    assert status(renamed, data, Digests(repository)).state == "fresh"
+    write(repository / "other/more.py", "x = 2\n")
+    assert status(both, data, Digests(repository)).reasons == ("source:tilec changed", "source:other changed")
+
+
 def test_only_a_product_that_it_rests_on_makes_it_stale(repository: Path) -> None:
     data = made(repository)
     record(repository, {"cubin:sm_90a": {"mul-N=1": "changed"}})
