@@ -31,7 +31,7 @@ MODEL: Final = "qwen3-4b"
 TARGET: Final = "sm_90"
 PYTHON: Final = "3.12"
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-POLICY: Final = '[trust]\n\n[[trust.keys]]\nkey = "{key}"\n'
+POLICY: Final = '[trust]\nformat = 2\n\n[[trust.keys]]\nkey = "{key}"\n'
 COMPILERS: Final = ("torch_mlir", "mlir", "llvmlite", "triton", "torch", "islpy", "nvidia")
 
 
@@ -75,8 +75,8 @@ def prepare(folder: Path, tokenizer: Path) -> None:
         tilec("bundle", "pull", address, "-o", str(folder / "pulled"), *trusted)
     pulled = next((folder / "pulled").glob("*.bundle"))
     tilec("bundle", "wheel", str(pulled), "-o", str(folder / "wheels"), *trusted)
-    pip_wheel = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(folder / "wheels"), str(ROOT)]
-    subprocess.run(pip_wheel, check=True, stdout=subprocess.DEVNULL)
+    pip_wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder / "wheels")]
+    subprocess.run([*pip_wheel, str(ROOT)], check=True, stdout=subprocess.DEVNULL)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needs = [
         *project["dependencies"],
