@@ -3,10 +3,12 @@
     python ci/renew.py soundness [MORE ARGUMENTS]      from the root of the repository
     python ci/renew.py kernels_gpu --cubins artifacts/build/sm_90a --out $OUT      on a machine with a GPU
 
-Arguments go on to the command; where `--out` or `--output` is one, the JSON is stamped there. `--cubins FOLDER` first holds the
-CUBINs of a folder against `tests/golden/products.json`, since a result that names CUBINs must be of these. Digests are taken
-before the run; if they are others after it, nothing is stamped. The exit status is the command's, and is kept in the JSON where
-it is no success; 3 where the command wrote no JSON, where digests are not known, or where CUBINs are others.
+A word in capitals in the command, such as FOLDER, stands for the first argument; the others go on to the command. Where
+`--out` or `--output` is one, the JSON is stamped there. A result of a GPU names the one that `nvidia-smi` finds. `--cubins
+FOLDER` first holds the CUBINs of a folder against `tests/golden/products.json`, since a result that names CUBINs must be of
+these. Digests are taken before the run; if they are others after it, nothing is stamped. The exit status is the command's,
+and is kept in the JSON where it is no success; 3 where the command wrote no JSON, where digests are not known, or where
+CUBINs are others.
 """
 
 from __future__ import annotations
@@ -37,6 +39,16 @@ def other_cubins(folder: Path, digests: Digests) -> list[str]:
     return sorted(name for name in recorded.keys() | found.keys() if recorded.get(name) != found.get(name))
 
 
+def gpu_name() -> str:
+    """The name of this machine's GPU; empty where there is none."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0]
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.strip()
+
+
 def main() -> int:
     """Run and stamp; the exit status."""
     parser = argparse.ArgumentParser(description="renew a result", epilog="other arguments go to its command")
@@ -52,12 +64,17 @@ def main() -> int:
         if options.cubins and (others := other_cubins(options.cubins, Digests(ROOT))):
             print(f"error: {options.cubins} has other CUBINs than the record: {', '.join(others[:5])} ({len(others)} in all)")
             return 3
-        result = Result(entry.name)
+        result = Result(entry.name, gpu_name() if entry.gpu else "")
     except UnknownDigest as error:
         print(f"error: {error}")
         return 3
     before = path.stat().st_mtime_ns if path.exists() else None
     python, *arguments = shlex.split(entry.command)
+    for number, word in enumerate(arguments):
+        if word.isalpha() and word.isupper():
+            if not rest:
+                parser.error(f"say what {word} is in `{entry.command}`")
+            arguments[number] = rest.pop(0)
     command = [sys.executable if python.startswith("python") else python, *arguments, *rest]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     if not path.exists() or path.stat().st_mtime_ns == before:

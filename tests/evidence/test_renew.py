@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch, script: str, *options: str,
     write(root / "judge.py", script)
     monkeypatch.setattr(renew, "ROOT", root)
     monkeypatch.setattr(renew, "read_registry", lambda: {"judged": found})
-    monkeypatch.setattr(renew, "Result", lambda name: Result(name, root=root, entry=found))
+    monkeypatch.setattr(renew, "Result", lambda name, device="": Result(name, device, root=root, entry=found))
     monkeypatch.setattr(sys, "argv", ["renew.py", "judged", *options, "--out", str(root / "out")])
     return renew.main()
 
@@ -50,6 +51,25 @@ def test_what_the_command_wrote_is_stamped(repository: Path, monkeypatch: pytest
     data = json.loads((repository / "out/judged.json").read_text())
     assert data["rows"] == [1, 2]
     assert status(entry("source:tilec"), data, Digests(repository)).state == "fresh"
+
+
+def test_a_word_in_capitals_is_the_first_argument(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = JUDGE.format('folder.joinpath("judged.json").write_text(json.dumps([sys.argv[1]]))', 0)
+    found = Entry("judged", ("source:tilec",), "python judge.py FOLDER")
+    assert run(repository, monkeypatch, script, "tokenizer", found=found) == 0
+    assert json.loads((repository / "out/judged.json").read_text())["rows"] == ["tokenizer"]
+
+
+def test_a_result_of_a_gpu_names_it(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(renew, "gpu_name", lambda: "NVIDIA H200")
+    for gpu, name in ((True, "NVIDIA H200"), (False, f"{os.cpu_count()} processors")):
+        run(
+            repository,
+            monkeypatch,
+            JUDGE.format(WRITES, 0),
+            found=Entry("judged", ("source:tilec",), "python judge.py", gpu=gpu),
+        )
+        assert json.loads((repository / "out/judged.json").read_text())["device"] == name
 
 
 def test_a_command_that_fails_leaves_its_status(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
