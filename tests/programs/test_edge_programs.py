@@ -1,6 +1,6 @@
 """Masks of boxes whose place is made of shifts, casts and masks at the edges of dtypes stay where they are needed.
 
-`ci/bench/edge_programs.py` runs thousands.
+`ci/bench/random_cases.py edge_programs` runs thousands.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Products in loops at the edges of i32 sum the boxes that they name, however early these are copied and by whom.
 
-`ci/bench/product_loops.py` runs thousands.
+`ci/bench/random_cases.py product_loops` runs thousands.
 """
 
 from __future__ import annotations

@@ -1,0 +1,136 @@
+"""Judges numbered random kernels without compiling them to PTX, and keeps the verdicts.
+
+    python ci/bench/random_cases.py edge_programs --count 20000 --jobs 2
+    python ci/bench/random_cases.py product_loops --count 300 --jobs 2
+    python ci/bench/random_cases.py product_loops --show 17            print one kernel and its verdict
+
+`edge_programs`: one masked box whose indices are made of shifts, casts and masks at the edges of dtypes. The enumerator runs
+each kernel that is accepted, as written and as prepared; every tenth is lowered and run on the MLIR block machine next to the
+interpreter. `product_loops`: products in loops with odd bounds and steps under every schedule that each may have, at four
+launches, by a machine that follows which boxes are summed where.
+
+Verdicts are kept in `verdicts/NAME.txt` by the kernel's text and the sources of the compiler and the judges, so that a run
+which was stopped goes on where it was. Writes `NAME.json` to `--output`. The exit status is 1 if anything is wrong or an
+internal error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from ci.evidence import Digests, Result, read_registry  # noqa: E402
+from ci.evidence.registry import RESULTS  # noqa: E402
+from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
+from tests.programs import edge_programs, product_loops  # noqa: E402
+
+LOWERED: Final = 10
+"""Every so many edge programs one is lowered and run."""
+WRONG: Final = ("wrong", "internal")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernels by number: the `text` of one and its `verdict`, whose detail counts labels under `counts` and has what is wrong
+    under `noted`."""
+
+    text: Callable[[int], str]
+    verdict: Callable[[int, Path], Verdict]
+
+
+def edge_program(number: int, folder: Path) -> Verdict:
+    """What became of an edge program; the detail is None where only its kind is counted."""
+    one = edge_programs.judge(number, folder, machine=number % LOWERED == 0)
+    counts = {
+        "a mask is dropped": int(one.dropped),
+        "lowered and run": int(one.lowered),
+        one.detail: int(one.kind == "refused"),
+    }
+    noted = [{"number": number, "kind": one.kind, "detail": one.detail}] if one.kind in WRONG else []
+    return Verdict(one.kind, _detail({name: count for name, count in counts.items() if count}, noted))
+
+
+def product_loop(number: int, folder: Path) -> Verdict:
+    """What became of a product loop under every schedule."""
+    found, counts = product_loops.judge(number, folder), Counter[str]()
+    for one in found:
+        counts[f"{one.kind}, {one.schedule}" if one.schedule else f"{one.kind}, {one.detail}"] += 1
+        counts[f"all {one.kind}"] += 1
+        counts["launches"] += one.launches
+    noted = [
+        {"number": number, "schedule": one.schedule, "kind": one.kind, "detail": one.detail}
+        for one in found
+        if one.kind in WRONG
+    ]
+    return Verdict("wrong" if noted else "judged", _detail(dict(counts), noted))
+
+
+def _detail(counts: dict[str, int], noted: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return {"counts": counts} | ({"noted": noted} if noted else {}) if counts or noted else None
+
+
+FAMILIES: Final = {
+    "edge_programs": Family(lambda number: edge_programs.program(number).text, edge_program),
+    "product_loops": Family(lambda number: product_loops.kernel(number).text, product_loop),
+}
+
+
+def judged(job: tuple[str, int]) -> tuple[int, Verdict]:
+    """One case of a family, in a process of its own."""
+    family, number = job
+    with TemporaryDirectory() as folder:
+        return number, FAMILIES[family].verdict(number, Path(folder))
+
+
+def summary(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The counts of all cases, and what is wrong."""
+    counts, noted = Counter[str](), list[dict[str, Any]]()
+    for verdict in verdicts:
+        counts[verdict.word] += 1
+        detail: dict[str, Any] = verdict.detail or {}
+        counts.update(detail.get("counts", {}))
+        noted += detail.get("noted", [])
+    return {"cases": len(verdicts), "counts": dict(sorted(counts.items())), "noted": noted}
+
+
+def main() -> int:
+    """Judge what has no verdict of today's sources; the exit status."""
+    parser = argparse.ArgumentParser(description="judge numbered random kernels")
+    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--show", type=int, metavar="NUMBER")
+    given = parser.parse_args()
+    family = FAMILIES[given.family]
+    if given.show is not None:
+        print(family.text(given.show), judged((given.family, given.show))[1])
+        return 0
+    sources = [name.partition(":")[2] for name in read_registry()[given.family].rests_on]
+    result, basis = Result(given.family), Digests(ROOT).definitions(sources)
+    verdicts = Verdicts(given.family, given.output / "verdicts")
+    keys = {number: key(basis, number, family.text(number)) for number in range(given.count)}
+    todo = [(given.family, number) for number in keys if verdicts.find(number, keys[number]) is None]
+    with multiprocessing.get_context("forkserver").Pool(given.jobs) as pool:
+        for number, verdict in pool.imap_unordered(judged, todo, chunksize=4):
+            verdicts.add(number, [keys[number]], verdict)
+    verdicts.close(list(keys))
+    found = summary([line.verdict for line in verdicts.lines.values()])
+    status = int(bool(found["noted"]))
+    result.write(found, given.output, exit_status=status)
+    print(*(f"{count:7} {name}" for name, count in found["counts"].items()), sep="\n")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
