@@ -309,3 +309,34 @@ def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
                     pull(client, Wanted(), out, judged)
                 assert caught.value.code == "E0714" and ".tmp-" not in caught.value.message
                 assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "other bytes"])
+def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str, tmp_path: Path) -> None:
+    """Whatever has its name by then: the blob is fetched again, without waiting and without following."""
+    registry, out = Registry(), tmp_path / "out"
+    with served(registry) as place:
+        with Client(read_reference(f"{place}:v1"), push=True) as client:
+            push(client, [shipment(model="tiny-0b"), shipment()], "v1")
+        swapped = list[Path]()
+
+        def swap(asked: Asked, answer: Answer) -> Answer:
+            for path in out.glob("*.bundle") if not swapped else ():
+                swapped.append(path)
+                path.rename(tmp_path / "elsewhere")
+                if kind == "pipe":
+                    os.mkfifo(path)
+                elif kind == "link":
+                    path.symlink_to(tmp_path / "elsewhere")
+                else:
+                    path.write_bytes(bytes((tmp_path / "elsewhere").stat().st_size))
+            return answer
+
+        registry.lie = swap
+        registry.asked.clear()
+        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+            found = pull(client, Wanted(), out, checked)
+    whole = next(one.path for one in found if one.path not in swapped)
+    assert whole.read_bytes() in (shipment().data, shipment(model="tiny-0b").data)
+    blobs = [asked.path for asked in registry.asked if asked.path.startswith(BLOBS)]
+    assert len(set(blobs)) < len(blobs)  # fetched again

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from tilec.bundle_format import HEADER, MAX_MANIFEST, SUFFIX, TRAILER
 from tilec.bundle_format import MODEL as MODEL_NAME
+from tilec.folder import Folder
 from tilec.registry import oci
 from tilec.registry.client import Client
 from tilec.registry.errors import RegistryError, foreign
@@ -181,10 +182,11 @@ def _write(
     places: dict[str, int] = {}
     for piece, layer in zip(frame.pieces, document.layers, strict=True):
         known = shared.get(layer.digest)
-        if known is None:
-            client.fetch(layer, lambda offset, data, start=piece.offset: _put(file, start + offset, data))
+        data = _kept(known, layer) if known is not None else None
+        if data is not None:
+            _put(file, piece.offset, data)
         else:
-            _copy(known, file, piece.offset, piece.size)
+            client.fetch(layer, lambda offset, data, start=piece.offset: _put(file, start + offset, data))
         places[layer.digest] = piece.offset
     return places
 
@@ -196,12 +198,16 @@ def _put(file: int, offset: int, data: bytes) -> None:
         view, offset = view[written:], offset + written
 
 
-def _copy(source: tuple[Path, int], file: int, offset: int, size: int) -> None:
-    """A blob from a bundle of this pull; the digest of the whole says whether it still is what it was."""
+def _kept(source: tuple[Path, int], wanted: Descriptor) -> bytes | None:
+    """A blob from a bundle of this pull; None where something else has that file's name by now, or its bytes changed."""
     path, at = source
-    with open(path, "rb") as other:
-        other.seek(at)
-        _put(file, offset, other.read(size))
+    with contextlib.suppress(OSError), contextlib.closing(Folder.open(path.parent)) as folder:
+        handle, _ = folder.open_plain(path.name)
+        with open(handle, "rb", buffering=0) as other:
+            data = os.pread(other.fileno(), wanted.size, at)
+            if f"sha256:{hashlib.sha256(data).hexdigest()}" == wanted.digest:
+                return data
+    return None
 
 
 def _seal(file: int, size: int) -> str:
