@@ -3,7 +3,8 @@
 A bundle is put together in a temporary file beside its destination, from blobs that were compared with their digests; the whole
 is compared with the digest that the index names, then judged by `check` (which the caller brings: `tilec.runtime.open_bundle`,
 under the user's policy), and only then has it the name of a bundle. Its sidecar gets its name before it, so that no bundle
-stands without the attestations that came with it. A blob that two bundles share is fetched once.
+stands without the attestations that came with it. A blob that two bundles share is fetched once. A bundle that is refused hides
+no other of its index: the others are pulled, and the caller is told of it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,13 @@ MAX_CONFIG: Final = 1 << 14
 MAX_REFERRERS: Final = 16
 """Sidecars of one bundle that are fetched: the last that were pushed."""
 PIECE: Final = 1 << 20
+MAX_NAME: Final = 80
+"""Characters of a model's name in a message."""
 
 Check = Callable[[Path, str], None]
 """Judges a file that is whole, for an architecture; raises what the caller wants to see."""
+OF_ONE: Final = ("E0732", "E0734")
+"""Codes of what is wrong with one bundle of an index, where the registry can be asked for the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +71,56 @@ class Pulled:
     attested: bool
 
 
-def pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A bundle of an index that was passed over, by what the index says of it, and why: what `check` raised, or a
+    RegistryError."""
+
+    model: str
+    arch: str
+    manifest: str
+    error: Exception
+
+
+def pull(
+    client: Client, wanted: Wanted, folder: Path, check: Check, *, refusals: tuple[type[Exception], ...] = (),
+    tell: Callable[[Refused], None] | None = None,
+) -> list[Pulled]:  # fmt: skip
     """Pull every bundle that is wanted into `folder`, named `MODEL-ARCH.bundle`. RegistryError as of `Client`, E0734 where
-    there is none; OSError where a file cannot be written. All of it has one deadline, which follows from what is fetched."""
+    there is none; OSError where a file cannot be written. All of it has one deadline, which follows from what is fetched.
+    `refusals` are what `check` raises where it refuses a bundle. `tell` gets each that was refused, once another was pulled;
+    where all are, the refusal of the first is raised."""
     with client.together(oci.MAX_DOCUMENT):
-        return _pull(client, wanted, folder, check)
+        found, refused = _pull(client, wanted, folder, check, refusals)
+    if not found:
+        raise refused[0].error
+    if tell is not None:
+        for one in refused:
+            tell(one)
+    return found
 
 
-def _pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
+def _pull(
+    client: Client, wanted: Wanted, folder: Path, check: Check, refusals: tuple[type[Exception], ...]
+) -> tuple[list[Pulled], list[Refused]]:  # fmt: skip
     reference = client.reference
     top = client.document(reference.digest or reference.tag or "latest")
-    if top.descriptor.media_type == oci.INDEX:
-        chosen = _distinct([one for one in top.layers if wanted.fits(one)], str(reference))
-        manifests = (_agreed(client, one) for one in chosen)  # one after the other: each may be large
-    else:
-        chosen = manifests = [top] if wanted.fits(top.descriptor) else []
+    listed = top.descriptor.media_type == oci.INDEX
+    chosen = _distinct([one for one in (top.layers if listed else (top.descriptor,)) if wanted.fits(one)], str(reference))
     if not chosen:
         raise RegistryError("E0734", f"`{reference}` has no bundle{_of(wanted)}", _what_is_there(top))
     folder.mkdir(parents=True, exist_ok=True)
     shared: dict[str, tuple[Path, int]] = {}
-    return [_pull_one(client, one, folder, check, shared) for one in manifests]
+    found, refused = list[Pulled](), list[Refused]()
+    for one in chosen:  # one after the other: each may be large
+        try:
+            found.append(_pull_one(client, _agreed(client, one) if listed else top, folder, check, shared))
+        except (RegistryError, *refusals) as error:
+            if isinstance(error, RegistryError) and error.code not in OF_ONE:
+                raise
+            model, arch = (foreign(one.annotations[name], MAX_NAME) for name in (oci.MODEL, oci.ARCH))
+            refused.append(Refused(model, arch, one.digest, error))
+    return found, refused
 
 
 def _agreed(client: Client, said: Descriptor) -> Document:
