@@ -68,6 +68,20 @@ def test_nothing_but_a_file_is_replaced(root: Path, kind: str, act: str, anchore
     assert outside(root) == {"file": SECRET}
 
 
+def test_a_file_with_a_second_name_is_replaced_and_never_appended_to(root: Path) -> None:
+    place, other = root / "lines", root.parent / "outside" / "file"
+    os.link(other, place)
+    with pytest.raises(CompileError) as caught:
+        Output(root, root).append_line("lines", b"new")
+    (problem,) = caught.value.diagnostics
+    assert (problem.code, f"`{place}` is one of 2 names of one file" in problem.message) == ("E0702", True)
+    assert "`cp`" in problem.hint and outside(root) == {"file": SECRET}
+    Output(root, root).write("lines", b"new\n")
+    assert outside(root) == {"file": SECRET}
+    Output(root, root).append_line("lines", b"more")
+    assert place.read_bytes() == b"new\nmore\n" and outside(root) == {"file": SECRET}
+
+
 def test_a_link_is_removed_and_not_what_it_leads_to(root: Path) -> None:
     (root / "file").symlink_to(root.parent / "outside" / "file")
     Output(root, root).remove("file")

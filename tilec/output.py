@@ -5,7 +5,8 @@ way to it followed: the user vouches for them. Below it every part of a path is 
 above (`openat`, `O_NOFOLLOW`), so that nothing that is put there meanwhile leads elsewhere either. A link, a device or a pipe
 where a folder or a file belongs is refused with an error that names it, and so is a path that leaves the project by `..`. A
 file is written under a temporary name, which tells the process that writes it and is locked (`temporary_files`), and renamed:
-readers see the old bytes or all of the new ones. One that has the bytes already stays as it is.
+readers see the old bytes or all of the new ones. One that has the bytes already stays as it is. A file is appended to where it
+has one name only: a second one (a hard link) may be anywhere.
 """
 
 from __future__ import annotations
@@ -108,8 +109,13 @@ class OpenOutput(Folder):
         except OSError as error:
             raise (self._in_the_way(name, "file") if error.errno == errno.ELOOP else error) from None
         with open(handle, "r+b", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise self._in_the_way(name, "file")
+            if status.st_nlink > 1:
+                what = f"`{shown(self.path / name)}` is one of {status.st_nlink} names of one file (hard links)"
+                hint = "put a copy of the file in its place: `cp` it to another name, and `mv` that back"
+                raise InTheWay(errno.EMLINK, what, hint)
             yield file
 
     def _in_the_way(self, name: str, wanted: str) -> InTheWay:
