@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from tilec.diagnostics import CompileError
-from tilec.output import Output
+from tilec.output import Output, is_stream, write_named
 from tilec.output_tree import write_tree
 
 SECRET = b"export PATH=/bin\n"
@@ -66,6 +68,97 @@ def test_nothing_but_a_file_is_replaced(root: Path, kind: str, act: str, anchore
     with pytest.raises(CompileError, match="E0702"):
         WRITES[act](Output(root / "a/b", root if anchored else None))
     assert outside(root) == {"file": SECRET}
+
+
+def test_a_file_with_a_second_name_is_replaced_and_never_appended_to(root: Path) -> None:
+    place, other = root / "lines", root.parent / "outside" / "file"
+    os.link(other, place)
+    with pytest.raises(CompileError) as caught:
+        Output(root, root).append_line("lines", b"new")
+    (problem,) = caught.value.diagnostics
+    assert (problem.code, f"`{place}` is one of 2 names of one file" in problem.message) == ("E0702", True)
+    assert "`cp`" in problem.hint and outside(root) == {"file": SECRET}
+    Output(root, root).write("lines", b"new\n")
+    assert outside(root) == {"file": SECRET}
+    Output(root, root).append_line("lines", b"more")
+    assert place.read_bytes() == b"new\nmore\n" and outside(root) == {"file": SECRET}
+
+
+def spoken(path: Path) -> Callable[[], bytes]:
+    """Makes a pipe there, and holds it open to read from; what came."""
+    os.mkfifo(path)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+
+    def heard() -> bytes:
+        data = os.read(handle, 1 << 16)
+        os.close(handle)
+        return data
+
+    return heard
+
+
+def test_a_pipe_or_device_that_was_named_is_written_to(root: Path) -> None:
+    heard = spoken(root / "pipe")
+    assert is_stream(str(root / "pipe")) and not write_named(str(root / "pipe"), b"\x1b[2J new\n")
+    assert heard() == b"\x1b[2J new\n"  # what is no terminal gets the bytes
+    assert not write_named("/dev/null", b"new")
+    with pytest.raises(CompileError, match="No space left"):
+        write_named("/dev/full", b"new")
+    assert not is_stream(str(root / "none")) and write_named(str(root / "none"), b"new")
+    assert (root / "none").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/stderr"])
+def test_a_descriptor_is_written_to_behind_what_was_printed(root: Path, name: str) -> None:
+    """Where it is a file too, which keeps what it has."""
+    code = f"import sys; from tilec.output import write_named; print('a'); print(write_named({name!r}, b'b'))"
+    with (root / "out").open("wb") as out:
+        out.write(b"before\n")
+        out.flush()
+        subprocess.run([sys.executable, "-P", "-c", code], stdout=out, stderr=out, check=True)
+    assert (root / "out").read_bytes() == b"before\na\nbFalse\n"
+
+
+def test_a_descriptor_of_our_own_is_none_that_the_user_has(root: Path) -> None:
+    with (root / "own").open("wb") as own:
+        with pytest.raises(CompileError, match="Bad file descriptor"):
+            write_named(f"/dev/fd/{own.fileno()}", b"new")
+        os.set_inheritable(own.fileno(), True)  # as one is that a shell opened
+        assert not write_named(f"/dev/fd/{own.fileno()}", b"new")
+    with pytest.raises(CompileError, match="Bad file descriptor"):
+        write_named("/dev/fd/99999", b"new")
+    assert (root / "own").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_no_stream_is_reached_through_a_link(root: Path, link: str) -> None:
+    heard = spoken(root.parent / "outside" / "pipe")
+    if link == "file":
+        named = root / "pipe"
+        named.symlink_to(root.parent / "outside" / "pipe")
+    else:
+        (root / "out").symlink_to(root.parent / "outside")
+        named = root / "out" / "pipe"
+    with pytest.raises(CompileError) as caught:
+        write_named(str(named), b"new")
+    (problem,) = caught.value.diagnostics
+    assert problem.code == "E0702" and "link" in problem.message and heard() == b""
+    if link == "folder":
+        assert f"`{(root.parent / 'outside' / 'pipe').resolve()}`" in problem.hint
+    else:
+        device = root / "null"
+        device.symlink_to("/dev/null")
+        with pytest.raises(CompileError, match="is a link"):
+            write_named(str(device), b"new")
+
+
+def test_a_terminal_is_shown_and_does_not_obey() -> None:
+    reader, writer = os.openpty()
+    assert not write_named(os.ttyname(writer), b"\x1b[2J\xff")
+    shown = os.read(reader, 99)
+    os.close(reader)
+    os.close(writer)
+    assert shown == b"\\x1b[2J\\xff"
 
 
 def test_a_link_is_removed_and_not_what_it_leads_to(root: Path) -> None:

@@ -9,17 +9,20 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import pytest
 
 from tests.project import project
 from tilec.diagnostics import Counterexample, Diagnostic, Label, Span, render
-from tilec.terminal import painted
+from tilec.terminal import STYLES, coloured, painted
 from tilec.visible import Guarded, visible, visible_line
 
 TITLE, CLEAR, CLIPBOARD = "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x1b]52;c;cm0gLXJm\x07"
 MOVES = ("\x9b31m", "\x08\x08", "\r", "\x00", "\x7f", "\u202e", "\u2066", "\u2028", "\udc80", "\x1b[8m", "\x1b[1;8m")
-HOSTILE = (TITLE, CLEAR, CLIPBOARD, *MOVES)
+BLACK = "\x1b[30m"
+COLOURS = (BLACK, "\x1b[38;5;208m", "\x1b[7m", "\x1b[1;31m", "\x1b[0m", "\x1b[m", "\x1b[01;31m")
+HOSTILE = (TITLE, CLEAR, CLIPBOARD, *MOVES, *COLOURS)
 
 
 class Terminal(io.StringIO):
@@ -36,14 +39,16 @@ def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
     assert terminal.getvalue().removesuffix("\n").isprintable()
 
 
-def test_plain_text_and_colours_stay() -> None:
+def test_plain_text_and_our_colours_stay() -> None:
     plain = "größe 数 👩\u200d💻\tx\ny"
     assert visible(plain) == plain
     terminal = Terminal()
-    guarded = Guarded(terminal)
-    guarded.write(painted("error", "error") + plain + "\x1b[38;5;208mx\x1b[m\x1b[8m")
-    assert terminal.getvalue() == painted("error", "error") + plain + "\x1b[38;5;208mx\x1b[m\\x1b[8m"
+    guarded = coloured(cast("TextIO", Guarded(terminal)))
+    ours = "".join(painted(role, role) for role in STYLES)
+    guarded.write(ours + plain + "\x1b[38;5;208mx\x1b[m\x1b[8m\x1b[30m")
+    assert terminal.getvalue() == ours + plain + "\\x1b[38;5;208mx\\x1b[m\\x1b[8m\\x1b[30m"
     assert guarded.isatty() and visible_line("abcdef", 5) == "ab..."
+    assert coloured(terminal) is terminal
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -82,14 +87,21 @@ def _at_a_terminal(command: list[str], store: Path) -> str:
     return b"".join(parts).decode("utf-8", "surrogateescape")
 
 
+def test_a_traceback_at_a_terminal_has_no_colour(tmp_path: Path) -> None:
+    code = f"from tilec.visible import guard_streams; guard_streams(); raise ValueError('x{BLACK}y')"
+    text = _at_a_terminal([sys.executable, "-P", "-c", code], tmp_path)
+    assert "ValueError: x\\x1b[30my" in text and "\x1b" not in text and "\\x1b[0m" not in text, ascii(text)
+
+
 def test_a_hostile_project_at_a_terminal(tmp_path: Path) -> None:
-    """In a name, which a bar of progress shows too, and in the line of a source that is refused."""
+    """In a name, which a bar of progress shows too, and in the line of a source that is refused. Errors keep their colour."""
     root = project.make(tmp_path / "p", ("copy_a",), arch='"sm_90"')
     build = (root / "build.toml").read_text().replace("[128, 256]", '"\\u001b]0;owned\\u0007"')
     (root / "build.toml").write_text(build)
     kernel = root / "kernels_src/copy_a.py"
-    kernel.write_text(kernel.read_text().replace("bid(0), load", f"bid(0) + nothing, '{TITLE}{CLEAR}', load"))
+    kernel.write_text(kernel.read_text().replace("bid(0), load", f"bid(0) + nothing, '{TITLE}{CLEAR}{BLACK}', load"))
     for arguments in (["check"], ["check", f"no{TITLE}thing"]):
         text = _at_a_terminal([sys.executable, "-P", "-m", "tilec", *arguments, "--project", str(root)], tmp_path / "store")
         assert "owned" in text, text
-        assert not re.search(r"\x1b\](?!8;)|\x07|\x1b\[2J", text), ascii(text)
+        assert not re.search(r"\x1b\](?!8;)|\x07|\x1b\[2J|\x1b\[30m", text), ascii(text)
+        assert "\x1b[1;31merror" in text, ascii(text)

@@ -31,6 +31,7 @@ from tilec.strict_json import parse
 from tilec.temporary_files import sweep
 
 if TYPE_CHECKING:
+    from tilec.registry.pull import Refused
     from tilec.runtime.trust import Trust, TrustSource
 
 GROUP: Final = "tilec.kernels"
@@ -80,8 +81,8 @@ def find_bundle(
     registry = os.environ.get(REGISTRY)
     if found is None and registry:
         search.tell()
-        path = _pulled(registry, numbers, arch, search.trust)
-        found = next(search.opened([path] if search.is_for(path, numbers, deciding) else []), None)
+        pulled = _pulled(registry, numbers, search)
+        found = next(search.opened(path for path in pulled if search.is_for(path, numbers, deciding)), None)
     if found is None:
         raise search.refusal() or search.absence("bundle for this model and", arch)
     search.tell()
@@ -245,8 +246,9 @@ def _said(path: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", data)
 
 
-def _pulled(registry: str, numbers: Mapping[str, Any], arch: str, trust: TrustSource) -> Path:
-    """The bundle of a registry, in the user's folder; BundleError as of what went wrong."""
+def _pulled(registry: str, numbers: Mapping[str, Any], search: _Search) -> list[Path]:
+    """The bundles of a registry, in the user's folder; the search gets what was refused beside them. BundleError as of what
+    went wrong."""
     from tilec.registry.client import Client  # here, so that what is found on this machine does not wait for HTTP and TLS
     from tilec.registry.errors import RegistryError
     from tilec.registry.pull import Wanted, pull
@@ -258,13 +260,23 @@ def _pulled(registry: str, numbers: Mapping[str, Any], arch: str, trust: TrustSo
         raise BundleError("E0735", f"`{REGISTRY}` is `{registry:.200}`, which {error}") from None
     folder = own_bundles_folder()
     sweep(folder)  # of pulls that were killed
+    refused: list[Refused] = []
     try:
         with Client(reference) as client:
-            return pull(client, Wanted(arch=arch, numbers=numbers), folder, partial(checked, trust=trust))[0].path
+            wanted, check = Wanted(arch=search.arch, numbers=numbers), partial(checked, trust=search.trust)
+            found = pull(client, wanted, folder, check, refusals=(BundleError,), tell=refused.append)
     except RegistryError as error:
         raise BundleError(error.code, error.message, hint=error.hint) from None
     except OSError as error:
         raise BundleError("E0735", f"`{folder}` cannot be written: {error.strerror}") from None
+    search.refused += [refusal_of(one, registry) for one in refused]
+    return [one.path for one in found]
+
+
+def refusal_of(one: Refused, where: str) -> BundleError:
+    """Why a bundle of a registry was passed over."""
+    code, message, hint = (str(getattr(one.error, name)) for name in ("code", "message", "hint"))
+    return BundleError(code, f"`{one.model}` for `{one.arch}` of `{where:.200}`: {message}", hint=hint)
 
 
 def checked(path: Path, arch: str, trust: TrustSource = None) -> None:

@@ -5,15 +5,21 @@ way to it followed: the user vouches for them. Below it every part of a path is 
 above (`openat`, `O_NOFOLLOW`), so that nothing that is put there meanwhile leads elsewhere either. A link, a device or a pipe
 where a folder or a file belongs is refused with an error that names it, and so is a path that leaves the project by `..`. A
 file is written under a temporary name, which tells the process that writes it and is locked (`temporary_files`), and renamed:
-readers see the old bytes or all of the new ones. One that has the bytes already stays as it is.
+readers see the old bytes or all of the new ones. One that has the bytes already stays as it is. A file is appended to where it
+has one name only: a second one (a hard link) may be anywhere.
+
+What the user named on the command line may also be a stream (`write_named`): `-`, a descriptor, a character device or a pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
+import re
 import stat
+import sys
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -24,10 +30,13 @@ from tilec.diagnostics import CompileError, Diagnostic
 from tilec.folder import DIRECTORY, Folder
 from tilec.folder import write_all as write_all
 from tilec.temporary_files import lock, sweep_open, temporary_name
+from tilec.visible import visible
 
 MODE: Final = 0o777
 """Of new folders, and without the execute bits of files, less what the user's umask takes away."""
 _APPEND: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_DESCRIPTOR: Final = re.compile(r"-|/dev/stdout|/dev/stderr|(?:/dev|/proc/self)/fd/([0-9]{1,9})", re.ASCII)
+_STREAM: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 LONGEST_SHOWN: Final = 300
 """Characters of a path in a message."""
 
@@ -108,8 +117,13 @@ class OpenOutput(Folder):
         except OSError as error:
             raise (self._in_the_way(name, "file") if error.errno == errno.ELOOP else error) from None
         with open(handle, "r+b", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
                 raise self._in_the_way(name, "file")
+            if status.st_nlink > 1:
+                what = f"`{shown(self.path / name)}` is one of {status.st_nlink} names of one file (hard links)"
+                hint = "put a copy of the file in its place: `cp` it to another name, and `mv` that back"
+                raise InTheWay(errno.EMLINK, what, hint)
             yield file
 
     def _in_the_way(self, name: str, wanted: str) -> InTheWay:
@@ -219,6 +233,69 @@ class Output:
             yield
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             raise unwritable(self.path(name), error) from None
+
+
+def write_named(path: str, data: bytes, *, durable: bool = True) -> bool:
+    """Write to what the user named on the command line, and to nothing that a link leads to; whether it is a file, which
+    is then replaced as by `Output`. To a stream the bytes are written as they are, and to a terminal visible. CompileError
+    E0702 where that fails; BrokenPipeError where nobody reads any more."""
+    try:
+        handle = open_stream(path)
+        if handle is not None:
+            write_stream(handle, data)
+            return False
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritable(Path(path), error) from None
+    output, name = Output.file(Path(path))
+    output.write(name, data, durable=durable)
+    return True
+
+
+def is_stream(path: str) -> bool:
+    """Whether a path is `-`, that of a descriptor, a character device or a pipe, and no link to one."""
+    if _DESCRIPTOR.fullmatch(path):
+        return True
+    try:
+        return _can_stream(os.stat(path, follow_symlinks=False))
+    except (OSError, ValueError):  # ValueError: a name that no file can have
+        return False
+
+
+def open_stream(path: str) -> int | None:
+    """A descriptor of a stream to write to, the caller's to close; None where `path` is no stream. It waits for whoever reads
+    from a pipe. InTheWay where a folder on the way is a link, which need not be the user's word; OSError."""
+    if not is_stream(path):
+        return None
+    found = _DESCRIPTOR.fullmatch(path)
+    if found:
+        number = int(found[1] or (2 if path == "/dev/stderr" else 1))
+        if fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC:  # not from who started us: one of ours by chance
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+        return os.dup(number)
+    folder = os.path.dirname(os.path.abspath(path))
+    if (real := os.path.realpath(folder)) != folder:
+        what = f"`{shown(Path(folder))}` leads through a link"
+        raise InTheWay(errno.ELOOP, what, f"name `{shown(Path(real, os.path.basename(path)))}` if that is what you mean")
+    handle = os.open(path, _STREAM)
+    if not _can_stream(os.fstat(handle)):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no device or pipe any more", path)
+    return handle
+
+
+def write_stream(handle: int, data: bytes) -> None:
+    """Write all to a stream, behind what was printed, and close it."""
+    with open(handle, "wb", buffering=0) as file:
+        for printed in (sys.stdout, sys.stderr):
+            printed.flush()
+        shows = os.isatty(handle)
+        write_all(file, visible(data.decode("utf-8", "backslashreplace")).encode() if shows else data)
+
+
+def _can_stream(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) or stat.S_ISFIFO(status.st_mode)
 
 
 def unwritable(path: Path, error: OSError | ValueError) -> CompileError:

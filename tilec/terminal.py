@@ -9,9 +9,10 @@ yes (https://force-color.org, https://bixense.com/clicolors); `TERM=dumb` says n
 from __future__ import annotations
 
 import os
-from typing import Final, Literal, TextIO, get_args
+from typing import Final, Literal, TextIO, cast, get_args
 
 from tilec.diagnostics import Paint, unpainted
+from tilec.visible import Guarded
 
 Choice = Literal["auto", "always", "never"]
 CHOICES: Final[tuple[Choice, ...]] = get_args(Choice)
@@ -27,6 +28,8 @@ STYLES: Final = {
     "counterexample": "1;35",
     "hint": "1;36",
 }
+
+RESET: Final = "0"
 
 _choice: Choice = "auto"
 
@@ -54,9 +57,16 @@ def wants_colour(stream: TextIO) -> bool:
 
 def painted(role: str, text: str) -> str:
     """`text` in the colour of a role of `STYLES`."""
-    return f"\x1b[{STYLES[role]}m{text}\x1b[0m" if text else text
+    return f"\x1b[{STYLES[role]}m{text}\x1b[{RESET}m" if text else text
 
 
 def paint_for(stream: TextIO) -> Paint:
     """What `diagnostics.render` paints with for `stream`."""
     return painted if wants_colour(stream) else unpainted
+
+
+def coloured(stream: TextIO) -> TextIO:
+    """`stream` for what `paint_for` painted; at a guarded terminal it lets the colours of `STYLES` through and no others."""
+    if not isinstance(stream, Guarded):
+        return stream
+    return cast("TextIO", Guarded(stream.raw_stream, (RESET, *STYLES.values())))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from tests.audit import samples
 from tests.bundle import samples as bundles
 from tilec.artifact import Obligation
+from tilec.audit.contract import disagreements
 from tilec.audit.cubins import ASSEMBLERS, Assembler
 from tilec.audit.findings import CONFIRMED, REFUTED, UNKNOWN, Finding
 from tilec.audit.matching import match
@@ -21,6 +24,7 @@ from tilec.audit.work import Options
 from tilec.bundle_format import canonical
 from tilec.cli import commands
 from tilec.diagnostics import CompileError, Diagnostic
+from tilec.ir.parser import parse_function
 from tilec.runtime import open_bundle
 
 pytestmark = pytest.mark.usefixtures("kept_workers")
@@ -145,6 +149,22 @@ def test_a_manifest_that_describes_another_kernel_is_refuted(tmp_path: Path, cha
     report = report_on(write(tmp_path, {"add": samples.text("add")}, change=change))
     assert report["summary"]["status"] == 1
     assert any(words in one["reason"] for one in report["artifacts"][0]["contract"])
+
+
+@pytest.mark.parametrize(
+    ("said", "own", "alike"),
+    [
+        (1, 1, True), (1, 1.0, False), (1, True, False), (0, False, False), (1.0, True, False), (0.0, -0.0, False),
+        (-0.0, -0.0, True), (math.nan, float("nan"), True), (0.1, math.nextafter(0.1, 1), False),
+        ("1", 1, False),
+    ],
+)  # fmt: skip
+def test_constants_are_compared_by_type_and_bits(said: Any, own: Any, alike: bool) -> None:
+    manifest, function = samples.manifest("add"), parse_function(samples.text("add"))
+    manifest = replace(manifest, constants={"E": said})
+    function.constants = {"E": own}
+    found = [line for line in disagreements(manifest, function) if line.startswith("the constants")]
+    assert bool(found) is not alike
 
 
 def test_a_launch_check_that_is_gone_is_not_assumed(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -97,6 +98,22 @@ def test_dump_prints_the_chosen_specialisation_only(root: Path, capfdbinary: pyt
     assert err == b""
     assert commands.run(["dump", "add", "--stage", "proofs", "-o", "proofs.json"]) == 0
     assert json.loads((root / "proofs.json").read_text())["obligations"]
+
+
+@pytest.mark.parametrize("place", ["-", "/dev/stdout", "pipe"])
+@pytest.mark.parametrize("words", [("dump", "add", "-c", "E=f16"), ("graph", "add", "-c", "E=f16")])
+def test_a_product_goes_into_a_pipe(
+    root: Path, capfdbinary: pytest.CaptureFixture[bytes], words: tuple[str, ...], place: str
+) -> None:  # fmt: skip
+    """And nothing beside it."""
+    assert commands.run([*words, "-o", "file"]) == 0
+    capfdbinary.readouterr()
+    os.mkfifo(root / "pipe")
+    handle = os.open(root / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    assert commands.run([*words, "-o", place]) == 0
+    heard = os.read(handle, 1 << 16)
+    os.close(handle)
+    assert capfdbinary.readouterr().out + heard == (root / "file").read_bytes()
 
 
 @pytest.mark.parametrize("constants", ["E=f32", "F=1", "E"])

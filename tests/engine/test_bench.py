@@ -18,7 +18,7 @@ from test_engine_cli import CONFIG
 
 from engine.backends import cuda, load
 from engine.backends.cuda import CudaBackend
-from engine.errors import DeviceError
+from engine.errors import DeviceError, EngineError
 from engine.graph.traffic import streamed
 from engine.graph.verify import Contract
 from engine.models.steps import model_step
@@ -333,3 +333,17 @@ def test_whole_files_replace_what_was_there(tmp_path: Path) -> None:
     files.write_whole(target, b"two")
     assert target.read_bytes() == b"two"
     assert target.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_result_goes_into_a_pipe_that_was_named(tmp_path: Path) -> None:
+    """Which is looked at before, and not opened: its reader would take that for the end."""
+    place = tmp_path / "pipe"
+    os.mkfifo(place)
+    files.check_writable(place)
+    handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
+    files.write_whole(place, b"one")
+    assert os.read(handle, 99) == b"one"
+    os.close(handle)
+    (tmp_path / "link").symlink_to(place)
+    with pytest.raises(EngineError, match="is a link"):
+        files.check_writable(tmp_path / "link")

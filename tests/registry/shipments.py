@@ -21,7 +21,10 @@ def sidecar(*names: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def shipment(arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), attestations: bytes = b"") -> Shipment:
-    """The bundle of `tiny-1b` for an architecture."""
-    data = samples.bundle(arch, salts)
-    return Shipment(data, "tiny-1b", arch, hashlib.sha256(data).hexdigest(), attestations)
+def shipment(
+    arch: str = "sm_90a", salts: Sequence[int] = (1, 2, 1), attestations: bytes = b"", model: str = "tiny-1b"
+) -> Shipment:  # fmt: skip
+    """The bundle of a model with the numbers of `tiny-1b`, for an architecture."""
+    description, blobs = samples.parts(arch, salts)
+    data = samples.encode(description | {"model": model}, blobs)
+    return Shipment(data, model, arch, hashlib.sha256(data).hexdigest(), attestations)

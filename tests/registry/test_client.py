@@ -17,12 +17,12 @@ from tests.registry.server import BLOBS, Answer, Asked, Registry, served
 from tests.registry.shipments import shipment, sidecar
 from tests.signing import scene
 from tilec.cli.commands import run
-from tilec.finder import checked
+from tilec.finder import checked, find_bundle
 from tilec.registry import oci
 from tilec.registry.client import Client, referrers_tag
 from tilec.registry.connection import Limits
 from tilec.registry.errors import RegistryError
-from tilec.registry.pull import Wanted, pull
+from tilec.registry.pull import Refused, Wanted, pull
 from tilec.registry.push import Pushed, Shipment, push
 from tilec.registry.reference import read_reference
 from tilec.registry.upload import upload
@@ -309,3 +309,98 @@ def test_signatures_travel_and_a_policy_judges_them(tmp_path: Path) -> None:
                     pull(client, Wanted(), out, judged)
                 assert caught.value.code == "E0714" and ".tmp-" not in caught.value.message
                 assert list(out.iterdir()) == []
+
+
+def signed_among(folder: Path, place: str) -> scene.Scene:
+    """Push, under `v1`, the signed bundle of a scene between an unsigned one for the same numbers and one by strangers."""
+    folder.mkdir()
+    made = scene.make(folder.resolve())
+    data = made.sound[scene.NAME]
+    ours = Shipment(data, "tiny-1b", "sm_90a", hashlib.sha256(data).hexdigest(), made.sound[scene.SIDECAR])
+    others = (shipment(model="tiny-0b"), shipment(model="tiny-9b", attestations=made.others["strangers"][1]))
+    with Client(read_reference(f"{place}:v1"), push=True) as client:
+        push(client, [others[0], ours, others[1]], "v1")
+    return made
+
+
+def test_what_a_policy_refuses_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the engine's search, and in the command, which names what it passed over and ends with status 1."""
+    with served(Registry()) as place:
+        made = signed_among(tmp_path / "scene", place)
+        monkeypatch.setenv("TILEC_REGISTRY", f"{place}:v1")
+        with find_bundle({"hidden_size": 128, "tied": True, "eps": 1e-6, "dtype": "bf16"}, "sm_90a", str(made.policy)) as found:
+            assert found.model == "tiny-1b" and found.signed is not None
+        names = sorted(os.listdir(found.path.parent))
+        assert names == [scene.NAME, scene.SIDECAR]
+        assert len(caplog.messages) == 2
+        assert all(f"`{one}` for `sm_90a` of `{place}:v1`" in caplog.text for one in ("tiny-0b", "tiny-9b"))
+        words = ["bundle", "pull", f"{place}:v1", "-o", str(tmp_path / "out"), "--trust", str(made.policy)]
+        assert run(words) == 1
+        out, err = capsys.readouterr()
+        assert out.count("\n") == 1 and "tiny-1b-sm_90a.bundle: intact" in out
+        assert err.count("warning: a bundle is passed over: ") == 2 and "`tiny-0b`" in err and "(E0714)" in err
+        assert sorted(os.listdir(tmp_path / "out")) == names
+        assert run([*words, "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert [one["model"] for one in told["bundles"]] == ["tiny-1b"]
+        assert sorted((one["model"], one["code"]) for one in told["refused"]) == [("tiny-0b", "E0714"), ("tiny-9b", "E0714")]
+        assert run([*words, "--model", "tiny-0b"]) == 1
+        assert "error[E0714]" in capsys.readouterr().err and sorted(os.listdir(tmp_path / "out")) == names
+
+
+def test_a_bundle_that_is_not_what_it_must_be_hides_no_other(tmp_path: Path) -> None:
+    """Its manifest's blob is gone, or another; where nothing else was asked for, that is the error."""
+    registry = Registry()
+    with served(registry) as place:
+        with Client(read_reference(f"{place}:v1"), push=True) as client:
+            push(client, [shipment(model="tiny-0b", salts=(7, 8)), shipment()], "v1")
+        index = json.loads(registry.manifests["v1"][1])["manifests"]
+        first = next(one["digest"] for one in index if one["annotations"][oci.MODEL] == "tiny-0b")
+        blob = json.loads(registry.manifests[first][1])["config"]["digest"]
+        data = registry.blobs[blob]
+        for change, code in ((data[:-1] + b"x", "E0732"), (None, "E0734")):
+            registry.blobs.pop(blob)
+            if change is not None:
+                registry.blobs[blob] = change
+            refused = list[Refused]()
+            with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+                (found,) = pull(client, Wanted(), tmp_path, checked, tell=refused.append)
+                assert found.path.read_bytes() == shipment().data
+                ((model, error),) = [(one.model, one.error) for one in refused]
+                assert model == "tiny-0b" and isinstance(error, RegistryError) and error.code == code
+                with pytest.raises(RegistryError, match=code):
+                    pull(client, Wanted(model="tiny-0b"), tmp_path, checked, tell=refused.append)
+        assert os.listdir(tmp_path) == ["tiny-1b-sm_90a.bundle"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "other bytes"])
+def test_a_blob_of_an_earlier_bundle_is_taken_from_a_plain_file_alone(kind: str, tmp_path: Path) -> None:
+    """Whatever has its name by then: the blob is fetched again, without waiting and without following."""
+    registry, out = Registry(), tmp_path / "out"
+    with served(registry) as place:
+        with Client(read_reference(f"{place}:v1"), push=True) as client:
+            push(client, [shipment(model="tiny-0b"), shipment()], "v1")
+        swapped = list[Path]()
+
+        def swap(asked: Asked, answer: Answer) -> Answer:
+            for path in out.glob("*.bundle") if not swapped else ():
+                swapped.append(path)
+                path.rename(tmp_path / "elsewhere")
+                if kind == "pipe":
+                    os.mkfifo(path)
+                elif kind == "link":
+                    path.symlink_to(tmp_path / "elsewhere")
+                else:
+                    path.write_bytes(bytes((tmp_path / "elsewhere").stat().st_size))
+            return answer
+
+        registry.lie = swap
+        registry.asked.clear()
+        with Client(read_reference(f"{place}:v1"), limits=LIMITS) as client:
+            found = pull(client, Wanted(), out, checked)
+    whole = next(one.path for one in found if one.path not in swapped)
+    assert whole.read_bytes() in (shipment().data, shipment(model="tiny-0b").data)
+    blobs = [asked.path for asked in registry.asked if asked.path.startswith(BLOBS)]
+    assert len(set(blobs)) < len(blobs)  # fetched again

@@ -7,13 +7,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec.cli.bundle_commands import opened
 from tilec.cli.project import UsageError, open_store
 from tilec.diagnostics import CompileError, Diagnostic
-from tilec.output import Output
+from tilec.output import write_named
 from tilec.runtime import BundleError
 from tilec.target import TARGETS
 
@@ -92,5 +91,4 @@ def assembled(ptx: str, arch: str) -> bytes:
 def _write(path: str, report: dict[str, Any]) -> None:
     from tilec.bundle_format import canonical
 
-    output, name = Output.file(Path(path))
-    output.write(name, canonical(json.loads(json.dumps(report))))
+    write_named(path, canonical(json.loads(json.dumps(report))))

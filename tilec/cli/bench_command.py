@@ -18,7 +18,7 @@ from typing import Any
 
 from tilec.artifact import Manifest
 from tilec.cli.project import UsageError, chosen_targets, open_one, print_line, say
-from tilec.output import Output
+from tilec.output import Output, write_named
 from tilec.project.buildfile import BuildFile, KernelEntry
 from tilec.project.launches import Contract, LaunchValuesError, given_values, large_launch
 from tilec.project.trial import own_reference
@@ -205,7 +205,7 @@ def _answer(subject: Subject, found: Compared, works: list[Work], plot: str | No
     for note in found.notes:
         print_line("note", note)
     if plot is not None and any(row.kernel for row in found.rows):
-        _write(Path(plot), draw(subject.manifest, found, pairs, Path(plot).suffix))
+        write_named(plot, draw(subject.manifest, found, pairs, Path(plot).suffix))
     wrong = [found.wrong, *(row.wrong for row in found.rows)]
     for text in filter(None, wrong):
         print_line("error", f"`{subject.manifest.kernel}` is wrong: {text}")
@@ -213,8 +213,3 @@ def _answer(subject: Subject, found: Compared, works: list[Work], plot: str | No
     for row in refused:
         print_line("error", f"not launched at {', '.join(f'{k}={v:g}' for k, v in row.launch.items())}: {row.refused}")
     return 1 if any(wrong) else 2 if refused else 0
-
-
-def _write(path: Path, data: bytes) -> None:
-    output, name = Output.file(path)
-    output.write(name, data)

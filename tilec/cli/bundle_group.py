@@ -237,7 +237,8 @@ def bundle_pull(
 ) -> int:  # fmt: skip
     """Pull bundles, and the attestations that refer to them, from an OCI registry; every byte is compared before it is used.
 
-    By digest, the registry can serve nothing else; under a tag it can serve an older index.
+    By digest, the registry can serve nothing else; under a tag it can serve an older index. A bundle that is refused hides no
+    other: it is named, and the exit status is 1.
 
     \b
     Examples:

@@ -33,6 +33,7 @@ from tilec.diagnostics import CompileError, Diagnostic
 from tilec.spelling import or_mean
 
 _STAGES = ("tir", "proofs", "schedule", "mlir", "ptx", "cubin")
+_WRITTEN = click.Path(dir_okay=False, readable=False)
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -162,7 +163,7 @@ def explain(code: str) -> int:
 @_PROJECT
 @_ARCH
 @_CONSTANTS
-@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write here instead of stdout.")
+@click.option("--output", "-o", type=_WRITTEN, help="Write here instead of stdout.")
 def dump(kernel: str, stage: str, project: str | None, arch: str | None, constants: tuple[str, ...], output: str | None) -> int:
     """Print what a stage makes of a kernel.
 
@@ -180,7 +181,7 @@ def dump(kernel: str, stage: str, project: str | None, arch: str | None, constan
 @click.argument("kernel")
 @_PROJECT
 @_CONSTANTS
-@click.option("--output", "-o", type=click.Path(dir_okay=False), required=True, help="The SVG file to write.")
+@click.option("--output", "-o", type=_WRITTEN, required=True, help="The SVG file to write, or `-` for stdout.")
 def graph(kernel: str, project: str | None, constants: tuple[str, ...], output: str) -> int:
     """Draw a kernel's dataflow, its obligations and who owns what, as SVG.
 
@@ -232,9 +233,7 @@ for _command in AUTHOR:
 @_BUNDLE
 @_DIGEST
 @_TRUST
-@click.option(
-    "--json", "json_file", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report there, ready to be signed."
-)
+@click.option("--json", "json_file", metavar="FILE", type=_WRITTEN, help="Write the report there, ready to be signed.")
 @click.option(
     "--time-limit", type=click.FloatRange(0, 1e9), callback=_a_number, metavar="S",
     help="End after so many seconds; what is then not judged is unknown. Default: no limit.",

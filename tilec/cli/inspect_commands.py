@@ -20,7 +20,7 @@ from tilec.cli.project import (
     toolchain,
 )
 from tilec.diagnostics import CompileError
-from tilec.output import Output
+from tilec.output import write_named
 from tilec.project.models import Constant
 from tilec.terminal import wants_colour
 from tilec.visible import unguarded, visible
@@ -96,7 +96,7 @@ def dump_command(
     if data is None:
         return status_of(diagnostics)
     if output is not None:
-        _write(Path(output), data)
+        write_named(output, data, durable=False)
     elif sys.stdout.isatty():
         print(visible(data.decode("utf-8", "backslashreplace")), end="")
     else:
@@ -119,8 +119,8 @@ def graph_command(project: str | None, kernel: str, constants: tuple[str, ...], 
     except CompileError as error:
         print_diagnostics(error.diagnostics, build.root)
         return 1
-    _write(Path(output), text.encode())
-    print(f"wrote {output}")
+    if write_named(output, text.encode(), durable=False):
+        print(f"wrote {output}")
     return 0
 
 
@@ -131,8 +131,3 @@ def _drawn(path: Path, values: dict[str, Constant], root: Path) -> str:
 
     function = load_kernel(path, values, root=root)
     return draw(prove(function), function)
-
-
-def _write(path: Path, data: bytes) -> None:
-    output, name = Output.file(path)
-    output.write(name, data, durable=False)

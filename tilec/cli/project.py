@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tilec.diagnostics import CompileError, Diagnostic, render_all
 from tilec.spelling import or_mean
-from tilec.terminal import paint_for
+from tilec.terminal import coloured, paint_for
 from tilec.visible import visible
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], root: Path | None = Non
 
     found = list(diagnostics)
     if found:
-        print(render_all(found, source_texts(found, root), paint_for(sys.stderr)), file=sys.stderr)
+        print(render_all(found, source_texts(found, root), paint_for(sys.stderr)), file=coloured(sys.stderr))
 
 
 @contextlib.contextmanager
@@ -205,7 +205,7 @@ def refusals_as_json(as_json: bool, root: Path | None = None) -> Generator[None]
 
 def print_line(kind: str, text: str) -> None:
     """A line on stderr that begins with `error`, `warning` or `note` (a role of `terminal.STYLES`)."""
-    print(f"{paint_for(sys.stderr)(kind, kind)}: {visible(text)}", file=sys.stderr)
+    print(f"{paint_for(sys.stderr)(kind, kind)}: {visible(text)}", file=coloured(sys.stderr))
 
 
 REFUSALS = ("E0704", "E0705", "E0706", "E0708", "E0714", "E0732", "E0805", "E0811", "E0812")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilec.cli.bundle_commands import opened, with_sidecar
-from tilec.cli.project import UsageError, chosen_targets
+from tilec.cli.project import UsageError, chosen_targets, print_line
 from tilec.diagnostics import CompileError, Diagnostic
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ def _shipment(path: str, trust: str | None) -> Shipment:
 def pull_command(
     source: str, arch: str | None, model: str | None, output: str | None, trust: str | None, *, plain_http: bool, as_json: bool
 ) -> int:  # fmt: skip
-    """Pull bundles into a folder, and print one line for each."""
-    from tilec.finder import checked, own_bundles_folder
+    """Pull bundles into a folder, and print one line for each; 1 where some are refused, which are named."""
+    from tilec.finder import checked, own_bundles_folder, refusal_of
     from tilec.registry.client import Client
     from tilec.registry.errors import RegistryError
-    from tilec.registry.pull import Wanted, pull
+    from tilec.registry.pull import Refused, Wanted, pull
     from tilec.runtime import BundleError
     from tilec.temporary_files import sweep
 
@@ -78,11 +78,13 @@ def pull_command(
     if targets is not None and len(targets) != 1:
         raise UsageError("name one architecture with `--arch`, or none for all")
     wanted = Wanted(arch=targets[0].name if targets else "", model=model or "")
+    refused: list[Refused] = []
     try:
         folder = Path(output) if output is not None else own_bundles_folder()
         sweep(folder)  # of pulls that were killed
         with Client(reference, plain_http=plain_http) as client:
-            found = pull(client, wanted, folder, partial(checked, trust=trust))
+            check = partial(checked, trust=trust)
+            found = pull(client, wanted, folder, check, refusals=(BundleError,), tell=refused.append)
     except RegistryError as error:
         raise CompileError(Diagnostic(error.code, error.message, hint=error.hint)) from None
     except BundleError as error:
@@ -92,10 +94,16 @@ def pull_command(
         message = f"`{error.filename or output}` cannot be written: {error.strerror}"
         raise CompileError(Diagnostic("E0702", message, hint=hint)) from None
     rows: list[dict[str, Any]] = [{**dataclasses.asdict(one), "path": str(one.path)} for one in found]
+    why = [refusal_of(one, str(reference)) for one in refused]
     if as_json:
-        print(json.dumps({"reference": str(reference), "bundles": rows}, indent=1))
-        return 0
-    for one in found:
+        left = [
+            {"model": one.model, "arch": one.arch, "manifest": one.manifest, "code": error.code, "message": error.message}
+            for one, error in zip(refused, why, strict=True)
+        ]
+        print(json.dumps({"reference": str(reference), "bundles": rows, "refused": left}, indent=1))
+    for one in () if as_json else found:
         end = "with attestations" if one.attested else "without attestations"
         print(f"{one.path}: intact, {one.model} for {one.arch}, {end}, sha256 {one.sha256}")
-    return 0
+    for error in why:
+        print_line("warning", f"a bundle is passed over: {error.message} ({error.code})")
+    return int(bool(refused))

@@ -76,7 +76,7 @@ def table(results: list[Result]) -> None:
         styles = {"built": "green", "failed": "red", "hit": "dim"}
         for cells in rows:
             drawn.add_row(*(escape(visible(cell)) for cell in cells[:-1]), f"[{styles[cells[-1]]}]{cells[-1]}[/]")
-        Console().print(drawn)
+        Console(file=unguarded(sys.stdout)).print(drawn)
         return
     widths = [max(len(line[i]) for line in (HEADER, *rows)) for i in range(len(HEADER))]
     for line in (HEADER, *rows):

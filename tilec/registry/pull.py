@@ -3,7 +3,8 @@
 A bundle is put together in a temporary file beside its destination, from blobs that were compared with their digests; the whole
 is compared with the digest that the index names, then judged by `check` (which the caller brings: `tilec.runtime.open_bundle`,
 under the user's policy), and only then has it the name of a bundle. Its sidecar gets its name before it, so that no bundle
-stands without the attestations that came with it. A blob that two bundles share is fetched once.
+stands without the attestations that came with it. A blob that two bundles share is fetched once. A bundle that is refused hides
+no other of its index: the others are pulled, and the caller is told of it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final, cast
 
 from tilec.bundle_format import HEADER, MAX_MANIFEST, SUFFIX, TRAILER
 from tilec.bundle_format import MODEL as MODEL_NAME
+from tilec.folder import Folder
 from tilec.registry import oci
 from tilec.registry.client import Client
 from tilec.registry.errors import RegistryError, foreign
@@ -32,9 +34,13 @@ MAX_CONFIG: Final = 1 << 14
 MAX_REFERRERS: Final = 16
 """Sidecars of one bundle that are fetched: the last that were pushed."""
 PIECE: Final = 1 << 20
+MAX_NAME: Final = 80
+"""Characters of a model's name in a message."""
 
 Check = Callable[[Path, str], None]
 """Judges a file that is whole, for an architecture; raises what the caller wants to see."""
+OF_ONE: Final = ("E0732", "E0734")
+"""Codes of what is wrong with one bundle of an index, where the registry can be asked for the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +71,56 @@ class Pulled:
     attested: bool
 
 
-def pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A bundle of an index that was passed over, by what the index says of it, and why: what `check` raised, or a
+    RegistryError."""
+
+    model: str
+    arch: str
+    manifest: str
+    error: Exception
+
+
+def pull(
+    client: Client, wanted: Wanted, folder: Path, check: Check, *, refusals: tuple[type[Exception], ...] = (),
+    tell: Callable[[Refused], None] | None = None,
+) -> list[Pulled]:  # fmt: skip
     """Pull every bundle that is wanted into `folder`, named `MODEL-ARCH.bundle`. RegistryError as of `Client`, E0734 where
-    there is none; OSError where a file cannot be written. All of it has one deadline, which follows from what is fetched."""
+    there is none; OSError where a file cannot be written. All of it has one deadline, which follows from what is fetched.
+    `refusals` are what `check` raises where it refuses a bundle. `tell` gets each that was refused, once another was pulled;
+    where all are, the refusal of the first is raised."""
     with client.together(oci.MAX_DOCUMENT):
-        return _pull(client, wanted, folder, check)
+        found, refused = _pull(client, wanted, folder, check, refusals)
+    if not found:
+        raise refused[0].error
+    if tell is not None:
+        for one in refused:
+            tell(one)
+    return found
 
 
-def _pull(client: Client, wanted: Wanted, folder: Path, check: Check) -> list[Pulled]:
+def _pull(
+    client: Client, wanted: Wanted, folder: Path, check: Check, refusals: tuple[type[Exception], ...]
+) -> tuple[list[Pulled], list[Refused]]:  # fmt: skip
     reference = client.reference
     top = client.document(reference.digest or reference.tag or "latest")
-    if top.descriptor.media_type == oci.INDEX:
-        chosen = _distinct([one for one in top.layers if wanted.fits(one)], str(reference))
-        manifests = (_agreed(client, one) for one in chosen)  # one after the other: each may be large
-    else:
-        chosen = manifests = [top] if wanted.fits(top.descriptor) else []
+    listed = top.descriptor.media_type == oci.INDEX
+    chosen = _distinct([one for one in (top.layers if listed else (top.descriptor,)) if wanted.fits(one)], str(reference))
     if not chosen:
         raise RegistryError("E0734", f"`{reference}` has no bundle{_of(wanted)}", _what_is_there(top))
     folder.mkdir(parents=True, exist_ok=True)
     shared: dict[str, tuple[Path, int]] = {}
-    return [_pull_one(client, one, folder, check, shared) for one in manifests]
+    found, refused = list[Pulled](), list[Refused]()
+    for one in chosen:  # one after the other: each may be large
+        try:
+            found.append(_pull_one(client, _agreed(client, one) if listed else top, folder, check, shared))
+        except (RegistryError, *refusals) as error:
+            if isinstance(error, RegistryError) and error.code not in OF_ONE:
+                raise
+            model, arch = (foreign(one.annotations[name], MAX_NAME) for name in (oci.MODEL, oci.ARCH))
+            refused.append(Refused(model, arch, one.digest, error))
+    return found, refused
 
 
 def _agreed(client: Client, said: Descriptor) -> Document:
@@ -181,10 +217,11 @@ def _write(
     places: dict[str, int] = {}
     for piece, layer in zip(frame.pieces, document.layers, strict=True):
         known = shared.get(layer.digest)
-        if known is None:
-            client.fetch(layer, lambda offset, data, start=piece.offset: _put(file, start + offset, data))
+        data = _kept(known, layer) if known is not None else None
+        if data is not None:
+            _put(file, piece.offset, data)
         else:
-            _copy(known, file, piece.offset, piece.size)
+            client.fetch(layer, lambda offset, data, start=piece.offset: _put(file, start + offset, data))
         places[layer.digest] = piece.offset
     return places
 
@@ -196,12 +233,16 @@ def _put(file: int, offset: int, data: bytes) -> None:
         view, offset = view[written:], offset + written
 
 
-def _copy(source: tuple[Path, int], file: int, offset: int, size: int) -> None:
-    """A blob from a bundle of this pull; the digest of the whole says whether it still is what it was."""
+def _kept(source: tuple[Path, int], wanted: Descriptor) -> bytes | None:
+    """A blob from a bundle of this pull; None where something else has that file's name by now, or its bytes changed."""
     path, at = source
-    with open(path, "rb") as other:
-        other.seek(at)
-        _put(file, offset, other.read(size))
+    with contextlib.suppress(OSError), contextlib.closing(Folder.open(path.parent)) as folder:
+        handle, _ = folder.open_plain(path.name)
+        with open(handle, "rb", buffering=0) as other:
+            data = os.pread(other.fileno(), wanted.size, at)
+            if f"sha256:{hashlib.sha256(data).hexdigest()}" == wanted.digest:
+                return data
+    return None
 
 
 def _seal(file: int, size: int) -> str:

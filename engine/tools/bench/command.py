@@ -186,7 +186,7 @@ def _read(path: Path) -> Report:
 
 def _show(report: Report, plot: Path | None) -> None:
     """Print the table, and draw where that is asked for."""
-    print_table(report, Console(file=sys.stdout, highlight=False, width=WIDTH))
+    print_table(report, Console(file=unguarded(sys.stdout), highlight=False, width=WIDTH))
     if plot is not None:
         write_whole(plot, draw(report, plot.suffix))
 

@@ -1,4 +1,4 @@
-"""Results on disk, whole or not at all: written beside their place and renamed into it."""
+"""Results on disk, whole or not at all: written beside their place and renamed into it. A stream is written to as it is."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from contextlib import closing
 from pathlib import Path
 
 from engine.errors import EngineError
-from tilec.output import OpenOutput, Output, write_all
+from tilec.output import OpenOutput, Output, is_stream, open_stream, write_all, write_stream
 
 
 def check_writable(path: Path) -> None:
     """EngineError where no file can be made beside `path`, or a folder lies there; before anything is measured."""
     if os.path.isdir(path):
         raise EngineError("is a folder", where=path, fix="name a file")
+    if is_stream(str(path)):
+        return
     try:
         with closing(_folder(path)) as folder:
             folder.check_writable(path.name)
@@ -22,8 +24,12 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file, or leave what was there; EngineError where it cannot be written."""
+    """Write a file, or leave what was there, or write to a stream (`tilec.output.is_stream`); EngineError where that fails."""
     try:
+        handle = open_stream(str(path))
+        if handle is not None:
+            write_stream(handle, data)
+            return
         with closing(_folder(path)) as folder, folder.new(path.name) as file:
             write_all(file, data)
             os.fsync(file.fileno())

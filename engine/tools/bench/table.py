@@ -6,13 +6,14 @@ from rich.console import Console
 from rich.table import Table
 
 from engine.tools.bench.result import CellResult, Report, Statistic
+from tilec.visible import visible
 
 
 def print_table(report: Report, console: Console) -> None:
     """One row per cell: medians, quartiles in brackets, and percent of the rooflines."""
     machine, model, policy = report.machine, report.model, report.policy
     heading = f"{model.get('name')} {model.get('dtype')} on {machine.get('gpu')}, {policy.get('what')}"
-    console.print(heading, markup=False, soft_wrap=True)
+    console.print(visible(heading), markup=False, soft_wrap=True)
     measured = report.bandwidth is not None
     table = Table(box=None, pad_edge=False, header_style="bold")
     names = ["pp", "tg", "prefill\nms", "", "end to end\ntok/s", "", "decode\ntok/s", "", "roof\ntok/s"]
@@ -29,7 +30,7 @@ def print_table(report: Report, console: Console) -> None:
     if report.bandwidth is not None:
         speed = report.bandwidth.bytes_per_second
         spread = f"{speed.median / 1e12:.3f} TB/s [{speed.q1 / 1e12:.3f} - {speed.q3 / 1e12:.3f}]"
-        console.print(f"measured: {spread}: {report.bandwidth.what}", markup=False, soft_wrap=True)
+        console.print(f"measured: {spread}: {visible(report.bandwidth.what)}", markup=False, soft_wrap=True)
     for cell in report.cells:
         if not cell.repeatable:
             what = f"pp {cell.pp}, tg {cell.tg}: repetitions gave different tokens, which greedy answers must not"
