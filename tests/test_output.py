@@ -108,6 +108,23 @@ def test_a_pipe_or_device_that_was_named_is_written_to(root: Path) -> None:
     assert (root / "none").read_bytes() == b"new"
 
 
+def test_a_pipe_that_nobody_reads_from_is_not_waited_for(root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    with pytest.raises(CompileError, match="nobody reads from the pipe"):
+        write_named(str(root / "pipe"), b"new")
+
+
+def test_a_slow_reader_is_waited_for(root: Path) -> None:
+    data = bytes(range(256)) * 4096  # more than a pipe holds
+    os.mkfifo(root / "pipe")
+    code = "import sys; print(len(open(sys.argv[1], 'rb').read()))"
+    with subprocess.Popen([sys.executable, "-c", code, str(root / "pipe")], stdout=subprocess.PIPE) as reader:
+        known = os.open(root / "pipe", os.O_WRONLY)  # once it reads
+        write_named(str(root / "pipe"), data)
+        os.close(known)
+        assert reader.communicate()[0] == b"%d\n" % len(data)
+
+
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/stderr"])
 def test_a_descriptor_is_written_to_behind_what_was_printed(root: Path, name: str) -> None:
     """Where it is a file too, which keeps what it has."""

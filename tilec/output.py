@@ -36,7 +36,7 @@ MODE: Final = 0o777
 """Of new folders, and without the execute bits of files, less what the user's umask takes away."""
 _APPEND: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _DESCRIPTOR: Final = re.compile(r"-|/dev/stdout|/dev/stderr|(?:/dev|/proc/self)/fd/([0-9]{1,9})", re.ASCII)
-_STREAM: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+_STREAM: Final = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 LONGEST_SHOWN: Final = 300
 """Characters of a path in a message."""
 
@@ -264,8 +264,8 @@ def is_stream(path: str) -> bool:
 
 
 def open_stream(path: str) -> int | None:
-    """A descriptor of a stream to write to, the caller's to close; None where `path` is no stream. It waits for whoever reads
-    from a pipe. InTheWay where a folder on the way is a link, which need not be the user's word; OSError."""
+    """A descriptor of a stream to write to, the caller's to close; None where `path` is no stream. InTheWay where nobody reads
+    from a pipe, since a project's file could be one, and where a folder on the way is a link; OSError."""
     if not is_stream(path):
         return None
     found = _DESCRIPTOR.fullmatch(path)
@@ -278,10 +278,16 @@ def open_stream(path: str) -> int | None:
     if (real := os.path.realpath(folder)) != folder:
         what = f"`{shown(Path(folder))}` leads through a link"
         raise InTheWay(errno.ELOOP, what, f"name `{shown(Path(real, os.path.basename(path)))}` if that is what you mean")
-    handle = os.open(path, _STREAM)
+    try:
+        handle = os.open(path, _STREAM)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise InTheWay(errno.ENXIO, "nobody reads from the pipe", "start its reader first, or name a file") from None
     if not _can_stream(os.fstat(handle)):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is no device or pipe any more", path)
+    os.set_blocking(handle, True)  # a slow reader is waited for
     return handle
 
 

@@ -15,8 +15,9 @@ from tests.bundle import samples
 from tests.project import fake_stages
 from tests.project import project as small
 from tests.tuning import tuned_project
-from tilec.cli import audit_command, bench_command, commands, inspect_commands, ratchet_command, tune_command
+from tilec.cli import audit_command, commands, ratchet_command, tune_command
 from tilec.diagnostics import CompileError
+from tilec.output import write_named
 from tilec.project import driver
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,20 +160,19 @@ def test_pack_writes_into_the_project(
     assert f"{place}` is a link" in err and "hint: remove the link" in err
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
+WRITERS: dict[str, Callable[[Path], object]] = {
     "audit --json": lambda path: audit_command._write(str(path), {}),  # pyright: ignore[reportPrivateUsage]
-    "bench --plot": lambda path: bench_command._write(path, b"x"),  # pyright: ignore[reportPrivateUsage]
-    "dump and graph": lambda path: inspect_commands._write(path, b"x"),  # pyright: ignore[reportPrivateUsage]
+    "bench --plot, dump and graph": lambda path: write_named(str(path), b"x"),
 }
 
 
 @pytest.mark.parametrize("command", WRITERS)
-@pytest.mark.parametrize("kind", ["link", "device", "folder"])
-def test_a_file_that_the_user_names_is_a_file(tmp_path: Path, outside: Path, command: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_file_that_the_user_names_is_a_file_or_is_read_from(tmp_path: Path, outside: Path, command: str, kind: str) -> None:
     path = tmp_path / "out"
     if kind == "link":
         path.symlink_to(outside / ".bashrc")
-    elif kind == "device":
+    elif kind == "pipe":
         os.mkfifo(path)
     else:
         path.mkdir()
