@@ -1,12 +1,11 @@
-"""Which results hold: what each rests on, its age, whether it is fresh, stale or history, and the command that renews it.
+"""Which results hold: what each rests on, its age, whether it is fresh or stale, and the command that renews it.
 
     python ci/check_results.py [--stale] [--long] [ROOT]
 
 In: `ci/evidence/results.toml`, the JSON of `ci/bench/results`, the sources, the recorded digests of products, README and docs.
 Out: a table of all results (`--stale`: of those that do not hold; `--long`: with every name that a result rests on), then what
-must not be. Status 1 where README or docs cite a stale result or history without its date; where a file of
-results is unknown to the registry, or one of the registry is not there; where the page of an experiment does not say that it is
-history.
+must not be. Status 1 where README or docs cite a stale result without its date; where a file of results is unknown to the
+registry, or one of the registry is not there.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ sys.path.insert(0, str(ROOT))
 
 from ci.evidence import FOLDER, Entry, Status, read_registry, states_of  # noqa: E402
 from ci.evidence.citations import citations, complaints, owners  # noqa: E402
-
-HISTORY: Final = "*History: measured {measured} at {commit}."
-FIRST_LINES: Final = 4
 
 
 def commits(root: Path) -> dict[str, str]:
@@ -47,7 +43,7 @@ def commits(root: Path) -> dict[str, str]:
 
 
 def files_wrong(root: Path, entries: Mapping[str, Entry]) -> list[str]:
-    """Files that no result owns, results without files, pages of history that do not say so."""
+    """Files that no result owns, results without files."""
     folder = root / FOLDER
     there = {path.name for path in folder.iterdir() if path.is_file()}
     lines = [
@@ -57,11 +53,6 @@ def files_wrong(root: Path, entries: Mapping[str, Entry]) -> list[str]:
     for name, entry in entries.items():
         if not there & {*entry.files()}:
             lines.append(f"ci/evidence/results.toml: `{name}` has no file in {FOLDER}")
-        page = folder / f"{name}.md"
-        if entry.is_history and page.exists():
-            head = "\n".join(page.read_text(encoding="utf-8").splitlines()[:FIRST_LINES])
-            if HISTORY.format(measured=entry.measured, commit=entry.commit) not in head:
-                lines.append(f"{FOLDER}/{name}.md: its first lines do not say that it is history")
     return lines
 
 
@@ -69,7 +60,7 @@ def table(states: Mapping[str, Status], made: Mapping[str, str], *, long: bool, 
     """Lines of the table."""
     lines: list[str] = []
     for name, state in states.items():
-        if only_stale and state.state in ("fresh", "history"):
+        if only_stale and state.state == "fresh":
             continue
         entry = state.entry
         age = state.age or made.get(f"{name}.json", "")
@@ -81,8 +72,6 @@ def table(states: Mapping[str, Status], made: Mapping[str, str], *, long: bool, 
 
 
 def _basis(entry: Entry, *, long: bool) -> str:
-    if entry.is_history:
-        return f"settled {entry.decided}"
     short = [re.sub(r"^(source|version):(tilec/|ci/bench/)?", "", name) for name in entry.rests_on]
     text = ", ".join(short)
     return text if long or len(text) <= 90 else f"{text[:87]}..."
@@ -100,9 +89,7 @@ def main() -> int:
     states = states_of(root, entries)
     print("\n".join(table(states, commits(root), long=options.long, only_stale=options.stale)))
     wrong = [*files_wrong(root, entries), *complaints(citations(root), states, entries.values())]
-    counts = ", ".join(
-        f"{sum(s.state == word for s in states.values())} {word}" for word in ("fresh", "stale", "failed", "history")
-    )
+    counts = ", ".join(f"{sum(s.state == word for s in states.values())} {word}" for word in ("fresh", "stale", "failed"))
     print(f"{len(states)} results: {counts}")
     for line in wrong:
         print(f"error: {line}")

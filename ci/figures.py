@@ -72,7 +72,7 @@ def by_hand(text: str, claims: dict[str, Entry]) -> Iterator[tuple[int, str]]:
 def wrong(root: Path, folder: Path, entries: dict[str, Entry]) -> list[str]:
     """A line for each figure, table and picture that is not what the JSON says, and each written by hand."""
     results, lines, states = Results(folder), list[str](), states_of(root, entries)
-    claims = owners(entry for entry in entries.values() if not entry.is_history)
+    claims = owners(entries.values())
     for page in pages(root):
         name, text = page.relative_to(root).as_posix(), page.read_text(encoding="utf-8")
         try:

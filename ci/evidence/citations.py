@@ -1,8 +1,8 @@
 """Where README and documentation cite results: pages go in, a `Citation` for each place comes out, and what is wrong with it.
 
-A result that is stale is not cited as of today, but with the day it was measured, and so is history: in the link's text or
-behind the link, `([pairs.md](ci/bench/results/pairs.md), 2026-11-23)`. `dated` writes the dates of claims, and takes them away
-once a claim is fresh. The changelog is history as a whole, and not looked at.
+A result that is stale is not cited as of today, but with the day it was measured: in the link's text or behind the link,
+`([audit.md](ci/bench/results/audit.md), 2026-11-23)`. `dated` writes the dates, and takes them away once a result is fresh. The
+changelog is of its days as a whole, and not looked at.
 """
 
 from __future__ import annotations
@@ -64,9 +64,6 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
         entry = by_file.get(citation.file)
         if entry is None:
             lines.append(f"{citation.place}: `{citation.file}` is no result of ci/evidence/results.toml")
-        elif entry.is_history:
-            if entry.measured not in citation.text:
-                lines.append(f"{citation.place}: `{citation.file}` is history: cite it with its date, {entry.measured}")
         elif not _may_stand(states[entry.name], citation.text):
             state = states[entry.name]
             way = (
@@ -77,17 +74,17 @@ def complaints(found: Iterable[Citation], states: Mapping[str, Status], entries:
 
 
 def _may_stand(state: Status, text: str) -> bool:
-    """Whether a claim may be cited so: without a date while it is fresh, with one while it is stale, never where it failed."""
+    """Whether a result may be cited so: without a date while it is fresh, with one while it is stale, never where it failed."""
     return state.state == "fresh" or (state.state == "stale" and bool(state.age) and state.age in text)
 
 
 def dated(text: str, states: Mapping[str, Status], entries: Iterable[Entry]) -> str:
-    """A page whose citations of stale claims have their dates in the text of the link, and those of fresh ones have none."""
+    """A page whose citations of stale results have their dates in the text of the link, and those of fresh ones have none."""
     by_file = owners(entries)
 
     def one(match: re.Match[str]) -> str:
         entry = by_file.get(match["file"] or "")
-        if entry is None or entry.is_history:
+        if entry is None:
             return match[0]
         state = states[entry.name]
         bare = DATE.sub("", match["text"])

@@ -58,12 +58,6 @@ class Picture:
         path.write_text(text.replace("<svg", f"{comment}<svg", 1), encoding="utf-8")
 
 
-BENCH: Final = ("-m", "engine.bench", "--from-json", "{0}", "--plot", "{out}")
 PICTURES: Final = (
-    *(Picture(f"bench_{size}.svg", (f"bench_{size}.json",), BENCH) for size in ("0.6b", "4b", "32b")),
-    Picture(
-        "waterfall.svg",
-        ("waterfall_before.json", "waterfall_after.json"),
-        ("ci/bench/waterfall.py", "draw", "{0}", "{1}", "{out}"),
-    ),
+    Picture("bench_4b.svg", ("bench_4b.json",), ("-m", "engine.bench", "--from-json", "{0}", "--plot", "{out}")),
 )

@@ -1,7 +1,7 @@
 """The registry of results: `results.toml` goes in, an `Entry` for each result comes out.
 
-A result is a claim of today, which README and docs may cite as such while it is fresh, and with its date while it is stale; or
-history: an experiment that decided something, whose page says so in its first lines and which is cited with its date.
+README and docs may cite a result as of today while it is fresh, and with its date while it is stale. An experiment that is
+closed is no result: it has an entry in `docs/decisions.md`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,16 @@ REGISTRY: Final = Path(__file__).with_name("results.toml")
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A result: the files it is kept in (`NAME.json`, and `pages` beside it), what it rests on, the command that renews it from
-    the root of the repository, whether that needs a GPU. `at_least`: how much its JSON must say was tried. Of history, what the
-    experiment `decided`, the day it was `measured` and at which `commit`; all three are empty for a claim of today. `overdue`:
-    the day a claim was measured whose JSON does not say what it rests on."""
+    the root of the repository, whether that needs a GPU. `at_least`: how much its JSON must say was tried. `overdue`: the day
+    a result was measured whose JSON does not say what it rests on."""
 
     name: str
     rests_on: tuple[str, ...]
     command: str
     gpu: bool = False
-    decided: str = ""
-    measured: str = ""
     overdue: str = ""
-    commit: str = ""
     pages: tuple[str, ...] = ()
     at_least: Mapping[str, int] = field(default_factory=dict[str, int])
-
-    @property
-    def is_history(self) -> bool:
-        """Whether it is an experiment of its day."""
-        return bool(self.decided)
 
     def files(self) -> tuple[str, ...]:
         """Names of all its files in the folder of results."""
@@ -63,9 +54,7 @@ def read_registry(path: Path = REGISTRY) -> dict[str, Entry]:
             rests_on += sets[item[1:]] if item.startswith("@") else [item]
         fields["pages"] = tuple(fields.get("pages", ()))
         entry = Entry(name, tuple(dict.fromkeys(rests_on)), **({"command": ""} | fields))
-        if entry.is_history != bool(entry.measured):
-            raise RegistryError(f"{path.name}: history has `decided` and `measured`, a claim has neither: `{name}`")
-        if not entry.is_history and not (entry.rests_on and entry.command):
-            raise RegistryError(f"{path.name}: a claim names what it rests on and the command that renews it: `{name}`")
+        if not (entry.rests_on and entry.command):
+            raise RegistryError(f"{path.name}: a result names what it rests on and the command that renews it: `{name}`")
         found[name] = entry
     return found

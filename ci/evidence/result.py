@@ -56,8 +56,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Whether a result holds today: `state` is fresh, stale, failed (its last run was no success), or history; `reasons` say
-    what changed; `age` is the day it was measured, if it says so."""
+    """Whether a result holds today: `state` is fresh, stale, or failed (its last run was no success); `reasons` say what
+    changed; `age` is the day it was measured, if it says so."""
 
     entry: Entry
     state: str
@@ -67,8 +67,6 @@ class Status:
 
 def status(entry: Entry, data: Any, digests: Digests) -> Status:
     """Whether a result with this JSON holds."""
-    if entry.is_history:
-        return Status(entry, "history", age=entry.measured)
     fields: dict[str, Any] = data if isinstance(data, dict) else {}  # pyright: ignore[reportUnknownVariableType]
     recorded: dict[str, str] = fields.get("rests_on", {})
     age = str(fields.get("measured_on", entry.overdue))

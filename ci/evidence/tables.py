@@ -66,19 +66,4 @@ def engine(results: Results) -> list[str]:
     return lines
 
 
-def examples(results: Results) -> list[str]:
-    """The examples beside torch's operators."""
-    lines = ["| kernel | size | us | torch's operator, us | share of the rate of torch's add | of its copy or sum |"]
-    lines.append("|---|---|--:|--:|--:|--:|")
-    for row in results.data("examples_gpu")["rows"]:
-        times = [row[name]["median"] for name in ("time", "torch_time", "add_time")]
-        dtype = row["constants"].get("E")
-        size = f"{row['size']}, {dtype}" if dtype else row["size"]
-        shares = "not bound by memory | "
-        if row["memory_bound"]:
-            shares = f"{times[2] / times[0]:.2f} | {row['mix_time']['median'] / times[0]:.2f} of {row['mix']}"
-        lines.append(f"| `{row['kernel']}` | {size} | {times[0]:.1f} | {times[1]:.1f} | {shares} |")
-    return lines
-
-
-TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {"kernels": kernels, "engine": engine, "examples": examples}
+TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {"kernels": kernels, "engine": engine}

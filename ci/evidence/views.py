@@ -70,15 +70,6 @@ def products(data: Tree) -> Tree:
     return found
 
 
-def edges(data: Tree) -> Tree:
-    """By shape (`385x2560x9728`), the best candidate's ratio to cuBLAS."""
-    found: Tree = {}
-    for row in data["rows"]:
-        ours = [row["us"]["cuBLAS"] / us for name, us in row["us"].items() if name != "cuBLAS" and OVERLAPPED not in name]
-        found["x".join(map(str, row["shape"]))] = max(ours)
-    return found
-
-
 def attention(data: Tree) -> Tree:
     """The shipped tile beside cuDNN."""
     return least_and_mean(row["us"]["cuDNN"] / row["us"][SHIPPED_ATTENTION] for row in data["rows"])
@@ -105,32 +96,6 @@ def cold_start(data: Tree) -> Tree:
     return {name: statistics.median(run[name] for run in data["runs"]) for name in data["runs"][0]}
 
 
-def unchecked(data: Tree) -> Tree:
-    """How much longer code with masks takes, in percent."""
-    found = [100 * row["code"] for row in data["rows"]]
-    return {"most": max(found), "median": statistics.median(found)}
-
-
-def first_prompts(data: Tree) -> Tree:
-    """How many milliseconds more the first prompt of a length takes than the second, at most."""
-    gaps = [
-        speed[f"first_{name}"] - value
-        for speed in data["speed"]
-        for name, value in speed.items()
-        if name.startswith("prefill_")
-    ]
-    return {"most": max(gaps)}
-
-
-def tuning_regret(data: Tree) -> Tree:
-    """How much longer than the fastest candidate the choices of three ways take, in percent, in the mean of held-out shapes."""
-    ways = {
-        "fitted": "the declared cost with fitted weights", "declared": "the declared cost, no measurement",
-        "nearest": "the fastest at the nearest measured shape",
-    }  # fmt: skip
-    return {name: 100 * statistics.mean(data["regret"][way]) for name, way in ways.items()}
-
-
 def torch_ops(data: Tree) -> Tree:
     """Microseconds that a call of `tilec.op` costs beyond a bare launch, of three kernels."""
     us = data["microseconds"]
@@ -145,8 +110,7 @@ def mender(data: Tree) -> Tree:
 
 
 VIEWS: Final[dict[str, Callable[[Tree], Tree]]] = {
-    "kernels_gpu": kernels_gpu, "products": products, "products_f16": products, "edges": edges, "attention": attention,
-    "engine_check": engine_check, "engine_f16": engine_check, "engine_large": engine_check, "batch_check": batch_check,
-    "cold_start": cold_start, "unchecked": unchecked, "first_prompts": first_prompts, "torch_ops": torch_ops,
-    "mender": mender, "tuning_regret": tuning_regret,
+    "kernels_gpu": kernels_gpu, "products": products, "attention": attention, "engine_check": engine_check,
+    "engine_large": engine_check, "batch_check": batch_check, "cold_start": cold_start, "torch_ops": torch_ops,
+    "mender": mender,
 }  # fmt: skip

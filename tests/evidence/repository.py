@@ -58,7 +58,7 @@ def record(root: Path, changes: Record | None = None) -> None:
 
 
 def entry(*rests_on: str, **fields: Any) -> Entry:
-    """A claim of today."""
+    """A result."""
     return Entry("judged", rests_on, "python judge.py", **fields)
 
 

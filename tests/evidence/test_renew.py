@@ -107,9 +107,3 @@ def test_cubins_that_are_not_those_of_the_record_are_refused(
     (built / "add-N=1.cubin").unlink()
     assert run(repository, monkeypatch, JUDGE.format(WRITES, 0), "--cubins", str(built)) == 3
     assert capsys.readouterr().out.count("has other CUBINs than the record: add-N=1 (1 in all)") == 2
-
-
-def test_history_is_not_renewed(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = entry(decided="that it is so", measured="2026-01-01", commit="abc1234")
-    with pytest.raises(SystemExit):
-        run(repository, monkeypatch, JUDGE.format(WRITES, 0), found=old)

@@ -114,8 +114,6 @@ def test_a_list_becomes_rows_and_a_stamp_is_replaced(repository: Path) -> None:
         '[a]\nrests_on = ["source:tilec"]\n',
         '[a]\ncommand = "python a.py"\n',
         '[a]\nrests_on = ["@gone"]\ncommand = "python a.py"\n',
-        '[a]\ndecided = "something"\n',
-        '[a]\nmeasured = "2026-01-01"\nrests_on = ["source:tilec"]\ncommand = "python a.py"\n',
     ],
 )
 def test_a_registry_that_is_wrong_is_refused(text: str, tmp_path: Path) -> None:
@@ -141,13 +139,12 @@ def test_the_registry_names_sources_and_files_that_are_there() -> None:
     assert check_results.files_wrong(ROOT, entries) == []
 
 
-def test_a_page_of_history_that_does_not_say_so_is_found(tmp_path: Path) -> None:
-    old = entry(decided="that it is so", measured="2026-01-01", commit="abc1234")
+def test_files_without_a_result_and_a_result_without_files_are_found(tmp_path: Path) -> None:
     folder = tmp_path / "ci" / "bench" / "results"
-    write(folder / "judged.json", "{}")
-    write(folder / "judged.md", "# Judged\n\n| a |\n")
-    assert "do not say that it is history" in check_results.files_wrong(tmp_path, {"judged": old})[0]
-    write(folder / "judged.md", "# Judged\n\n*History: measured 2026-01-01 at abc1234. It settled that it is so.*\n")
-    assert check_results.files_wrong(tmp_path, {"judged": old}) == []
     write(folder / "unknown.json", "{}")
-    assert "unknown.json" in check_results.files_wrong(tmp_path, {"judged": old})[0]
+    unknown, missing = check_results.files_wrong(tmp_path, {"judged": JUDGED})
+    assert "unknown.json" in unknown and "`judged` has no file" in missing
+    (folder / "unknown.json").unlink()
+    write(folder / "judged.json", "{}")
+    write(folder / "judged.md", "# Judged\n")
+    assert check_results.files_wrong(tmp_path, {"judged": JUDGED}) == []

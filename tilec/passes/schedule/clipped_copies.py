@@ -4,7 +4,7 @@ In: a function whose copies go through tensor maps into a ring of mbarriers. Out
 of which every row has its place in the result by itself: rows of either matrix are rows or columns of the product, no sum goes
 across them, and the store leaves out just the rows that the copy does, at the same place of an axis of the same extent. A
 product of 65 rows in tiles of 64 has a tile with one row; to bring 63 rows of zeros takes a multiprocessor longer than to bring
-those of a tensor (ci/bench/results/edges.md).
+those of a tensor (docs/decisions.md).
 
 A forward analysis: the axis of a value, from the copy's rows on. What a clipped row holds is anything; `clip_check`, which goes
 back from what is stored, judges that it is not seen, and so does the emulator, in which a stage that nobody filled is poison.

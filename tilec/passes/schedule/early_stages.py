@@ -37,7 +37,7 @@ from tilec.schedule import Schedule
 
 EARLY_STAGES: Final = 4
 """Filled early where a schedule says nothing: each puts the first copy behind the wait off by about 60 ns (H200), which more of
-them cost than they save (ci/bench/results/products_seam.md)."""
+them cost than they save (docs/decisions.md)."""
 
 
 def hoist(function: Function, schedule: Schedule) -> Function:
