@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the programs of others that tests run or speak to on the loopback (`ci/apt-packages.txt`), none of them as a service.
 # Run: bash ci/peers.sh FOLDER. Debian's registry, whose package starts one, is unpacked to FOLDER/usr/bin instead.
-# What cannot be installed is said; the tests that need it skip, or fail where CI=true.
+# What cannot be installed is said, and the exit code is 1; the tests that need it skip, or fail under TILEC_PEERS=installed.
 set -uo pipefail
 packages=$(dirname "$0")/apt-packages.txt
 folder=$1
@@ -18,5 +18,4 @@ if ! present > /dev/null && command -v apt-get > /dev/null && [ "$(id -u)" = 0 ]
         apt-get -qq install -y --no-install-recommends > /dev/null
     (cd "$folder" && apt download docker-registry && dpkg-deb -x docker-registry_*.deb .)
 fi
-present > /dev/null || echo "not all of cc, redis-server, nginx, skopeo and docker-registry could be installed" >&2
-exit 0
+present > /dev/null || { echo "not all of cc, redis-server, nginx, skopeo and docker-registry could be installed" >&2; exit 1; }

@@ -27,7 +27,7 @@ FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror")
 def compiler() -> None:
     """A test without one shows nothing, which is a failure where everything must be there."""
     if shutil.which("cc") is None:
-        assert os.environ.get("CI") != "true", "no C compiler"
+        assert os.environ.get("TILEC_PEERS") != "installed", "no C compiler"
         pytest.skip("no C compiler")
 
 
