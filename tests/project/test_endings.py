@@ -179,6 +179,21 @@ def test_workers_of_one_command_wait_without_a_word(tmp_path: Path) -> None:
     assert (order, said) == ([1, 2], [])
 
 
+def test_a_holder_that_has_left_no_note_yet_is_not_called_another_build(tmp_path: Path) -> None:
+    said: list[str] = []
+    progress.attach(None, said.append)
+    try:
+        with locked(Folder.open(tmp_path), "locks", "0" * 16, "x"):
+            (tmp_path / "holders" / ("0" * 15)).unlink()  # as just before it is written
+            thread = threading.Thread(target=lambda: locked(Folder.open(tmp_path), "locks", "0" * 16, "x").__enter__())
+            thread.start()
+            time.sleep(0.1)
+        thread.join()
+    finally:
+        progress.attach(None)
+    assert said == []
+
+
 @pytest.mark.parametrize(
     "note",
     [

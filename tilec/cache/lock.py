@@ -27,6 +27,8 @@ MOST = 4096
 """Bytes of a note."""
 HOLDERS = "holders"
 """Folder of the notes."""
+UNNAMED = 10.0
+"""Seconds to wait for a holder whose note is not there, before the wait is said without its name."""
 
 
 @contextmanager
@@ -43,16 +45,31 @@ def locked(folder: Folder, name: str, key: str, what: str = "") -> Generator[Non
         try:
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
         except (BlockingIOError, PermissionError):
-            holder = _read(folder, note)
-            if holder.get("command") != progress.command():  # our own workers are not worth a word
-                progress.say(waiting(holder, what))
-            fcntl.fcntl(handle, fcntl.F_OFD_SETLKW, request)
+            if not _came_free(handle, request, folder, note):
+                holder = _read(folder, note)
+                if holder.get("command") != progress.command():  # our own workers are not worth a word
+                    progress.say(waiting(holder, what))
+                fcntl.fcntl(handle, fcntl.F_OFD_SETLKW, request)
         _write(folder, note, what)
         yield
     finally:
         with contextlib.suppress(OSError):
             folder.sub(HOLDERS, create=False).remove(note)
         os.close(handle)
+
+
+def _came_free(handle: int, request: bytes, folder: Folder, note: str) -> bool:
+    """Wait until the lock's holder has a note, or `UNNAMED` seconds; True if the lock was free first, and is now held.
+
+    A holder leaves its note after it has the lock and removes it before it gives the lock back, so for a moment none is there.
+    """
+    until = time.monotonic() + UNNAMED
+    while not _read(folder, note) and time.monotonic() < until:
+        time.sleep(0.01)
+        with contextlib.suppress(BlockingIOError, PermissionError):
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK, request)
+            return True
+    return False
 
 
 def waiting(holder: dict[str, Any], what: str) -> str:
