@@ -5,6 +5,7 @@
 set -uo pipefail
 packages=$(dirname "$0")/apt-packages.txt
 folder=$1
+mkdir -p "$folder"
 
 apt() { DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 timeout 600 apt-get -qq "$@" > /dev/null; }
 present() {
