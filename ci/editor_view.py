@@ -2,7 +2,7 @@
 
     python ci/editor_view.py [OUT.svg]
 
-Needs `nvim` and `tmux`. In: the refused kernel of the README. Out: `artifacts/gallery/editor.svg`, three screens of a real
+Needs `nvim` and `tmux`. In: the refused kernel of docs/proofs.md. Out: `artifacts/gallery/editor.svg`, three screens of a real
 editor, each as its terminal had it: errors with their counterexamples, what is known of an access that is proven, and of a
 value.
 """
@@ -74,9 +74,9 @@ class Screen:
 
 
 def kernel() -> str:
-    """The refused kernel of the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"<!-- refused kernel -->\n```python\n(.*?)```", text, re.DOTALL)
+    """The refused kernel of docs/proofs.md."""
+    text = (ROOT / "docs/proofs.md").read_text(encoding="utf-8")
+    found = re.search(r'```python title="head_permute.py"\n(.*?)```', text, re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -89,13 +89,15 @@ def screens(folder: Path) -> list[str]:
     (project / "build.toml").write_text(BUILD, encoding="utf-8")
     command = f'{{ "{Path(sys.executable).with_name("tilec")}", "lsp" }}'
     (folder / "init.lua").write_text(INIT.replace("COMMAND", command), encoding="utf-8")
-    line = next(number for number, text in enumerate(kernel().splitlines(), 1) if "store(out" in text)
+    lines = list(enumerate(kernel().splitlines(), 1))
+    line = next(number for number, text in lines if "store(out" in text)
+    top = next(number for number, text in lines if text.startswith("def "))
     screen = Screen(folder)
     try:
         start = f"cd project && TERM=tmux-256color TILEC_CACHE_DIR={shlex.quote(str(folder / 'store'))} nvim -u ../init.lua"
         screen.keys(f"{start} head_permute.py", "Enter")
         screen.until(rf"E +{line} ")
-        screen.keys(f"{line}Gzt5kw", f"{line}G", "w", ":lua vim.diagnostic.open_float()", "Enter")
+        screen.keys(f"{line}Gzt{line - top}kw", f"{line}G", "w", ":lua vim.diagnostic.open_float()", "Enter")
         refused = screen.until("written by no block")
         screen.keys("Escape", ":%s/m . M + h/h * M + m/", "Enter", ":echo", "Enter")
         screen.until(rf"(?m)^ +{line} +store.out, .h . M")

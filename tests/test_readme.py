@@ -1,5 +1,5 @@
-"""The README says what is true: its first kernel is proven, its refused kernel is refused in the words shown, its test
-command is the one the gate runs, its engine answers where there is no GPU."""
+"""README and the pages that continue it say what is true: the first kernel is proven, the refused kernel is refused with the
+text shown, the test command is the one that the gate runs, and the engine generates tokens without a GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ci.docs.architecture import architecture
 from tests.ops.fake_torch import FakeTorch
 from tests.runtime.fake_driver import FakeDriver
 from tilec.diagnostics import CompileError, render_all
@@ -23,10 +24,11 @@ from tilec.runtime import Device
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENGINE = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
 
 
-def fenced(marker: str) -> str:
-    found = re.search(rf"<!-- {marker} -->\n```\w+\n(.*?)```", README, re.DOTALL)
+def fenced(marker: str, text: str = README) -> str:
+    found = re.search(rf"<!-- {marker} -->\n```\w+\n(.*?)```", text, re.DOTALL)
     assert found is not None, marker
     return found.group(1)
 
@@ -39,25 +41,27 @@ def test_first_kernel_is_proven(tmp_path: Path) -> None:
 
 
 def test_refusal_is_shown_verbatim(tmp_path: Path) -> None:
-    path = tmp_path / "head_permute.py"
+    path = tmp_path / "write_cache.py"
     text = fenced("refused kernel")
     path.write_text(text, encoding="utf-8")
     with pytest.raises(CompileError) as refused:
-        prove(load_kernel(path, {"HEADS": 32, "D": 128}, root=tmp_path))
-    assert render_all(refused.value.diagnostics, {"head_permute.py": text}) + "\n" == fenced("refusal")
+        prove(load_kernel(path, {"H": 1024}, root=tmp_path))
+    assert render_all(refused.value.diagnostics, {"write_cache.py": text}) + "\n" == fenced("refusal")
 
 
 def test_right_twin_is_proven(tmp_path: Path) -> None:
-    path = tmp_path / "head_permute.py"
-    path.write_text(fenced("refused kernel").replace("(m * M + h, 0)", "(h * M + m, 0)"), encoding="utf-8")
-    prove(load_kernel(path, {"HEADS": 32, "D": 128}))
+    path = tmp_path / "write_cache.py"
+    text, hint = fenced("refused kernel"), "values(slots, 0, SLOTS, distinct=True)"
+    assert hint in fenced("refusal")
+    path.write_text(text.replace("values(slots, 0, SLOTS)", hint), encoding="utf-8")
+    prove(load_kernel(path, {"H": 1024}))
 
 
 @pytest.mark.campaign
 def test_its_python_passes_pyright(tmp_path: Path) -> None:
     """Every block, in strict mode; the kernel that the prover refuses too, as types are not what is wrong with it. But for what
     needs torch, which is not a dependency: `test_its_launch_runs`."""
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python[^\n]*\n(.*?)^```", f"{README}\n{ENGINE}", re.DOTALL | re.MULTILINE)
     blocks.remove(fenced("launch"))
     assert len(blocks) >= 3
     for number, block in enumerate(blocks):
@@ -80,8 +84,8 @@ def test_its_launch_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib.import_module("tilec.ops.torch_op"), "current_device", lambda: device)
     names: dict[str, Any] = {}
     exec(compile(fenced("launch"), "README.md", "exec"), names)
-    assert [launch.grid for launch in driver.launches] == [(8, 1, 1), (8, 1, 1)]
-    assert (names["total"].shape, names["total"].dtype) == ((8, 2048), "bfloat16")
+    assert [launch.grid for launch in driver.launches] == [(8, 1, 1)]
+    assert (names["total"].shape, names["total"].dtype) == ((16384,), "bfloat16")
     monkeypatch.delitem(sys.modules, "tilec.ops.torch_op")
 
 
@@ -92,7 +96,7 @@ def test_commands_are_one_line_each() -> None:
 
 def test_commands_for_machines_without_a_gpu_answer(tmp_path: Path) -> None:
     answers: list[str] = []
-    for line in fenced("no GPU").replace("/tmp/tiny", str(tmp_path / "tiny")).splitlines():
+    for line in fenced("no GPU", ENGINE).replace("/tmp/tiny", str(tmp_path / "tiny")).splitlines():
         python, *arguments = shlex.split(line)
         assert python == "python"
         found = subprocess.run([sys.executable, *arguments], capture_output=True, check=False, timeout=600, cwd=ROOT)
@@ -107,8 +111,17 @@ def test_pictures_exist() -> None:
         assert (ROOT / target).is_file(), target
 
 
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert README.count("\n") <= 150
+
+
 def test_folder_table_names_real_folders() -> None:
-    names = re.findall(r"^\| `([a-z_/]+)`", README.partition("## Folders")[2], re.MULTILINE)
-    assert len(names) > 10
+    """That of the page on architecture, to which CONTRIBUTING points; every folder of the repository is in it."""
+    table = architecture(ROOT).partition("## Folders")[2].partition("\n## ")[0]
+    names = re.findall(r"^\| \[?`([a-z_/]+)`", table, re.MULTILINE)
+    assert len(names) > 20
     for name in names:
         assert (ROOT / name).is_dir(), name
+    packages = {f"tilec/{path.parent.name}" for path in (ROOT / "tilec").glob("*/__init__.py")}
+    assert packages <= set(names)
+    assert all(re.fullmatch(r"\|[^|]+\| .+ \|", line) for line in table.splitlines() if line.startswith("| ["))

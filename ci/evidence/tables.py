@@ -12,7 +12,7 @@ PROMPTS: Final = (18, 512, 2048, 8192)
 
 
 def kernels(results: Results) -> list[str]:
-    """How fast the kernels are beside their libraries."""
+    """How fast the kernels are compared with their libraries; for a page in `docs/`."""
     rows = [
         ("`add`", "torch add", "kernels_gpu", "view.ratios.add"),
         ("`silu_mul`", "torch add, equal bytes", "kernels_gpu", "view.ratios.silu_mul"),
@@ -21,25 +21,25 @@ def kernels(results: Results) -> list[str]:
         ("`matvec`, the linear layers of Qwen3 4B and 32B", "cuBLAS", "kernels_gpu", "view.ratios.matvec"),
         ("`decode_attention`, KV 8k and 32k", "torch's read of equal bytes", "kernels_gpu", "view.ratios.decode_attention"),
         (
-            "`flash_attention`, 512 to 32768 tokens ([attention.md](ci/bench/results/attention.md))",
+            "`flash_attention`, 512 to 32768 tokens ([attention.md](../ci/bench/results/attention.md))",
             "cuDNN",
             "attention",
             "view",
         ),
         (
-            "`matmul`, cubes and linear layers, 128 rows and more ([products.md](ci/bench/results/products.md))",
+            "`matmul`, cubes and linear layers, 128 rows and more ([products.md](../ci/bench/results/products.md))",
             "cuBLAS",
             "products",
             "view.many.best",
         ),
         (
-            "`matmul_few`, `matmul_split`, linear layers, 16 to 64 rows ([products.md](ci/bench/results/products.md))",
+            "`matmul_few`, `matmul_split`, linear layers, 16 to 64 rows ([products.md](../ci/bench/results/products.md))",
             "cuBLAS",
             "products",
             "view.few.best",
         ),
     ]
-    lines = ["| kernels | held against | ratio of rates, worst and geometric mean |", "|---|---|--:|"]
+    lines = ["| kernels | compared with | ratio of rates: worst, geometric mean |", "|---|---|--:|"]
     for what, library, name, path in rows:
         least, mean = (results.text(name, f"{path}.{which}", ".3f") for which in ("least", "mean"))
         lines.append(f"| {what} | {library} | {least}, {mean} |")
@@ -47,7 +47,7 @@ def kernels(results: Results) -> list[str]:
 
 
 def engine(results: Results) -> list[str]:
-    """What decode and prefill of each model take, beside transformers where it ran."""
+    """How long decode and prefill of each model take, with transformers in brackets where it ran."""
     speeds: dict[str, Any] = {speed["model"]: speed for speed in results.data("engine_check")["speed"]}
     speeds |= {speed["model"]: speed for speed in results.data("engine_large")["speed"]}
     lines = ["| | " + " | ".join(name.removeprefix("qwen3-").upper() for name in MODELS) + " |", "|---|" + "--:|" * len(MODELS)]
@@ -60,10 +60,50 @@ def engine(results: Results) -> list[str]:
         return f"| {label} (transformers) | {' | '.join(cells)} |"
 
     decode = "transformers_eager_decode_at_18_tok_s"
-    lines.append(row("decode behind 18 tokens, tokens per second", "decode_at_18_tok_s", decode, ".0f"))
+    lines.append(row("decode after 18 tokens, tokens per second", "decode_at_18_tok_s", decode, ".0f"))
     for count in PROMPTS:
         lines.append(row(f"prefill of {count} tokens, ms", f"prefill_{count}_ms", f"transformers_prefill_{count}_ms", "ms"))
     return lines
 
 
-TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {"kernels": kernels, "engine": engine}
+def builds(results: Results) -> list[str]:
+    """How long builds of this project take."""
+    lines = ["| build | seconds | artifacts made | CUBINs assembled |", "|---|--:|--:|--:|"]
+    for row in results.data("build_speed")["rows"]:
+        lines.append(f"| {row['what']} | {formatted(row['seconds'], '.2f')} | {row['artifacts']} | {row['cubins']} |")
+    return lines
+
+
+def summary(results: Results) -> list[str]:
+    """One row for each of what a newcomer asks first; for the README."""
+    read = "torch, a read of as many bytes"
+    ratios = [
+        ("matrix products, 128 rows and more", "cuBLAS", "products", "view.many.best"),
+        ("matrix products, 16 to 64 rows", "cuBLAS", "products", "view.few.best"),
+        ("attention, 512 to 32768 tokens", "cuDNN", "attention", "view"),
+        ("decode attention, 8k and 32k tokens", read, "kernels_gpu", "view.ratios.decode_attention"),
+    ]
+    speed = "speed[model=qwen3-4b]."
+    ours = results.text("engine_check", f"{speed}decode_at_18_tok_s", ".0f")
+    theirs = results.text("engine_check", f"{speed}transformers_eager_decode_at_18_tok_s", ".0f")
+    cold = "rows[what=cold, one architecture]."
+    artifacts = results.text("build_speed", f"{cold}artifacts")
+    seconds = results.text("build_speed", f"{cold}seconds", ".0f")
+    jobs = results.text("build_speed", "jobs")
+    lines = ["| what | compared with | tilec | result |", "|---|---|---|---|"]
+    beside = f"transformers (eager): {theirs} tokens/s"
+    lines.append(f"| decode of Qwen3 4B, batch 1 | {beside} | {ours} tokens/s | {_cited('engine_check')} |")
+    for what, library, name, path in ratios:
+        least, mean = (results.text(name, f"{path}.{which}", ".2f") for which in ("least", "mean"))
+        lines.append(f"| {what} | {library} | {mean} of its rate; at worst {least} | {_cited(name)} |")
+    build = f"cold build for one architecture, {artifacts} artifacts, {jobs} processes"
+    return [*lines, f"| {build} | | {seconds} s | {_cited('build_speed')} |"]
+
+
+def _cited(name: str) -> str:
+    return f"[{name}.md](ci/bench/results/{name}.md)"
+
+
+TABLES: Final[dict[str, Callable[[Results], list[str]]]] = {
+    "kernels": kernels, "engine": engine, "builds": builds, "summary": summary,
+}  # fmt: skip
