@@ -47,5 +47,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository into links to their pages."""
-    return _repository.relinked(markdown, page.file.src_uri)
+    """Turn links to files of the repository into links to their pages. These lead back, and the search finds them last."""
+    uri = page.file.src_uri
+    if uri.startswith("repository/"):
+        page.meta["search"] = {"boost": 0.1}
+    return _repository.relinked(markdown, uri) + _repository.origin(uri)

@@ -42,6 +42,7 @@ class Repository:
         self.root = root
         self.page_of = {name: uri for uri, name in COPIES.items()}
         self.name_of = dict(COPIES)
+        self.linked_from: dict[str, dict[str, str]] = {}
 
     def copy(self, name: str) -> str:
         """The text of a file that is a page."""
@@ -53,7 +54,10 @@ class Repository:
         for uri, text in texts.items():
             for match in _LINK.finditer(_FENCE.sub("", text)):
                 name = self._target(match[3].partition("#")[0], uri)
-                if name is None or name in self.page_of or name.startswith(PAGES):
+                if name is None or name in COPIES.values() or name.startswith(PAGES):
+                    continue
+                self.linked_from.setdefault(name, {})[uri] = _title(text, uri)
+                if name in self.page_of:
                     continue
                 path = self.root / name
                 if not path.is_file():
@@ -81,6 +85,13 @@ class Repository:
 
         return _LINK.sub(change, text)
 
+    def origin(self, uri: str) -> str:
+        """What stands below a file's page: its name, and the pages that lead to it. Empty for pages of `docs/`."""
+        name = self.name_of.get(uri, "")
+        pages = self.linked_from.get(name, {})
+        links = ", ".join(f"[{title}]({posixpath.relpath(page, posixpath.dirname(uri))})" for page, title in pages.items())
+        return f"\n\n---\n\nThis is the file `{name}` of the repository, from: {links}.\n" if links else ""
+
     def _target(self, address: str, uri: str) -> str | None:
         """The file of the repository that an address on a page means; None: a page of the site, or another site."""
         if not address or re.match(r"[a-z]+:", address):
@@ -96,3 +107,9 @@ class Repository:
         if path.suffix == ".md":
             return text
         return f"# {path.name}\n\n`{name}`\n\n````{_LEXERS.get(path.suffix, 'text')}\n{text.rstrip()}\n````\n"
+
+
+def _title(text: str, uri: str) -> str:
+    """The heading of a page."""
+    found = re.search(r"^# ([^\n{]+)", text, re.MULTILINE)
+    return found[1].strip() if found else uri

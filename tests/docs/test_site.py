@@ -105,10 +105,12 @@ def test_links_into_the_repository(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("[b](b.py), [here](../docs/p.md)")
     (tmp_path / "b.py").write_text("x = 1\n")
     repository = Repository(tmp_path)
-    text = "[a](../a.md#x) and [page](p.md) and [site](https://example.com)\n\n```text\n[c](../c.py)\n```\n"
+    text = "# A page\n\n[a](../a.md#x) and [page](p.md) and [site](https://example.com)\n\n```text\n[c](../c.py)\n```\n"
     made = repository.linked({"p.md": text})
     assert list(made) == ["repository/a.md"]
     assert repository.relinked(text, "p.md") == text.replace("../a.md", "repository/a.md")
     assert repository.relinked("[b](b.py)", "repository/a.md") == "b"
+    assert "the file `a.md` of the repository, from: [A page](../p.md)." in repository.origin("repository/a.md")
+    assert repository.origin("p.md") == ""
     with pytest.raises(LinkError, match=r"p.md: `../gone.py`"):
         repository.linked({"p.md": "[gone](../gone.py)"})
