@@ -38,7 +38,7 @@ from ci.evidence.digests import UnknownDigest  # noqa: E402
 from ci.evidence.verdicts import Verdict, Verdicts, key  # noqa: E402
 from tests.processor_time import ENDED, STOPPED, finish  # noqa: E402
 from tests.source_mutation.sites import Mutant, chosen, files, function_tree, mutants  # noqa: E402
-from tests.source_mutation.suite import Step, command, steps  # noqa: E402
+from tests.source_mutation.suite import Step, command, steps, targets  # noqa: E402
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
 SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
@@ -142,7 +142,7 @@ class State:
 
     def key(self, mutant: Mutant, step: Step, outcome: Outcome) -> str:
         """What an outcome follows from: the function with the mistake, and the tests that said so."""
-        tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else [*step]
+        tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else targets(step)
         files_of_tests = [test if test.startswith("tests/") else "tests/golden" for test in tests]
         try:
             read = self.digests.sources([*files_of_tests, *SHARED])

@@ -11,7 +11,7 @@ import pytest
 
 from tests.source_mutation.operators import changes
 from tests.source_mutation.sites import chosen, files, mutants
-from tests.source_mutation.suite import RATCHET, command, steps
+from tests.source_mutation.suite import DEFAULT, RATCHET, command, steps, targets
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,11 +82,13 @@ def test_every_file_has_tests_of_its_own_first() -> None:
     for path, _ in files(ROOT):
         found = steps(ROOT, path.relative_to(ROOT).as_posix())
         assert len(found) >= 6
-        assert len({target for step in found for target in step}) == sum(map(len, found))
+        files_run = [target for step in found for target in targets(step)]
+        assert len(set(files_run)) == len(files_run)
         assert RATCHET in found
-        assert all((ROOT / target).is_file() for step in found if step != RATCHET for target in step)
+        assert all((ROOT / target).is_file() for step in found if step != RATCHET for target in targets(step))
 
 
 def test_a_step_is_a_command_that_runs_the_tree_it_is_in() -> None:
     assert command(RATCHET)[1:] == ["-P", "-m", "tilec", "ratchet", "--jobs", "1"]
-    assert command(("tests/ir", "tests/cli"))[-2:] == ["tests/ir", "tests/cli"]
+    assert command(("tests/ir", "tests/cli"))[-4:] == ["-m", "not gpu", "tests/ir", "tests/cli"]
+    assert command((DEFAULT, "tests/ir"))[-3:] == ["-m", "not gpu and not campaign", "tests/ir"]
