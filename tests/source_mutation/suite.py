@@ -8,6 +8,7 @@ default run: what a survivor survives is the tests that run before each commit, 
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 Step = tuple[str, ...]
@@ -108,8 +109,15 @@ def _files(root: Path, target: str) -> list[str]:
     return [target] if (root / target).exists() else []
 
 
-def steps(root: Path, path: str) -> list[Step]:
-    """Steps for a mistake in `path`, without targets that are not there, no target twice."""
+def wide_files(root: Path) -> list[str]:
+    """The test files of all wide steps."""
+    found = (file for step in WIDE if step != RATCHET for target in step for file in _files(root, target))
+    return list(dict.fromkeys(found))
+
+
+def steps(root: Path, path: str, reached: Collection[str] | None = None) -> list[Step]:
+    """Steps for a mistake in `path`, without targets that are not there, no target twice. `reached`: the test files that can
+    see the mistake, to which the wide steps are limited; None if that is not known."""
     stem = Path(path).stem
     own = [f"tests/{folder}/test_{stem}.py" for folder in ("passes", "lowering", "codegen", "frontend", "ir")]
     mapped: tuple[Step, ...] = LOWERING
@@ -126,6 +134,8 @@ def steps(root: Path, path: str) -> list[Step]:
     for step in (*mapped, *WIDE):
         files = dict.fromkeys(file for target in step for file in _files(root, target))
         there = [file for file in files if file not in seen]
+        if step in WIDE and step != RATCHET and reached is not None:
+            there = [file for file in there if file in reached]
         seen.update(there)
         if there:
             found.append((DEFAULT, *there) if step in WIDE and step != RATCHET else tuple(there))
