@@ -52,7 +52,7 @@ class Negated:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`_`: a result nobody wants."""
+    """`_`: a discarded result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ Operand = Register | Special | Immediate | Symbol | Negated | Sink | Vector | Pa
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. `modifiers` are the dotted words after the opcode, in order; `guard` and `guard_negated` the predicate;
-    `location` the (file, line, column) of the last `.loc`; `text` the source text for messages. `used_bytes` is the mask of a
-    `.pragma "used_bytes_mask"` before a load (PTX ISA, pragma strings): bytes whose bit is 0 are nobody's business."""
+    """One instruction. `modifiers` are the dotted words after the opcode, in order; `guard` and `guard_negated` the
+    predicate; `location` the (file, line, column) of the last `.loc`; `text` the source text for messages. `used_bytes` is
+    the mask of a `.pragma "used_bytes_mask"` before a load (PTX ISA, pragma strings): bytes whose bit is 0 are unused."""
 
     opcode: str
     modifiers: tuple[str, ...]
@@ -108,8 +108,7 @@ class Instruction:
 
 @dataclass(slots=True)
 class Variable:
-    """A module or function variable. `bytes` is the initial contents of a global or const one; `relocations` are symbols
-    whose address goes to (offset, width)."""
+    """A module or function variable. `initial` holds the initial contents of a global or const one."""
 
     name: str
     space: str
@@ -132,7 +131,7 @@ class Parameter:
 
 @dataclass(slots=True)
 class Function:
-    """An entry (or device function): registers in index order, instructions, labels as indices into them."""
+    """An entry (or device function): registers in index order, instructions, labels as instruction indices."""
 
     name: str
     is_entry: bool
@@ -148,7 +147,7 @@ class Function:
 
 @dataclass(slots=True)
 class Module:
-    """A parsed file: functions and variables by name; `files` maps the numbers of `.file` to names."""
+    """A parsed file: functions and variables by name; `files` maps `.file` numbers to names."""
 
     version: tuple[int, int] = (0, 0)
     target: str = ""
