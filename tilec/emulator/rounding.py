@@ -111,7 +111,7 @@ def widen(kind: str, value: Any) -> Lanes:
 
 
 def flush(value: Lanes) -> Lanes:
-    """Subnormal f32 or f16 values become zeros of their sign (.ftz)."""
+    """Flushes subnormal f32 or f16 values to zeros of their sign (.ftz)."""
     kind = value.dtype.type
     small = np.abs(value) < (kind(2.0**-14) if kind is np.float16 else kind(2.0**-126))
     return np.where(small, np.copysign(kind(0), value), value) if small.any() else value

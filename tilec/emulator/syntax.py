@@ -1,7 +1,7 @@
 """The parts of a PTX module after parsing: pure data.
 
-Names of registers and labels are resolved: a register is an index into its function's register list, a label an index into
-its list of instructions. Nothing here executes.
+A register operand is an index into its function's register list. `Function.labels` maps label names, distinct across nested
+scopes, to indices into the list of instructions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """An integer (`is_float` False) or the value of a float literal; `bits` and `width` where the literal gave its bits."""
+    """An integer (`is_float` False) or the value of a float literal; `bits` and `width` are set if the literal gives its
+    bits."""
 
     value: int | float
     is_float: bool = False

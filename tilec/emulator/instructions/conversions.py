@@ -181,7 +181,7 @@ def _bits_of(a: Lanes) -> Lanes:
 
 
 def _finite(kind: str, value: Lanes) -> Lanes:
-    """Infinities become the largest finite value of their sign; a NaN stays."""
+    """Replaces infinities with the largest finite value of their sign; a NaN stays."""
     wide = widen("f32" if kind == "tf32" else kind, value)
     if not np.isinf(wide).any():
         return value

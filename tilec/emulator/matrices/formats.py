@@ -36,7 +36,7 @@ def is_integer(kind: str) -> bool:
 
 
 def decode(bits: Bits, kind: str) -> Values:
-    """Exact values of element bits, any shape. `tf32` ignores the low 13 bits, as the chip does."""
+    """Exact values of element bits, any shape. `tf32` ignores the low 13 bits, like the chips."""
     raw = bits.astype(_UNSIGNED[WIDTH[kind]])
     if kind == "tf32":
         return (raw & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
@@ -76,6 +76,6 @@ def join(elements: Bits, kind: str) -> Bits:
 
 
 def multiply_add(a: Values, b: Values, c: Values) -> Values:
-    """`a @ b + c`; (..., M, K), (..., K, N), (..., M, N). A NaN or an infinity goes where IEEE arithmetic takes it."""
+    """`a @ b + c`; (..., M, K), (..., K, N), (..., M, N). NaNs and infinities propagate as in IEEE arithmetic."""
     with np.errstate(invalid="ignore", over="ignore"):
         return a @ b + c
