@@ -55,7 +55,6 @@ class _Transfer:
 
 
 class Stores(CopyGroups[_Transfer]):
-
     def finish(self, lanes: Index, allowed: int, only_reads: bool) -> None:
         """Completes all but the last `allowed` groups of these lanes; with `only_reads`, only their source reads."""
         members = set(lanes.tolist())

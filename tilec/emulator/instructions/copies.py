@@ -48,7 +48,6 @@ class _Copy:
 
 
 class Copies(CopyGroups[_Copy]):
-
     def start(self, copy: _Copy) -> None:
         """Issues copies."""
         self.waiting.append(copy)
