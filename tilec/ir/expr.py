@@ -1,8 +1,8 @@
 """Integer expressions and predicates over launch values (symbolic dims, strides and integer scalars).
 
 They describe what the host knows at launch: tensor dims, the grid, preconditions and launch checks. The compiler reasons
-about them, the manifest stores them as nested JSON lists, and the launcher evaluates them, so this module imports almost
-nothing of the project. Division and modulo round toward minus infinity, as in Python.
+about them, the manifest stores them as nested JSON lists, and the launcher evaluates them, so of the project this module
+imports only `tilec.limits`. Division and modulo round toward minus infinity, as in Python.
 """
 
 from __future__ import annotations

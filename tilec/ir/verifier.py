@@ -1,5 +1,4 @@
-"""Structural rules of the tile IR, checked between passes: every use follows its definition, every region ends in `yield`,
-types fit.
+"""Structural rules of the tile IR, checked between passes: values are used in their scope after their definition, types fit.
 
 A violation is a bug in tilec, never the kernel author's fault, so it raises `VerifyError` rather than giving a diagnostic.
 """
