@@ -20,7 +20,7 @@ class Names:
     _used: set[str] = field(default_factory=set[str])
 
     def copy(self) -> Names:
-        """The same names so far; additions stay apart."""
+        """The same names so far; later additions are independent."""
         return Names(list(self.order), dict(self._text), set(self._used))
 
     def of(self, monomial: Monomial) -> str:
