@@ -73,7 +73,7 @@ class Effect(Enum):
     WRITE = "write"
     ATOMIC = "atomic"
     CONTROL = "control"
-    SHARED = "shared"  # reads or writes shared memory, or orders such accesses
+    SHARED = "shared"  # reads or writes shared memory, or orders accesses to it
 
 
 class VerifyError(Exception):
@@ -146,10 +146,10 @@ class Op:
         """Raise VerifyError unless operand and result types fit this operation."""
 
     def verify_in(self, function: Function) -> None:
-        """Raise VerifyError unless the kernel defines what this operation names."""
+        """Raise VerifyError if the kernel lacks something that this operation names, such as a dim or a grid axis."""
 
     def require(self, condition: bool, rule: str) -> None:
-        """VerifyError with `rule` unless the condition holds."""
+        """Raise VerifyError with the text `rule` unless the condition is true."""
         if not condition:
             raise VerifyError(f"{self.opcode}: {rule}")
 

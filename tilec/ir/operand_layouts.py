@@ -63,7 +63,7 @@ def unpacked(packed: Layout) -> Layout:
 
 
 def yielded_layouts(op: Op) -> Layouts:
-    """The layouts of what the regions of a loop or branch yield."""
+    """Layouts of the values that a loop or branch yields."""
     return tuple(value.layout for value in carried(op))
 
 

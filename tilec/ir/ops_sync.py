@@ -2,26 +2,15 @@
 
 A *ring* is a first-in, first-out queue of stages between a producer and its consumers:
 
-    acquire   wait until the next stage is free                       producer
-    commit    the acquired stage is full once its copies complete     producer
-    wait      wait until the next stage is full                       consumer
-    release   the consumer no longer reads the stages                 consumer
+    acquire     wait until the next stage is free                                    producer
+    commit      the acquired stage is full once its copies complete                  producer
+    wait        wait until the next stage is full                                    consumer
+    release     the consumer no longer reads the stages                              consumer
+    take_turn   wait until the consumer before has waited for its whole tile         one of several consumers
+    pass_turn   this consumer has waited for its whole tile; the next one may wait   one of several consumers
 
-`sync` selects the mechanism. With `groups` it is each thread's groups of asynchronous copies (PTX ISA,
-`cp.async.commit_group`, `cp.async.wait_group`). A `wait` then covers only the thread's own copies, so a block barrier must
-follow it before other threads read, and another must lie between a `release` and the `acquire` of the same stage. `acquire`
-and `release` emit no code. With `mbarriers` (PTX ISA, "mbarrier") each stage has a full barrier, completed by the bytes of
-its copies, and an empty barrier, on which its readers arrive; roles then need no other barrier. The operands name the stage
-and its phase: iteration t uses stage t % stages in the phase of parity t // stages % 2.
-
-Several consumer roles may read a ring round-robin, each all stages of one tile (ping-pong). A phase parity distinguishes a
-phase only from the one before it, so a role that waited out of order could mistake data two phases early for its own. The
-ring then has one more mbarrier for each role, which orders their waits:
-
-    take_turn   wait until the role before has waited for all stages of its tile
-    pass_turn   this role has waited for all stages of its tile; the next role may wait
-
-`tilec.passes.schedule.verify` checks these rules on every function.
+`Ring` describes the two mechanisms, `TurnOp` the order of several consumers. `tilec.passes.schedule.verify` checks these
+rules on every function.
 """
 
 from __future__ import annotations
@@ -38,11 +27,20 @@ SCOPES: Final = ("block", "role", "cluster")
 
 @dataclass(eq=False, kw_only=True)
 class Ring(Op, opcode="ring", effect=Effect.SHARED):
-    """A ring with the stages of its type, all of them free. No operands. `offset`: bytes from the start of dynamic shared
-    memory to its mbarriers, two of 8 bytes a stage; with `groups` it has none. `readers`: warps that release a stage before it
-    is free, with `mbarriers`. `takers`: consumer roles that read it round-robin, each of the same number of warps; if there are
-    several, one mbarrier for each follows those of the stages. One thread initializes the mbarriers: other threads may use them
-    after a barrier, copies only after that thread's proxy fence as well."""
+    """A ring with the stages of its type, all of them free. No operands. `sync` selects the mechanism.
+
+    With `groups` it is each thread's groups of asynchronous copies (PTX ISA, `cp.async.commit_group`,
+    `cp.async.wait_group`). A `wait` then covers only the thread's own copies, so a block barrier must follow it before other
+    threads read, and another must lie between a `release` and the `acquire` of the same stage. `acquire` and `release` emit
+    no code.
+
+    With `mbarriers` (PTX ISA, "mbarrier") each stage has a full barrier, completed by the bytes of its copies, and an empty
+    barrier, on which `readers` warps arrive; roles then need no other barrier. The operands name the stage and the parity of
+    its phase: iteration t uses stage t % stages in the phase of parity t // stages % 2. `offset`: bytes from the start of
+    dynamic shared memory to the mbarriers, two of 8 bytes a stage. `takers`: consumer roles that read the ring round-robin,
+    each of the same number of warps; if there are several, one mbarrier for each follows those of the stages. One thread
+    initializes the mbarriers: other threads may use them after a barrier, copies only after that thread's proxy fence as
+    well."""
 
     num_operands = 0
     makes_tiles = False
@@ -156,7 +154,9 @@ class Release(RingOp, opcode="release", effect=Effect.SHARED):
 
 @dataclass(eq=False, kw_only=True)
 class TurnOp(RingOp):
-    """Base of operations of roles that read a ring round-robin. `place` is the role's index; the role with index 0 is first."""
+    """Base of operations of roles that read a ring round-robin, each all stages of one tile (ping-pong). `place` is the role's
+    index; role 0 is first. A phase parity distinguishes a phase only from the one before it, so a role that waited out of order
+    could mistake data two phases early for its own. One mbarrier for each role therefore orders their waits."""
 
     place: int = 0
 
@@ -170,8 +170,8 @@ class TurnOp(RingOp):
 
 @dataclass(eq=False, kw_only=True)
 class TakeTurn(TurnOp, opcode="take_turn", effect=Effect.SHARED):
-    """Wait until the role before has passed the ring on; role 0 has it at the start. Operands: ring, and the parity (i32) of
-    the number of tiles that this role has read. `place` is the role's index."""
+    """Wait until the role before has waited for all stages of its tile; role 0 need not wait the first time. Operands: ring,
+    and the parity (i32) of the number of tiles that this role has read. `place` is the role's index."""
 
     takes = 1
 

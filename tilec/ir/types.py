@@ -132,12 +132,12 @@ class SharedType:
 
     @property
     def width(self) -> int:
-        """Columns of a panel."""
+        """Columns of one of the `panels`."""
         return self.shape[1] // self.panels
 
     @property
     def chunks(self) -> int:
-        """16-byte chunks of data in a row of a panel."""
+        """16-byte chunks of data in a row of a swizzle atom (of one of the `panels`)."""
         return self.width * self.dtype.bytes // 16
 
     @property
@@ -158,7 +158,7 @@ class SharedType:
 
     @property
     def panel_bytes(self) -> int:
-        """Bytes of one panel, a multiple of 128."""
+        """Bytes of one of the `panels`, padding included, a multiple of 128."""
         return (self.shape[0] * self.pitch + 127) // 128 * 128
 
     @property

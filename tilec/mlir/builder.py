@@ -220,7 +220,6 @@ class Builder(Writer):
         return self._value(f"llvm.insertelement {value.name}, {vector.name}[{at.name} : i32] : {text}", vector.type)
 
     def _fields(self, made: SsaValue) -> list[SsaValue]:
-        """The fields of a structure."""
         text = made.type.text
         return [self._value(f"llvm.extractvalue {made.name}[{i}] : {text}", type) for i, type in enumerate(made.type.parts)]
 

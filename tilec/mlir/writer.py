@@ -25,12 +25,11 @@ class Writer:
         self.lines: list[str] = []
         self._count = 0
         self._constants: dict[str, SsaValue] = {}  # those in scope, by their text
-        self._entered: list[str] = []  # those texts in order, for the end of a region
-        self._found = 0  # how often a constant was in scope
-        self.line = 0  # of the tile IR's text, 0 where operations have none
+        self._entered: list[str] = []  # those texts in order of creation, so that the end of a region can drop its own
+        self._found = 0  # number of requests for a constant in scope
+        self.line = 0  # current line of the tile IR's text, 0 if none
 
     def _name(self) -> str:
-        """A fresh SSA name."""
         self._count += 1
         return f"%{self._count}"
 

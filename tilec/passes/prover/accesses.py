@@ -70,7 +70,6 @@ class AccessSite:
 
     @property
     def name(self) -> str:
-        """Name of the tensor."""
         return self.parameter.name
 
     @property

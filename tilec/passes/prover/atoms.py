@@ -99,11 +99,9 @@ class Atoms:
         return of(self.make(kept, Kind.CHOICE, "c", spread, cases=kept, varies=varies))
 
     def minimum(self, left: Poly, right: Poly) -> Poly:
-        """The smaller of two."""
         return self.choice(((ge(right, left), left), (lt(right, left), right)))
 
     def maximum(self, left: Poly, right: Poly) -> Poly:
-        """The larger of two."""
         return self.choice(((ge(left, right), left), (lt(left, right), right)))
 
     def substitute(self, poly: Poly, mapping: Mapping[Atom, Poly], memo: dict[Atom, Poly] | None = None) -> Poly:

@@ -37,7 +37,7 @@ def prove_coverage(findings: Findings, sites: list[AccessSite]) -> None:
 
 
 def prove_written_whole(findings: Findings, sites: list[AccessSite], parameter: Parameter) -> None:
-    """The obligation of one tensor."""
+    """The obligation that some write reaches every element of one tensor."""
     writes = either_arm(findings, [site for site in sites if site.parameter is parameter and site.writes])
     _prove_tensor(findings, parameter, writes)
 

@@ -80,7 +80,6 @@ def consistency(formulas: Iterable[Formula]) -> list[Formula]:
 
 
 def dims_of(index: IndexTerms, tensor: str) -> list[Poly]:
-    """Extents of a tensor."""
     return [index.expression(dim) for dim in index.function.parameter(tensor).value.tensor.dims]
 
 

@@ -13,7 +13,6 @@ from tilec.passes.prover.terms import Formula, Kind, Poly
 
 
 def compare(operator: str, left: Poly, right: Poly) -> Formula:
-    """`left operator right` for the six comparison operators."""
     match operator:
         case "==":
             return terms.eq(left, right)

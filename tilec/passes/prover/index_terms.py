@@ -88,7 +88,6 @@ class IndexTerms(HostTerms):
     # Values
 
     def scalar(self, value: Value) -> Poly:
-        """A scalar."""
         return self.element(value, ())
 
     def element(self, value: Value, positions: Positions) -> Poly:
@@ -232,7 +231,6 @@ class IndexTerms(HostTerms):
         return terms.of(self.atoms.make(loop, Kind.ITERATION, name, (0, trips), label=name))
 
     def variable(self, loop: For) -> Poly:
-        """The loop variable."""
         return self.scalar(loop.lower) + self.scalar(loop.step) * self.iteration(loop)
 
     def runs(self, frames: tuple[Frame, ...]) -> list[Formula]:

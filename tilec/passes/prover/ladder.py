@@ -2,10 +2,11 @@
 
 An obligation is given by its violations: a system of formulas that must have no solution. The rungs are
 
-1. static    the system is false once constants are folded 2. interval  intervals of the unknowns alone make it false 3. set
-isl finds no integer solution, from the structure of the kernel alone 4. launch    as 3, with preconditions (`requires`) that
-the launcher checks on the real shapes 5. value     as 4, with declared contents of tensors (`values`) that are checked at
-the API boundary
+1. static    the system is false once constants are folded
+2. interval  intervals of the unknowns alone make it false
+3. set       isl finds no integer solution, from the structure of the kernel alone
+4. launch    as 3, with preconditions (`requires`) that the launcher checks on the real shapes
+5. value     as 4, with declared contents of tensors (`values`) that are checked at the API boundary
 
 If no rung discharges it, it is refused. Facts are added only after the rung below failed, and unneeded facts are removed
 afterwards, so that the record names exactly the facts that a proof uses.
