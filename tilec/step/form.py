@@ -126,7 +126,7 @@ def placed(
         tensors: list[tuple[str, Declared, str]] = []
         for parameter, reference in one.tensors.items():
             declared = reference.declared
-            here = layer if layer is not None else layers() if declared.per_layer else 0  # after the loop, `previous` is the last
+            here = layer if layer is not None else layers() if declared.per_layer else 0  # so `previous` is the last
             tensors.append((parameter, declared, in_layer(tied(declared), here - reference.previous)))
         return Placed(one.name if layer is None else f"layers.{layer}.{one.name}", one, tuple(tensors))
 
