@@ -15,10 +15,10 @@ feed.
 A signed bundle has two statements: SLSA provenance v1, whose `buildDefinition` has
 
     buildType             `BUILD_TYPE`
-    externalParameters    `model`, `arch`, and `release`, a number that grows, by which an older bundle is told from a newer one
-    resolvedDependencies  by sha256: the list of each kernel's sources, the step, the tuning, the files of the project where it
-                          was at hand, and the packages of the toolchain by version, with the digest of their files where the
-                          manifests state one
+    externalParameters    `model`, `arch`, and `release`, an increasing number that orders the releases of a bundle
+    resolvedDependencies  by sha256: the list of each kernel's sources, the step, the tuning, the files of the project if it
+                          was available, and the packages of the toolchain by version, with the digest of their files if the
+                          manifests record one
 
 and whose `runDetails.builder` has the `id` that its signer chose and the version of tilec; and a bill of materials (CycloneDX
 1.6). Neither depends on the machine or the time, so the same bundle, release and Ed25519 key give the same sidecar.

@@ -59,7 +59,7 @@ class Words:
 
 
 STREAMED: Final = ".L1::no_allocate.L2::128B"
-"""Cache hint for 16-byte vectors that are read once: they bypass L1 and prefetch 128 bytes into L2."""
+"""Cache hint for 16-byte vectors that are read once: they are not allocated in L1, and prefetch 128 bytes into L2."""
 
 
 def _load_text(

@@ -1,7 +1,7 @@
 """Positions: spans count lines from 1 and columns in characters, the protocol counts lines from 0 and columns in code units.
 
-In: a text, and the encoding that client and server agreed on (UTF-16 unless the client prefers another). Lines end as Python
-and the protocol end them, at `\\n`, `\\r\\n` and `\\r`, and at nothing else that Unicode calls an end of line.
+In: a text, and the encoding that client and server agreed on (UTF-16 unless the client prefers another). Lines end at `\\n`,
+`\\r\\n` and `\\r`, as in Python and in the protocol, and at none of Unicode's other line separators.
 """
 
 from __future__ import annotations
