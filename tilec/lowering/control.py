@@ -64,9 +64,9 @@ def _words(context: Context, value: Value, registers: int) -> Words | None:
 
 def _is_share_of_tiles(op: For) -> bool:
     """Whether a loop processes every n-th of a block's tiles, n > 1 (`tilec.passes.schedule.pingpong`). Its lower bound is not
-    negative and its upper bound is (extent - 1 - block) // blocks + 1, which is at least 1. If the last tile is close to 2^31 -
-    1, the next value of the loop variable overflows i32; only the comparison sees that value, and an unsigned comparison is
-    exact."""
+    negative and its upper bound is (extent - 1 - block) // blocks + 1, which is at least 1. If the upper bound is close to the
+    largest i32, the value of the loop variable after the last iteration overflows i32; only the comparison uses that value, and
+    an unsigned comparison is exact."""
     step, others = op.step.owner, op.upper.owner
     if not (isinstance(step, Constant) and step.value > 1 and isinstance(others, Binary | BinaryInRange)):
         return False
