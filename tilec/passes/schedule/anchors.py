@@ -2,8 +2,7 @@
 
 Forwards, a layout determines those of element-wise results, reductions, loop-carried values and branch results. Backwards, it
 determines those of operands that every thread can rematerialize: constants, `arange`, scalars, and arithmetic on them. An
-operand
-needed in two layouts is computed twice, which costs less than a conversion through shared memory in every iteration.
+operand needed in two layouts is computed twice, which costs less than a conversion through shared memory in every iteration.
 """
 
 from __future__ import annotations

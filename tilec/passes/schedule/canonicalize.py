@@ -1,10 +1,8 @@
 """Canonicalization of proven functions: constant folding, hoisting of loop-invariant scalars, common subexpression elimination
-and
-dead code elimination.
+and dead code elimination.
 
 Later passes then see one value for each quantity, and loop-invariant offsets before their loop. Tiles are not hoisted, which
-would
-lengthen their live ranges in registers. Operations that write memory stay in place; unused loads are removed.
+would lengthen their live ranges in registers. Operations that write memory stay in place; unused loads are removed.
 """
 
 from __future__ import annotations

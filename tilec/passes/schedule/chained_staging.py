@@ -1,6 +1,5 @@
 """Pipelines a back-to-back GEMM loop (such as attention) with TMA: `staging` for loops in which the second MMA's left operand
-is
-computed from the first MMA's result.
+is computed from the first MMA's result.
 
 With s stages, such a loop becomes two, one for each role (`roles`):
 

@@ -30,8 +30,7 @@ Place = tuple[Value, Value]
 @dataclass(eq=False, slots=True)
 class Chain:
     """A loop of two back-to-back MMAs with their operands in shared memory: `held`, the loop-invariant left operand of the
-    first
-    MMA, and `streamed`, the right operands of both, copied in each iteration."""
+    first MMA, and `streamed`, the right operands of both, copied in each iteration."""
 
     loop: For
     first: Product
@@ -129,8 +128,7 @@ def find(
     function: Function, loop: For, warps: int, products: list[Product], held: Operand | None
 ) -> Chain | None:  # fmt: skip
     """The loop as a chain; None if `wgmma` cannot compute its MMAs. `held`: the left operand of the first MMA, if one copy
-    before
-    the loop can load it."""
+    before the loop can load it."""
     if loop not in function.body.ops or warps % 4 or len(products) != 2 or held is None:
         return None
     first, second = products

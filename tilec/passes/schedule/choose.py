@@ -1,18 +1,14 @@
 """Chooses a kernel's schedule: warps, pipeline stages, copy and MMA instructions, and roles.
 
 In: a proven function, the target, and the build file's overrides. Out: a `Schedule`; the function stays unchanged. An override
-that
-cannot be satisfied is refused (E0809) at its location in the build file. Rules:
+that cannot be satisfied is refused (E0809) at its location in the build file. Rules:
 
 1. Warps: a number that fits every MMA; without MMAs, enough that each thread's share of the largest tile fits its registers.
 2. Every loop that allows it is software-pipelined, with `wgmma` if its MMA allows. With `copy = "tma"` a producer role issues
-   the
-   copies, and one or two consumer warpgroups run the MMAs. Back-to-back GEMMs and large accumulators also get registers from
-   the
-   producer (`setmaxnreg`).
+   the copies, and one or two consumer warpgroups run the MMAs. Back-to-back GEMMs and large accumulators also get registers
+   from the producer (`setmaxnreg`).
 3. Stages: as many as let `blocks` blocks share an SM, at least two. Without `blocks`: at least three if two blocks can then
-   share
-   an SM, else as many as fit one block. Fewer if scratch needs the shared memory.
+   share an SM, else as many as fit one block. Fewer if scratch needs the shared memory.
 """
 
 from __future__ import annotations
@@ -112,8 +108,7 @@ def _tma_roles(draft: Function, target: Target, wanted: Overrides) -> tuple[Role
 
 def _passing_on(draft: Function, schedule: Schedule, target: Target, wanted: Overrides) -> Schedule:
     """Add register reallocation from the producer to the consumers, for back-to-back GEMMs and large accumulators, unless
-    `blocks`
-    is given."""
+    `blocks` is given."""
     products = [op.result.tile.size for op in draft.body.walk() if isinstance(op, Mma)]
     few = len(products) < 2 and max(products) <= MOST_ACCUMULATORS * 32 * schedule.tile_warps
     if wanted.copy != "tma" or few or "setmaxnreg" not in target.families or schedule.blocks is not None:
@@ -201,8 +196,7 @@ def _consumers(function: Function) -> int:
 
 def tile_warps(function: Function) -> int:
     """Warps for a kernel without MMAs: about `TARGET_REGISTERS` elements of the largest loaded tile per thread, computed tiles
-    fit
-    registers, and few warps are idle."""
+    fit registers, and few warps are idle."""
     loaded = max((op.result.tile.size for op in function.body.walk() if isinstance(op, Load)), default=1)
     computed = [
         value.tile.size for op in function.body.walk() for value in op.results if not isinstance(op, Constant | Broadcast)

@@ -1,11 +1,9 @@
 """Skips out-of-bounds rows of TMA copies if no stored element depends on them.
 
 In: a function whose TMA copies fill an mbarrier ring. Out: the same, with a copy marked `clipped` if its rows stay independent
-up
-to the store: they are rows or columns of the MMA result, no reduction runs across them, and the masked store drops exactly the
-rows that the copy skips (same offset, axis of the same extent). With M = 65 and tiles of 64 the last tile has one row in
-bounds;
-an SM spends more time on 63 rows of zero fill than on 63 rows of the tensor (docs/decisions.md).
+up to the store: they are rows or columns of the MMA result, no reduction runs across them, and the masked store drops exactly
+the rows that the copy skips (same offset, axis of the same extent). With M = 65 and tiles of 64 the last tile has one row in
+bounds; an SM spends more time on 63 rows of zero fill than on 63 rows of the tensor (docs/decisions.md).
 
 A forward analysis that tracks the axes on which each value carries the copy's rows. Skipped rows have undefined contents. Two
 independent checks show that these are never observed: `clip_check`, which works backwards from the stores, and the emulator, in

@@ -2,8 +2,7 @@
 
 In: a function whose values have layouts. Out: the same with a `relayout` wherever an operand's layout differs from the one that
 its operation requires (`tilec.ir.operand_layouts`), so that lowering needs no conversions. A store requires the layout that
-allows
-the widest vectors.
+allows the widest vectors.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Intra-warpgroup overlap for back-to-back GEMMs: the second MMA runs while the next iteration computes on the first MMA's
-result
-(Shah et al., FlashAttention-3, 2024, "Intra-warpgroup overlap").
+result (Shah et al., FlashAttention-3, 2024, "Intra-warpgroup overlap").
 
 In: the consumer loop of `chained_staging`, before rewriting. Out: in its place
 
     if there is an iteration:
         first iteration: wait; MMA 1; wait for it, release its stage; compute on its result
         for each other iteration:
-            wait; start MMA 1
-            wait; start MMA 2 of the previous iteration
+            wait; start MMA 1; wait; start MMA 2 of the previous iteration
             wait for MMA 1, release its stage; compute on its result all that does not depend on the accumulator of MMA 2
             wait for MMA 2, release its stage; then pack the next left operand, which reuses the registers of the last one
             compute all that depends on the accumulator: the input accumulator of this iteration's MMA 2

@@ -2,10 +2,8 @@
 
 In: a function whose pipelined loops come after its `wait_prior`. Out: the same, with the first pipeline's prologue before the
 wait: the ring, its buffers, and the predicated copies of the first iterations. Shared memory belongs to the block, and no
-kernel
-in flight writes a resident tensor, so none of these operations depends on the wait; their memory latency overlaps the end of
-the
-preceding kernel.
+kernel in flight writes a resident tensor, so none of these operations depends on the wait; their memory latency overlaps the
+end of the preceding kernel.
 """
 
 from __future__ import annotations

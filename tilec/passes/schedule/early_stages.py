@@ -1,21 +1,17 @@
-"""Issues TMA copies of resident tensors into the first stages before the grid dependency wait, and the stages' other copies
-after.
+"""Issues the TMA copies of resident tensors into the first stages before the grid dependency wait.
 
 In: a function with one TMA producer loop on an mbarrier ring (`tensor_staging`), after `wait_prior`. Out: the same with the
-loop's
-first iterations peeled, each predicated and in two halves; `roles` gives both, with a wait of its own, to the producer:
+loop's first iterations peeled, each predicated and in two halves; `roles` gives both, with a wait of its own, to the producer:
 
     ring of mbarriers; fence; barrier
     each peeled iteration: acquire, copy resident tensors
     wait_prior
     each peeled iteration: copy the other tensors, commit
-    the remaining loop
 
 A stage is full once all expected bytes have arrived, whatever the order of its copies. At small M a GEMM reads mostly weights,
 whose first stages then load while the preceding kernel ends. Persistent kernels stay unchanged. The loop's obligation keeps its
-variable in i32 up to one step after the last iteration, but peeled iterations may lie further out. Unless ranges show that
-these
-fit too, the variable stops at the end: `following = select(turn < upper, turn + step, turn)`.
+variable in i32 only up to one step after the last iteration. Unless ranges show that all peeled iterations fit, the variable
+stops there: `following = select(turn < upper, turn + step, turn)`.
 """
 
 from __future__ import annotations

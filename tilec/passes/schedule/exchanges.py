@@ -1,8 +1,7 @@
 """Lowers layout conversions and cross-thread reductions to stores to and loads from shared memory.
 
 In: a function with layouts and explicit conversions. Out: the same, in which no `relayout`, `reshape`, `permute` or `reduce`
-reads
-another thread's elements. Each one that did becomes
+reads another thread's elements. Each one that did becomes
 
     scratch = shared_alloc       at an offset past all live allocations
     put scratch, tile            every thread stores its elements
@@ -11,8 +10,7 @@ another thread's elements. Each one that did becomes
 
 and `meetings` inserts the barriers. `reshape` and `permute` keep every element in its thread, and a `relayout` after them moves
 it; a reshape goes through scratch itself only if no layout of its result keeps the elements in place. Any remaining `relayout`
-only
-renames registers.
+only renames registers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Marks divisions and shifts that one hardware instruction computes correctly: the divisor is known to be positive, or the
-shift
-amount is known to be at least 0 and below the bit width.
+shift amount is known to be at least 0 and below the bit width.
 
 The ranges are valid for every launch that satisfies the contract and use no declarations of the kernel
 (`tilec.passes.analysis.ranges`), so they are valid in `unsafe` blocks too. In addition, the prover may have shown a divisor to
-be
-positive (`tilec.passes.prover.divisors`). Lowering guards unmarked operations; their results are the same.
+be positive (`tilec.passes.prover.divisors`). Lowering guards unmarked operations; their results are the same.
 """
 
 from __future__ import annotations

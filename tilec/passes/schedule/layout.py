@@ -67,8 +67,7 @@ def _set_vectors(function: Function) -> None:
 
 def _load_as_broadcast(function: Function, warps: int) -> None:
     """Give a load whose only use is a broadcast the broadcast's layout, so that several threads load the same elements: reading
-    a
-    cached line again costs less than a conversion through shared memory."""
+    a cached line again costs less than a conversion through shared memory."""
     uses: dict[Value, int] = {}
     for op in function.body.walk():
         for value in op.operands:

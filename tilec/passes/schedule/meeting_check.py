@@ -1,10 +1,8 @@
 """Race check for the barriers that `meetings` inserted, by an independent algorithm.
 
 In: a prepared function. Out: nothing, or a VerifyError that names two conflicting accesses with a barrier-free path between
-them.
-The pass and this check share only the description of accesses (`tilec.ir.touches`). Here every path is followed from each
-access
-to the next barrier, back edges included, and the threads of every element are enumerated.
+them. The pass and this check share only the description of accesses (`tilec.ir.touches`). Here every path is followed from each
+access to the next barrier, back edges included, and the threads of every element are enumerated.
 
 It also refuses an asynchronous copy that runs ahead of its iteration if the kernel writes its source before the copy is
 complete.
@@ -42,8 +40,7 @@ def check(function: Function) -> None:
 
 def _refuse_early_copies(function: Function) -> None:
     """Only `cp.async` may copy from a tensor that the kernel writes, and a `Drain` and a barrier must precede every write to
-    it.
-    Checked for each top-level statement as a whole, so that no loop iteration copies after a write in an earlier one."""
+    it. Checked for each top-level statement as a whole, so that no loop iteration copies after a write in an earlier one."""
     statements = [list(Block(ops=[op]).walk()) for op in function.body.ops]
     written = [_written(ops) for ops in statements]
     changed: set[Value] = set()
@@ -161,8 +158,7 @@ def _shape(touch: Touch) -> tuple[int, ...]:
 
 def _equal(left: Value, right: Value, rounds: frozenset[For], graph: _Graph) -> bool:
     """Whether two scalars are equal although the loops `rounds` started another iteration in between: they are the same
-    expression
-    over values defined outside of those loops."""
+    expression over values defined outside of those loops."""
     pairs, known = [(left, right)], set[tuple[Value, Value]]()
     while pairs:
         a, b = pairs.pop()
@@ -190,8 +186,7 @@ def _is_pure(op: Op) -> bool:
 @cache
 def _threads(layout: Layout, shape: tuple[int, ...], common: tuple[int, ...], every: bool) -> NDArray[np.int64] | None:
     """The first thread of each element in the corner `common` of a box of `shape`, by enumeration. With `every`, replicas past
-    the
-    end of an axis count too, and the result is None if some element has several threads."""
+    the end of an axis count too, and the result is None if some element has several threads."""
     registers, lanes, warps = (_steps(digits, layout.rank) for digits in (layout.registers, layout.lanes, layout.warps))
     places = registers[:, None, None] + lanes[None, :, None] + warps[None, None, :]
     threads = np.broadcast_to(np.arange(len(lanes))[:, None] + 32 * np.arange(len(warps)), places.shape[:3])

@@ -5,17 +5,13 @@ every access that may conflict with another thread's access since the last barri
 global and shared memory visible to each other (PTX ISA, `bar.sync`: "Memory Consistency Model", barriers synchronise the
 participating threads morally strong), so no fence is needed.
 
-A forward dataflow analysis over structured control flow. The state is the set of accesses since the last barrier. Both arms of
-an
-`if` start from one state and are joined; a loop is repeated until the state at its head is stable. Two accesses need no barrier
-if
-the same thread makes both: boxes at equal offsets whose layouts map element to thread alike. Offsets are equal if they are the
-same pure function of the same values *in the same iteration*; across a back edge, values that depend on the loop are unknown.
+A forward dataflow analysis whose state is the set of accesses since the last barrier. Two accesses need no barrier if the same
+thread makes both: boxes at equal offsets whose layouts map element to thread alike. Offsets are equal if they are the same pure
+function of the same values *in the same iteration*; across a back edge, values that depend on the loop are unknown.
 
 Barriers may stand in branches and loops because scalars are uniform: a scalar is a launch value, or computed from tiles that
-every
-thread holds. Threads that load the same element read the same value, because no other block writes it (no race) and the block's
-own threads synchronize before they write it.
+every thread has. Threads that load the same element read the same value, because no other block writes it (no race) and the
+block's own threads synchronize before they write it.
 """
 
 from __future__ import annotations
@@ -40,8 +36,7 @@ def meet(function: Function) -> Function:
 
 def holders(layout: Layout | None) -> tuple[tuple[Digit, ...], ...] | None:
     """The map from an element's coordinates to its thread, as canonical lane and warp digits: without digits of extent 1, and
-    with
-    contiguous digits merged. None if every thread has all elements."""
+    with contiguous digits merged. None if every thread has all elements."""
     if layout is None or not layout.lanes:
         return None
     return _joined(layout.lanes), _joined(layout.warps)
@@ -160,8 +155,7 @@ class _Walk:
 
     def _prologue_conflicts(self, op: Op, state: State) -> bool:
         """Whether a branch contains copies into bytes that are in use. Each prologue copy of a pipeline has a branch of its
-        own, so
-        one barrier before the first branch serves all."""
+        own, so one barrier before the first branch serves all."""
         if not op.regions or isinstance(op, For):
             return False
         copies = [inner for region in op.regions for inner in region.ops if isinstance(inner, StageCopy)]

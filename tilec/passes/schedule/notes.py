@@ -1,12 +1,9 @@
 """Performance notes on an accepted kernel, as far as its schedule shows the cause, each with a suggestion.
 
 In: a function from `tilec.passes.schedule.prepare`. Out: notes, plain data that the build stores next to the artifact: `kind`,
-the
-`line` of the tile IR's text (0: the whole kernel), `text` and `hint`. Kinds: `narrow_access` (an access of less than 16 bytes
-per
-thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), and `spill`, which names the tile
-with
-the most registers; the build keeps it only if ptxas spilled.
+the `line` of the tile IR's text (0: the whole kernel), `text` and `hint`. Kinds: `narrow_access` (an access of less than 16
+bytes per thread), `tensor_core` (a matrix product without tensor cores, or by a slower instruction), and `spill`, which names
+the tile with the most registers; the build keeps it only if ptxas spilled.
 """
 
 from __future__ import annotations

@@ -82,8 +82,7 @@ def tile_values(function: Function) -> set[Value]:
 
 def _rename(block: Block) -> None:
     """Replace `num_blocks` with `grid_extent`, since the kernel means the number of tiles; drop `block_id`, which the tile
-    index
-    replaces."""
+    index replaces."""
     block.ops = [_extent_of(op) if isinstance(op, NumBlocks) else op for op in block.ops if not isinstance(op, BlockId)]
     for op in block.ops:
         for region in op.regions:

@@ -1,8 +1,7 @@
 """Pingpong: consumer warpgroups process a persistent block's tiles round-robin, so one runs its MMAs while another stores.
 
 In: a persistent kernel with one TMA pipeline, staged for one consumer. `take_turns` puts each tile's MMAs between `take_turn`
-and
-`pass_turn` (an order barrier), and advances the carried (stage, parity) past the stages of the other consumers' tiles:
+and `pass_turn` (an order barrier), and advances the carried (stage, parity) past the stages of the other consumers' tiles:
 
     for turn in range(turns):
         take_turn; wait for stages and multiply; pass_turn; wait for the last MMA, release
@@ -74,8 +73,7 @@ def take_turns(function: Function, takers: int) -> Function:
 
 def _pass_last(loop: For, ring: Value, last: Value) -> None:
     """Insert `pass_turn` in the last iteration, right after its MMA is issued: after the loop, it would make ptxas serialize
-    all
-    MMAs."""
+    all MMAs."""
     body = loop.regions[0]
     wait = next(op for op in body.ops if isinstance(op, WaitMma))
     out = Emitter()

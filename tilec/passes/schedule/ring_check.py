@@ -2,24 +2,17 @@
 deadlocks.
 
 In: a prepared function. Out: nothing, or a VerifyError that names the operation. `meeting_check` has the accesses that barriers
-order; this has those that ring operations order. It runs the ring operations of every pipelined loop for 0, 1, 2, s (the
-stages)
+order; this has those that ring operations order (rules: `ring_steps`). It runs every pipelined loop for 0, 1, 2, s (the stages)
 and 2 s + 1 iterations, and for all counts up to s + 1 if iterations are peeled. An iteration's behavior depends only on its
-ring
-position and the copies in flight, so further iterations repeat these states. Scalars are evaluated from the loop bounds; others
-are unknown. The rules for each operation are in `ring_steps`.
+ring position and the copies in flight, so further iterations repeat these states. Scalars not computed from the loop bounds are
+unknown.
 
 Roles run as coroutines, each until it blocks on an mbarrier. Rings are FIFO queues, so results do not depend on the
-interleaving,
-and a state in which all roles block is a deadlock.
+interleaving, and a state in which all roles block is a deadlock.
 
-Arithmetic wraps at its dtype's width (`ring_state.number`). If a loop's lower bound or step is not constant, further runs use
-the
-largest step and lower bound, up to the end of i32 or of their ranges. Runs that break the loop's obligation (its variable fits
-up
-to one step after the last iteration) are skipped. Iteration counts are unbounded integers; `width_check` shows that arithmetic
-of
-further iterations fits.
+Arithmetic wraps at its dtype's width (`ring_state.number`). If a lower bound or step is not constant, further runs put it at
+the end of i32 or of its range; runs that break the loop's obligation (its variable fits up to one step after the last
+iteration) are skipped. Iteration counts are unbounded integers; `width_check` shows that arithmetic of further iterations fits.
 """
 
 from __future__ import annotations
@@ -117,10 +110,9 @@ class _Run(Operations):
 
     def bound(self, loops: list[For]) -> bool:
         """Choose the bounds of all pipelined loops so that each runs `turns` iterations. Constant lower bounds and steps keep
-        their
-        values. The iteration count follows from the operands if a constant is also an upper bound, as in `range(1)`, if a loop
-        starts whole steps after another one, or if it shares another one's upper bound. False if a loop variable would leave
-        i32, which the loop's obligation excludes."""
+        their values. The iteration count follows from the operands if a constant is also an upper bound, as in `range(1)`, if a
+        loop starts whole steps after another one, or if it shares another one's upper bound. False if a loop variable would
+        leave i32, which the loop's obligation excludes."""
         ends = {op.upper for op in loops}
         others = {value for op in loops for value in (op.lower, op.step)}
         steps = {(op.lower, op.step) for op in loops}
@@ -140,8 +132,7 @@ class _Run(Operations):
 
     def bound_of_tile(self, tiles: For, turns: int) -> None:
         """Choose the bounds that depend on the tile, so that its pipelined loops run `turns` iterations. Values inside the tile
-        loop
-        belong to one role, since roles may be at different tiles."""
+        loop belong to one role, since roles may be at different tiles."""
         for loop, inside in _loops_of_tile(tiles):
             if loop.upper in inside:
                 self.env[loop.upper] = self.env[loop.lower] + self.env[loop.step] * turns
@@ -218,8 +209,8 @@ class _Run(Operations):
 
     def same_turns(self, op: Roles, ring: Value) -> None:
         """Check that roles on one ring iterate equally often. Iteration counts are chosen rather than known, so the loop nests
-        of all
-        roles on the ring must have equal bounds. Each role computes tile-dependent bounds itself, equally for the same tile."""
+        of all roles on the ring must have equal bounds. Each role computes tile-dependent bounds itself, equally for the same
+        tile."""
         same = Meanings(op)
         steps = {(one.lower, one.step) for region in op.regions for one in region.walk() if isinstance(one, For)}
         bounds = {
@@ -333,8 +324,7 @@ def _constant(value: Value) -> int | None:
 
 def is_piped(op: For) -> bool:
     """Whether each iteration of a loop uses the next stage of a ring from outside of it. A loop around pipelines instead
-    creates
-    their rings in its body, or uses outer rings only in nested loops."""
+    creates their rings in its body, or uses outer rings only in nested loops."""
     first = next((inner for inner in _own(op.regions[0]) if isinstance(inner, Ring | Acquire | Wait)), None)
     return isinstance(first, Acquire | Wait)
 

@@ -39,9 +39,8 @@ class Role:
 @dataclass(eq=False, slots=True)
 class Queue:
     """State of a ring: number of stages acquired, committed and full so far; `free`: those released before the last barrier of
-    the
-    block. If consumers read round-robin: `passed` counts `pass_turn`, `behind` the stages waited for up to the last one, and
-    `takers` has the role that read each stage."""
+    the block. If consumers read round-robin: `passed` counts `pass_turn`, `behind` the stages waited for up to the last one,
+    and `takers` has the role that read each stage."""
 
     op: Ring
     readers: list[Role] = field(default_factory=list[Role])

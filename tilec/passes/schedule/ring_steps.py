@@ -1,10 +1,8 @@
 """Transition rules of `ring_check`: what each operation does to rings, buffers and the role that executes it, or a VerifyError
-that
-names the operation. A blocking operation yields itself until its condition is true.
+that names the operation. A blocking operation yields itself until its condition is true.
 
 - `acquire` needs the stage released; for `cp.async` groups also a barrier since. A copy fills an acquired, uncommitted stage.
-  No
-  copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
+  No copy into that stage is in flight, no MMA reads it, and for `cp.async` groups no thread has read it since the last barrier.
 - A read (threads or `wgmma`) is of a stage that was waited for and not released, and of this iteration's copy. For `cp.async`
   groups a barrier follows the wait, with a proxy fence between them for `wgmma` (PTX ISA, "Async proxy").
 - mbarrier operations name the stage and parity of the ring's next use; expected bytes equal copied bytes. A fence and a barrier

@@ -2,11 +2,9 @@
 
 In: a function prepared for the consumer warps alone, in which some operations fill mbarrier rings (`tensor_staging`,
 `chained_staging`). Out: the same with a `roles` operation. Operations that all threads need and each can execute stay before
-it:
-launch values, and the rings with the barrier that publishes their mbarriers. All later barriers synchronize one role. The grid
-dependency wait also stays before it, unless prologue loads precede the wait (`early_stages`); then each role waits by itself.
-In
-a persistent kernel each role has its own tile loop, which carries the role's ring position.
+it: launch values, and the rings with the barrier that publishes their mbarriers. All later barriers synchronize one role. The
+grid dependency wait also stays before it, unless prologue loads precede the wait (`early_stages`); then each role waits by
+itself. In a persistent kernel each role has its own tile loop, which carries the role's ring position.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Multistage software pipelining of loops whose loads feed `mma`: asynchronous copies into shared memory overlap the MMAs.
 
 A loop qualifies if the operands of an `mma` are loads of the same iteration (perhaps reshaped to two axes or transposed),
-aligned
-to 4 bytes or more, whose offsets depend on no other loop-carried value than the loop variable. One of the two operands may be a
-register tile instead, such as the result of a preceding `mma`. With `s` stages the loop becomes
+aligned to 4 bytes or more, whose offsets depend on no other loop-carried value than the loop variable. One of the two operands
+may be a register tile instead, such as the result of a preceding `mma`. With `s` stages the loop becomes
 
     each of iterations 0 .. s-2: acquire, start the copies, commit           no copies past the end
     for each iteration:
@@ -77,8 +76,7 @@ Decide = Callable[[Candidate], Pipeline]
 
 def stage(function: Function, schedule: Schedule) -> Function:
     """Pipeline the loops of `function` as the schedule says, in place; `num_warps` is set. Kernels without `mma` stay
-    unchanged.
-    VerifyError if the schedule's pipelines do not match the loops."""
+    unchanged. VerifyError if the schedule's pipelines do not match the loops."""
     pipelines = iter(schedule.pipelines)
 
     def decide(_: Candidate) -> Pipeline:

@@ -4,8 +4,7 @@ In: a prepared function. Out: nothing, or a VerifyError that names the operation
 
 - Scratch that a TMA store reads was written, followed by a proxy fence of every thread, followed by a barrier.
 - Scratch is not overwritten while a store may still read it: a wait names it, and leaves at most as many stores unfinished as
-  were
-  started after that one. `meeting_check` checks the barrier after the wait, which counts there as a read of that scratch.
+  were started after that one. `meeting_check` checks the barrier after the wait, which counts there as a read of that scratch.
 - All stores are complete before their scratch is freed and before the role ends.
 - The stored parts cover all columns of a tile exactly once, each from the scratch that it was written to.
 

@@ -2,16 +2,13 @@
 
 In: a prepared function. Out: nothing, or a VerifyError that names the operation. With b launched blocks, block + turn * b for
 turns below (extent - 1 - block) // b + 1 takes every value below the extent exactly once. All uses of the block index and of
-the
-number of launched blocks must have this form: they occur only in such loops, every role has one, and nothing outside of these
-loops accesses a tensor. If n consumers process tiles round-robin, their loops have step n and different start values below n;
-the
-other role iterates over all tiles and writes no tensor.
+the number of launched blocks must have this form: they occur only in such loops, every role has one, and nothing outside of
+these loops accesses a tensor. If n consumers process tiles round-robin, their loops have step n and different start values
+below n; the other role iterates over all tiles and writes no tensor.
 
 In this form nothing wraps, so unbounded arithmetic equals i32: the extent is 1 to 2^31 - 1, a block index is below it, and so
-is
-the tile of every iteration that runs. With a step above 1, the loop variable one step after a role's last iteration may exceed
-i32; lowering compares it as unsigned (`tilec.lowering.control`).
+is the tile of every iteration that runs. With a step above 1, the loop variable one step after a role's last iteration may
+exceed i32; lowering compares it as unsigned (`tilec.lowering.control`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""The verifier of scheduled functions: a function that passes needs only instruction-by-instruction lowering, and the target
-can
-run it.
+"""The verifier of scheduled functions: only instruction-by-instruction lowering remains, and the target can run the result.
 
 In: the output of `tilec.passes.schedule.prepare`, or its text parsed back, and a target. Out: nothing, or a VerifyError that
-names
-the operation. It first runs the structural verifier (`tilec.ir.verifier`), then checks:
+names the operation. It first runs the structural verifier (`tilec.ir.verifier`), then checks:
 
 - the target has the instruction families, warps, registers and shared memory that are used;
-- allocations of shared memory that are live at the same time do not overlap, and have the alignment that their readers need;
+- live allocations of shared memory do not overlap, and have the alignment that their readers need;
 - every operand has its operation's layout; only `put`, `take` and similar operations move elements between threads, and each
   `take` reads a matching `put`;
 - all threads that a barrier counts reach it; roles share memory only through rings, whose release count equals the number of
@@ -183,8 +180,7 @@ class _Walk:
 
     def readers(self, op: Roles) -> None:
         """Check that an mbarrier ring's arrival count equals the warps that read it: of all roles together, or of each consumer
-        if
-        consumers read round-robin."""
+        if consumers read round-robin."""
         rings = dict.fromkeys(
             one.ring
             for one in (inner for region in op.regions for inner in region.walk())

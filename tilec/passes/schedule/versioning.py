@@ -24,8 +24,7 @@ Edge = tuple[Value, int, int | str | Value]  # offset, extent of the box; extent
 
 def version(function: Function) -> Function:
     """Split the body, in place, if some masked access can be decided at the start of the block. Pipelined kernels, which mask
-    each
-    copy instead, stay unchanged."""
+    each copy instead, stay unchanged."""
     ops = list(function.body.walk())
     if any(isinstance(op, StageCopy) for op in ops):
         return function
@@ -67,8 +66,7 @@ def _is_early(op: Op, early: set[Value]) -> bool:
 
 def _edges(function: Function, op: Op, early: set[Value], facts: dict[Value, Range]) -> list[Edge] | None:
     """The tests that show an access' box to be in bounds; None if they cannot be evaluated at the start of the block. Ranges
-    are
-    not used for accesses in `unsafe` blocks, since nothing proves that their index arithmetic does not wrap."""
+    are not used for accesses in `unsafe` blocks, since nothing proves that their index arithmetic does not wrap."""
     trusted = op.attributes()["unsafe"] is None
     scalars = {p.name: p.value for p in function.parameters if p.access is None and p.value.type == TileType(i32)}
     if isinstance(op, Load):

@@ -9,9 +9,8 @@ refuses one that aliases a written tensor (`no_alias`). The verifier refuses an 
 wait.
 
 Only loads of `resident` tensors precede the wait: by contract, no kernel that a launch overlaps writes those. If a loop has
-such
-loads, its first iterations are peeled so that theirs precede it too: as many as the schedule says, or as registers allow. For
-copies into shared memory, see `early_rings` and `early_stages`.
+such loads, its first iterations are peeled so that theirs precede it too: as many as the schedule says, or as registers allow.
+For copies into shared memory, see `early_rings` and `early_stages`.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ def insert(function: Function, schedule: Schedule) -> Function:
 
 def launch_values(function: Function, block: Block | None = None, given: set[Value] | None = None) -> set[Value]:
     """Scalars computed from scalar parameters and the block index alone, in the body or in a nested `block`; `given` are
-    further
-    known values."""
+    further known values."""
     known = {parameter.value for parameter in function.parameters if parameter.access is None} | (given or set())
     for op in (block or function.body).ops:
         if _is_scalar(op) and set(op.operands) <= known:
@@ -99,8 +97,7 @@ def _peel(function: Function, schedule: Schedule) -> None:
 
 def _turns(function: Function, op: Op, known: set[Value], threads: int) -> tuple[int, int]:
     """Iteration count of a loop whose loads may precede the wait, and registers per thread for one iteration's loads; (0, 1)
-    for
-    every other operation."""
+    for every other operation."""
     bounds = (
         [value.owner.value for value in op.operands[:3] if isinstance(value.owner, Constant)] if isinstance(op, For) else []
     )

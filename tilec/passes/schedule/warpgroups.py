@@ -2,8 +2,7 @@
 
 `wgmma` is asynchronous: an iteration starts the copies of a later iteration, starts its MMA, and then waits for the previous
 iteration's MMA, so one is always in flight. A stage is therefore read for one iteration longer than by `mma.sync`, and copies
-run
-one iteration less ahead.
+run one iteration less ahead.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ def guarded(
     loop: For, product: Product, condition: Value, warps: int, *, places: int = 0, behind: Behind | None = None
 ) -> If:  # fmt: skip
     """The loop and the wait for its last MMA, under `condition`, which says that the loop has an iteration. Without the branch
-    an
-    accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `places` carried
+    an accumulator could be accessed between an MMA and its wait, and ptxas would serialize all MMAs. The last `places` carried
     values are ring positions, unused after the loop; `behind` makes the operations after the wait."""
     place = loop.regions[0].ops[-1].operands.index(product.mma.result)
     kept = len(loop.results) - places

@@ -2,10 +2,8 @@
 operations that passes insert. The prover has those of operations that the author wrote.
 
 In: a prepared function in memory, since the text form does not record which values are proven (`Value.fits`). Out: nothing, or
-a
-VerifyError that names the operation. Every integer `add`, `sub`, `mul`, `neg`, `abs` or conversion that an index, a loop bound,
-a
-condition, a copy coordinate or a ring position depends on
+a VerifyError that names the operation. Every integer `add`, `sub`, `mul`, `neg`, `abs` or conversion that an index, a loop
+bound, a condition, a copy coordinate or a ring position depends on
 
 - is proven, by the prover or by the pass that inserted it, which states the reason (`Value.fits`); or
 - fits by the ranges of its operands at their dtype's width; or
@@ -13,8 +11,7 @@ condition, a copy coordinate or a ring position depends on
 - is used only in proven sums: these are right modulo 2^n even if a term wrapped.
 
 Arithmetic for an `unsafe` access may wrap, as documented, and so may the bounds checks that passes add to it. Only authors
-write
-shifts; the prover treats a shift by an unknown amount as an unknown value.
+write shifts; the prover treats a shift by an unknown amount as an unknown value.
 """
 
 from __future__ import annotations
