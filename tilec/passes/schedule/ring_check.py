@@ -10,8 +10,8 @@ unknown.
 Roles run as coroutines, each until it blocks on an mbarrier. Rings are FIFO queues, so results do not depend on the
 interleaving, and a state in which all roles block is a deadlock.
 
-Arithmetic wraps at its dtype's width (`ring_state.number`). If a lower bound or step is not constant, further runs put it at
-the end of i32 or of its range; runs that break the loop's obligation (its variable fits up to one step after the last
+Arithmetic wraps at its dtype's width (`ring_state.number`). If a lower bound or step is not constant, further runs use the
+largest value within i32 and its range; runs that break the loop's obligation (its variable fits up to one step after the last
 iteration) are skipped. Iteration counts are unbounded integers; `width_check` shows that arithmetic of further iterations fits.
 """
 
