@@ -16,7 +16,7 @@ Key = tuple[object, ...]
 
 
 def canonicalize(function: Function) -> Function:
-    """Clean up the body, in place."""
+    """Canonicalize the body, in place."""
     _fold(function.body, {})
     _hoist(function.body)
     _share(function.body, {}, {})

@@ -23,7 +23,7 @@ SAME_AXES = (Unary, Binary, Select, Cast, Broadcast)
 
 
 def mark(function: Function) -> Function:
-    """Mark copies, in place. Kernels without such copies stay as they are."""
+    """Mark copies, in place. Kernels without TMA copies stay unchanged."""
     copies = [op for op in function.body.walk() if isinstance(op, TensorCopy)]
     for buffer in {op.buffer: None for op in copies}:
         into = [op for op in copies if op.buffer is buffer]

@@ -22,7 +22,7 @@ from tilec.passes.schedule.warpgroups import MOST_ACCUMULATORS
 from tilec.target import Target
 
 WIDEST: Final = 16
-"""Bytes of the widest access of a thread."""
+"""Bytes of a thread's widest access."""
 
 LEAST_COLUMNS: Final = 64
 """Minimum N for a note about `wgmma`; narrower MMAs are memory-bound with either instruction."""

@@ -42,9 +42,9 @@ def prepare(
     positive: frozenset[Value] = frozenset(),
 ) -> Function:
     """Run all passes in place, in this order: canonicalization, grid dependency wait, persistent blocks, pipelining, prologue
-    loads before the wait, clipping of TMA copies, pingpong, versioning of full blocks without masks, unguarded divisions and
-    shifts, layouts and vector widths, TMA stores, layout conversions, barriers, roles. With `Overrides`, `choose` makes the
-    schedule.
+    loads before the wait, skipping of out-of-bounds rows, pingpong, versioning of full blocks without masks, unguarded
+    divisions and shifts, layouts and vector widths, TMA stores, layout conversions, barriers, roles. With `Overrides`, `choose`
+    makes the schedule.
 
     `positive` are divisors that the prover has shown to be positive. The function is verified after each pass; a VerifyError
     names the pass that broke an invariant. CompileError E0530 if a thread would have too many elements of a tile, E0507 if

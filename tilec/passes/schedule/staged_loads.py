@@ -1,4 +1,5 @@
-"""Finds the loads of a loop that can reach `mma` through shared memory, copied ahead of their iteration."""
+"""Finds the loads that can be replaced by asynchronous copies into shared memory, ahead of the iteration whose `mma` uses
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Operand:
     transposed: bool
     vector: int
     whole: bool  # a row of the tensor is a multiple of `vector` bytes
-    chain: list[Op]  # what computes the load's offsets from the loop variable, in program order
+    chain: list[Op]  # operations that compute the load's offsets from the loop variable, in program order
     buffer: Value | None = None
 
     @property
@@ -46,7 +47,7 @@ def _row_axis(load: Load) -> int:
 
 
 def _matrix(load: Load) -> tuple[int, int]:
-    """Rows and columns of a load as a matrix: the axes before the last are its rows."""
+    """Rows and columns of a load as a matrix: all axes but the last are joined into rows."""
     *rows, columns = load.result.tile.shape
     return prod(rows), columns
 

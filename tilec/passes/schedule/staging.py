@@ -132,7 +132,7 @@ def _is_chained(function: Function) -> bool:
                 return True
             made.add(op.result)
         elif not isinstance(op, For):
-            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in both branches
+            used = (value for one in Block(ops=[op]).walk() for value in one.operands)  # in branches too
             made.update(op.results if not made.isdisjoint(used) else ())
     return False
 
