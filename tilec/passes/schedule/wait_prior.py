@@ -43,7 +43,7 @@ def insert(function: Function, schedule: Schedule) -> Function:
 
 
 def launch_values(function: Function, block: Block | None = None, given: set[Value] | None = None) -> set[Value]:
-    """Scalars computed from scalar parameters and the block index alone, in the body or in a nested `block`; `given` are
+    """Scalars computed from scalar parameters, dims and the block index alone, in the body or in a nested `block`; `given` are
     further known values."""
     known = {parameter.value for parameter in function.parameters if parameter.access is None} | (given or set())
     for op in (block or function.body).ops:
