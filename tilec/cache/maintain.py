@@ -44,7 +44,7 @@ def verify(store: Store) -> list[str]:
     """
     before = len(store.problems)
     for name, _ in store.blobs.names():
-        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name and store.blobs.has(name):  # not if it was pruned
+        if DIGEST.fullmatch(name) and _hash(store.blobs, name) != name and store.blobs.has(name):  # unless pruned meanwhile
             store.problems.append(f"blob {name[:12]} is corrupt")
             store.blobs.discard(name)
     for key, _ in list(store.entries.names()):
@@ -52,7 +52,7 @@ def verify(store: Store) -> list[str]:
             record = _record(store, key)
             if record is not None:
                 store.lookup(key, record.label)
-            elif store.entries.has(key) and _record(store, key) is None and store.entries.has(key):  # nor just written
+            elif store.entries.has(key) and _record(store, key) is None and store.entries.has(key):  # unless just rewritten
                 store.problems.append(f"entry {key[:12]} is damaged, or not sealed {_by(store)}")
                 store.entries.discard(key)
     for folder in (store.blobs, store.entries, store.notes):
@@ -128,8 +128,8 @@ def prune(store: Store, cap: int = DEFAULT_CAP, *, now: float | None = None) -> 
 
 
 def _sweep(store: Store, now: float) -> None:
-    """Remove temporary files of builders that died, names that the store never makes, unused notes, and the notes of lock
-    holders that died."""
+    """Remove temporary files of builders that died, objects displaced by a file of the store, names that the store never makes,
+    unused notes, and the notes of lock holders that died."""
     for name, status in list(store.folder.names()):
         if TEMPORARY_NAME.fullmatch(name) and now - status.st_mtime >= GRACE:
             store.folder.remove_tree(name)
@@ -154,7 +154,7 @@ def clean(root: Path) -> None:
         for name in FORMATS:
             _clean_format(top, name)
         for name, _ in list(top.names()):
-            if TEMPORARY_NAME.fullmatch(name):  # moved aside from where the store's folder must be
+            if TEMPORARY_NAME.fullmatch(name):  # displaced by the store's folder
                 top.remove_tree(name)
 
 

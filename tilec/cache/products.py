@@ -99,7 +99,7 @@ def fetch(
     remote or no remote has them. With `again` a miss is not counted."""
     if store.remote is None:
         return None
-    from tilec.cache.contract import contract_difference  # which reads tile IR
+    from tilec.cache.contract import contract_difference  # imported on use: it loads the tile IR parser
 
     products: dict[str, bytes] = {}
 

@@ -41,7 +41,7 @@ class Sealer:
         return hmac.digest(self._secret, head + data, hashlib.sha256).hex()
 
     def holds(self, seal: str, kind: str, name: str, data: bytes) -> bool:
-        """Whether `seal` is the seal of these; in constant time."""
+        """Whether `seal` is the seal of these arguments; a constant-time comparison."""
         return hmac.compare_digest(seal.encode("utf-8", "replace"), self.seal(kind, name, data).encode())
 
 

@@ -42,7 +42,7 @@ class Statistics:
                 self.add(layer, name, value)
 
     def add(self, layer: str, name: str, value: int = 1) -> None:
-        """Count; `name` is one of `NAMES`."""
+        """Add `value` to a count; `name` is one of `NAMES`."""
         found = self.counts.setdefault(layer, {})
         found[name] = min(found.get(name, 0) + value, _MOST)
 

@@ -126,7 +126,7 @@ def _judged(task: Task, answer: Answer, tile_ir: bytes | None) -> Verdict:
         return Verdict(Kind.FAILED if own else Kind.REFUSED, f"{codes[0]!s:.10}")
     for outcome in outcomes:
         if why := fault(task, outcome, tile_ir):
-            return Verdict(Kind.CORRUPT, printable(why))  # it may quote the answer
+            return Verdict(Kind.CORRUPT, printable(why))  # the text can quote the answer
     return Verdict(Kind.GOOD, "", answer)
 
 

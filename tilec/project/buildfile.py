@@ -1,4 +1,4 @@
-"""Read and check `build.toml`: which kernels, at which constants, for which architectures, within which budgets.
+"""Reads and checks `build.toml`: kernels with their constants, architectures, schedules and budgets.
 
 All problems of the file are reported together, each at its line (E0801 not readable or not TOML, E0802 a key that is unknown,
 missing or of the wrong type, E0803 a kernel without a file, E0806 a duplicate artifact, E0514 too large). `models` reads models

@@ -118,7 +118,7 @@ def _specialisations(build: BuildFile) -> _Specialisations:
 
 
 def _fits(requested: Mapping[str, Constant], values: Mapping[str, Constant]) -> bool:
-    # `True == 1` in Python, but a constant that is a bool is another constant than one that is an int.
+    # `True == 1` in Python, but a bool constant and an int constant are different.
     return all(name in values and (type(values[name]), values[name]) == (type(want), want) for name, want in requested.items())
 
 

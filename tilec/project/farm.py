@@ -73,5 +73,5 @@ def _run(
         yield from farm.rest(workers)
     finally:
         farm.expected.close()
-        with contextlib.suppress(Exception):  # of a scheduler that is gone
+        with contextlib.suppress(Exception):  # the scheduler may be gone
             within(CLOSE, lambda: client.close(timeout=CLOSE), "farm")

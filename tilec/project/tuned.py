@@ -80,7 +80,7 @@ class Tuned:
         return next((one for one in entries if one.name == self.kernel and admits(one, wanted)), None)
 
     def serves(self, candidate: Candidate, entries: Iterable[KernelEntry], target: Target) -> bool:
-        """Whether a candidate's schedule and a `[[kernel]]` that builds it include the target."""
+        """Whether the target is included by a candidate's schedule and by a `[[kernel]]` that builds it, if there is one."""
         wanted = {**candidate.constants, **self.constants}
         built = [one for one in entries if one.name == self.kernel and admits(one, wanted)]
         return candidate.is_for(target) and (not built or any(one.among((target,)) for one in built))

@@ -93,7 +93,7 @@ class _Server:
                 now = time.monotonic()
                 self.look(min(now - before, GAP))
                 before = now
-        except OSError:  # the parent has gone
+        except OSError:  # the parent has exited
             return
         finally:
             self.stop()
@@ -179,7 +179,7 @@ class _Server:
                 continue
             if running.number != child.stage:
                 child.stage, child.still = running.number, 0.0
-            with contextlib.suppress(OSError, IndexError):  # it has just ended
+            with contextlib.suppress(OSError, IndexError):  # the worker has just ended
                 state, spent = usage(pid)
                 child.still += passed if state in WAITING else 0.0
                 child.over = over_budget(pid, running, spent, child.still)

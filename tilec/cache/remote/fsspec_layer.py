@@ -19,7 +19,7 @@ from tilec.cache.remote.address import Address
 from tilec.cache.remote.layer import Nonsense, Oversized, entry_bytes
 
 RENAMED: Final = ("file", "sftp", "ssh", "smb", "hdfs")
-"""Schemes of file systems."""
+"""Schemes of file systems, on which a renamed temporary file makes the write atomic."""
 CREATES: Final = ("s3", "s3a", "gs", "gcs")
 """Schemes of object stores whose client can create an object atomically only if it does not exist."""
 LONGEST_LEASE: Final = 200
@@ -56,7 +56,7 @@ class FsspecLayer:
         return entry_bytes(found, limit)
 
     def put(self, key: str, data: bytes, *, replace: bool) -> bool:
-        """Without `replace` a check for the object precedes the write, which is not atomic."""
+        """Without `replace` a separate, non-atomic check for the object precedes the write."""
         path = f"{self._base}/{key}"
         if not replace and self._files.exists(path):
             return False

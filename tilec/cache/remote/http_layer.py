@@ -76,7 +76,7 @@ class HttpLayer:
             connection.close()
 
     def _request(self, method: str, key: str, body: bytes | None = None, limit: int = 1 << 16) -> tuple[int, bytes]:
-        """Status and body of one request; a kept connection that the server closed meanwhile is replaced once."""
+        """Status and body of one request. If the server has closed an idle connection, the request is retried once."""
         connection, used = self._take()
         try:
             try:

@@ -61,5 +61,5 @@ class Layer(Protocol):
         ...
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection and abort operations in progress."""
         ...

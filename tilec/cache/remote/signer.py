@@ -75,7 +75,7 @@ class Secret:
         return f"{self.kind} {hmac.digest(self._secret, _CONTEXT + head, hashlib.sha256).hex()}"
 
     def fault(self, signature: str, head: bytes) -> str:
-        """Compares in constant time."""
+        """Constant-time comparison with the expected HMAC."""
         if hmac.compare_digest(signature.encode(), self.sign(head).encode()):
             return ""
         return "it is not signed" if signature == "none" else "it is not signed by the team's secret"
