@@ -120,7 +120,7 @@ class Remote:
         return found
 
     def _refuse(self, guard: Guard, key: str, label: str, why: str) -> None:
-        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # the text can quote the entry
+        clean = "".join(letter if letter.isprintable() else " " for letter in why)[:LONGEST_REASON]  # can quote the entry
         self._count(guard, "refused")
         with self._lock:
             self.spoiled.add((guard.name, key))
