@@ -2,7 +2,8 @@
 
 It is for trying the engine without a GPU or a model: `python -m engine --backend interpreter` generates text with it in
 seconds, which is nonsense of course. Its sizes are the smallest that Qwen3's kernels support: eight key-value heads, and a
-multiple of eight query heads, because a prefill block processes that many query rows together. """
+multiple of eight query heads, because a prefill block of `qk_norm_rope_kv` processes eight heads of one token.
+"""
 
 from __future__ import annotations
 
