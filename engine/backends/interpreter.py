@@ -3,7 +3,8 @@
 The kernels are the sources that bundles are built from, with block sizes chosen here. So it is the engine's own computation and
 the reference for the GPU, not a second implementation of the model. It is for tests and tiny models: a token takes some tenths
 of a second, against about a millisecond on a GPU. Activations share one arena laid out by the memory plan and filled with NaN
-before each step, so a read of an activation that is not yet written, or whose memory was reused, becomes visible. """
+before each step, so a read of an activation that is not yet written, or whose memory was reused, becomes visible.
+"""
 
 from __future__ import annotations
 

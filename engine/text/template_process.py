@@ -2,7 +2,8 @@
 
 Returns the reply to a request, or raises a `TemplateEnded` that names the exceeded limit. The process shares only two pipes
 with this one: its working directory is the root, its module search path is explicit, it opens no file of a model. It ends when
-the pipes close, however this process ends, and when a template exceeds its limits; the next request starts a new one. """
+the pipes close, however this process ends, and when a template exceeds its limits; the next request starts a new one.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ failed), or `error` with one of `parse`, `render`, `memory`, `output`.
 
 A template is a program that came with a model. It runs in Jinja's immutable sandbox, which hides all attributes that could
 reach the interpreter, in a process without access to the model's files or the parent's environment. If it does not end in time,
-a kernel timer kills the process; the client starts a new one. """
+a kernel timer kills the process; the client starts a new one.
+"""
 
 from __future__ import annotations
 

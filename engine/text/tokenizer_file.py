@@ -4,7 +4,8 @@ Returns a `Tokenizer`, or raises a `ModelError` that names the problem. The file
 double a text, patterns that never terminate, paddings of a terabyte, tables for which the library allocates gigabytes and then
 aborts the process. So only the components of Qwen3's tokenizer are accepted: NFC or no normalizer, Qwen's split or none, a
 byte-level BPE without dropout, and added tokens that match literally. The published file of all Qwen3 models is recognized by
-its digest, so that it need not be parsed twice. """
+its digest, so that it need not be parsed twice.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Elements are normally distributed with deviation 0.02, as in initialized models;
 table look-up: 16 random bits select one of 65536 quantiles of the normal distribution, already rounded to the dtype. That is
 faster than sampling and independent of NumPy's version, which may change distributions but not raw bits (NEP 19). The bits
 depend on the seed, the tensor's name in the checkpoint and the block number, so tensors can be generated in any order by
-several threads. """
+several threads.
+"""
 
 from __future__ import annotations
 
