@@ -2,7 +2,8 @@
 
 Names become unreserved C identifiers, and texts become string literals. Expressions are evaluated in 64 bits by functions that
 detect overflow and division by zero (`tilec_sum` and so on, in `c_prelude`). On overflow the C launcher refuses a launch that
-the Python launcher, with unbounded integers, might accept. """
+the Python launcher, with unbounded integers, might accept.
+"""
 
 from __future__ import annotations
 

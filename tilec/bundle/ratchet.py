@@ -4,7 +4,8 @@
 registers, spills, stack and shared memory per artifact and architecture. A change may move a proof to a stronger rung or save
 resources. It fails with a weaker rung, a new launch check, trust, spills, stack, or more registers after rounding up to a
 multiple of eight: a multiprocessor allocates registers to a warp in units of 256, eight per thread. Shared memory is only
-recorded. """
+recorded.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Components are the packages that built the code (scope `excluded`: none of them runs with the bundle), by name and version, and
 each CUBIN as a file with its sha256. A manifest has the digest of a package's files if they are the same on every Python. That
 is a digest of many files, not of a distribution, so it is a property and not a hash. The document is deterministic for a bundle
-and a version of tilec: its serial number is derived from the bundle's digest, and it has no date. """
+and a version of tilec: its serial number is derived from the bundle's digest, and it has no date.
+"""
 
 from __future__ import annotations
 

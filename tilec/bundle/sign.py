@@ -1,7 +1,8 @@
 """Signs bundles: creates the bytes of a sidecar for a verified bundle and a signer.
 
 A key has one statement per bundle and predicate: a new one, with another release or builder, replaces its old one. Statements
-of other keys about this bundle are kept; statements about other bundles are dropped. """
+of other keys about this bundle are kept; statements about other bundles are dropped.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ finds it without importing anything. The tag is `py3-none-any`: GPU code runs wi
 
 Builds are reproducible: members have a fixed order, the earliest time stamp of zip (SOURCE_DATE_EPOCH is ignored), and are
 stored uncompressed, because compressed output depends on the version of the compressor. Formats: the binary distribution format
-(PyPA, "wheel" 1.0), core metadata 2.1, entry points. """
+(PyPA, "wheel" 1.0), core metadata 2.1, entry points.
+"""
 
 from __future__ import annotations
 

@@ -15,4 +15,5 @@ none of them bounds a whole exchange. With `http.client` instead, a machine that
 package.
 
 Registries are untrusted. One can withhold bundles, or serve an older index under a tag (if that matters, pull by digest or
-require signed attestations). Any other manipulation is refused before a file gets a bundle's name. """
+require signed attestations). Any other manipulation is refused before a file gets a bundle's name.
+"""

@@ -2,7 +2,8 @@
 
 Every document and blob is compared with its size and digest before it is returned. No more is read than a descriptor allows,
 and for no longer than `Limits` allows. A broken download resumes at its offset (`Range`). Redirects are followed only for
-reads, three at most, and to another host only over https and without credentials. """
+reads, three at most, and to another host only over https and without credentials.
+"""
 
 from __future__ import annotations
 

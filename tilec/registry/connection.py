@@ -2,7 +2,8 @@
 
 Python's `http.client` bounds the lines and the number of headers, but its timeout applies to each read. A peer that sends a
 byte now and then never triggers it. So a `Deadline` ends the whole exchange, from the TLS handshake to the last byte, by
-shutting down the socket. Certificates are verified against the system's trust store. """
+shutting down the socket. Certificates are verified against the system's trust store.
+"""
 
 from __future__ import annotations
 

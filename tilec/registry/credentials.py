@@ -2,7 +2,8 @@
 
 `credHelpers`, `credsStore` and `auths` of `config.json` in `DOCKER_CONFIG` or `~/.docker` are read in this order. A helper is
 the program `docker-credential-NAME` on the PATH, which is called by the docker-credential-helpers protocol. The file is
-trusted: it belongs to the user. """
+trusted: it belongs to the user.
+"""
 
 from __future__ import annotations
 

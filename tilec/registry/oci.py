@@ -7,7 +7,8 @@ requires; an invalid document is not used.
 A bundle is a manifest with our `artifactType` and config. The config is the bundle's own manifest; the layers are its CUBINs in
 the order of their digests, then its texts. An attestation is a manifest whose `subject` is the bundle's, with the in-toto
 bundle as its layer. A second one in cosign's layout has each envelope as a layer, under the tag `sha256-<hex>.att` (cosign's
-ATTESTATION_SPEC and SIGNATURE_SPEC; `.sig` is for its other format, which is not written). """
+ATTESTATION_SPEC and SIGNATURE_SPEC; `.sig` is for its other format, which is not written).
+"""
 
 from __future__ import annotations
 

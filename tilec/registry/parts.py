@@ -1,7 +1,8 @@
 """Splits a bundle into the blobs that a registry stores, and joins them: its manifest, its CUBINs and its compressed texts.
 
 A bundle has exactly one encoding (`tilec.bundle_format`), so these determine it: header, gaps and trailer are derived from
-them. Bundles that contain the same CUBIN refer to the same blob, which a registry stores once. """
+them. Bundles that contain the same CUBIN refer to the same blob, which a registry stores once.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A bundle is assembled in a temporary file next to its destination, from blobs th
 file is compared with the digest in the index, then validated by `check` (from the caller: `tilec.runtime.open_bundle` under the
 user's policy), and only then renamed. Its sidecar is renamed first, so that a bundle is never without its attestations. Blobs
 shared by two bundles are fetched once. A refused bundle does not affect the others in its index: they are pulled, and the
-caller is informed. """
+caller is informed.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The order is: the blobs, each once; a manifest for each bundle; its attestations; and last the index under the tag. So a tag
 never refers to missing content. The manifest of a bundle depends only on its bytes, and has the same digest in every registry.
-Attestations are added to those in the registry; none is removed. """
+Attestations are added to those in the registry; none is removed.
+"""
 
 from __future__ import annotations
 

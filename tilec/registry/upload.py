@@ -2,7 +2,8 @@
 
 A blob of one chunk needs a POST and a PUT; a larger one is sent in chunks (PATCH). After a broken connection, the registry is
 asked for its offset and the upload resumes there (distribution specification 1.1, "Pushing a blob in chunks"). If the registry
-cannot report it, the upload restarts. """
+cannot report it, the upload restarts.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ memory, so the file cannot be changed in between. Each blob is parsed once, howe
 A bundle's digest is the sha256 of the whole file, as `sha256sum FILE` prints it. It proves integrity, not origin. For the
 origin, get the digest from the packer over a separate channel and pass it to `open_bundle`, which compares it first. Or use a
 policy (`tilec.runtime.trust`) that names the keys of the packers you trust: then the signatures in the sidecar file, which
-cover that digest, are verified before anything else is parsed (`tilec.runtime.signatures`). """
+cover that digest, are verified before anything else is parsed (`tilec.runtime.signatures`).
+"""
 
 from __future__ import annotations
 

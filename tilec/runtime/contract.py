@@ -3,7 +3,8 @@
 Everything is checked on the host, before anything is enqueued, in this order: names, scalars, dtype and rank, dims, strides,
 launch checks, grid, alignment, aliasing. The first broken clause is raised, with the argument, the given and the required
 value. The proofs of a kernel assume exactly these clauses, so none may be skipped. Clauses that do not depend on addresses are
-checked once per combination of shapes, strides and integers. """
+checked once per combination of shapes, strides and integers.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Solves the symbolic dims of a launch: one value per symbol, from shapes, strides and integer scalars.
 
 A dim that is a bare symbol gets the tensor's extent. An expression with a single unknown under `+`, `-` and `*` is inverted.
-Then every dim of every tensor must evaluate to the given extent, otherwise E0906 names the tensor and the axis. """
+Then every dim of every tensor must evaluate to the given extent, otherwise E0906 names the tensor and the axis.
+"""
 
 from __future__ import annotations
 

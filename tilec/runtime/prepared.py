@@ -2,7 +2,8 @@
 
 A `Plan` is for tensors at fixed addresses. A `Prepared` is for any tensors of the same shapes, strides and integers: clauses
 that depend on those were checked when it was made, and `launch` checks those that depend on addresses (alignment, overlaps,
-valid memory). So every launch satisfies the whole contract. It is thread-safe and may be captured in a CUDA graph. """
+valid memory). So every launch satisfies the whole contract. It is thread-safe and may be captured in a CUDA graph.
+"""
 
 from __future__ import annotations
 

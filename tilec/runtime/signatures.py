@@ -10,7 +10,8 @@ The sidecar (`tilec.signature_format`) is read once, into one copy, like the bun
 4. The bundle's model digest (model numbers and step) is one that the policy lists for its name. For provenance, and for the
    bill of materials, there are `threshold` different keys that the policy permits for the model. Provenance must also name the
    bundle's model and architecture, a builder permitted for the key, and an accepted release; a bill of materials names none of
-   these (`Vouchers.admit`). """
+   these (`Vouchers.admit`).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A kernel that indexes with loaded integers is proven under `values(tensor, low, high, ...)`. Reading device memory back is
 costly, so the caller gives evidence: the values on the host, bounds known on the host, a callback that checks, or `TRUSTED`.
-With `check_values` the launcher copies the tensor back and checks it. """
+With `check_values` the launcher copies the tensor back and checks it.
+"""
 
 from __future__ import annotations
 
