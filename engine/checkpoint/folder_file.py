@@ -6,7 +6,7 @@ Returns an open regular file for a path, or raises a `ModelError` that names the
 2. A symbolic link is followed only to a file of the same folder, or to the `blobs` of Hugging Face's cache, where
    `models--*/snapshots/REVISION/FILE` links to `models--*/blobs/DIGEST`. Any other link is refused and its target is not
    opened.
-   """
+"""
 
 from __future__ import annotations
 
