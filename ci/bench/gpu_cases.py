@@ -1,9 +1,9 @@
-"""What is run on the GPU: artifacts and sizes go in, tensors with fresh data, torch's answer and the float64 answer come out.
+"""GPU test cases for artifacts and sizes: tensors with fresh data, torch's result and the float64 result.
 
-Used by `kernels_gpu.py` and by `tests/gpu`. Tensors are made from the manifest alone: floats are normal, integers lie in the
-range that the kernel's value checks state, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer).
-The meaning of each kernel is one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on
-float64 copies (the truth).
+Used by `kernels_gpu.py` and by `tests/gpu`. Tensors are generated from the manifest alone: floats are normal, integers are in
+the range of the kernel's value checks, written tensors are poisoned with 0xFF bytes (NaN as a float, -1 as an integer). Each
+kernel is defined by one torch expression, evaluated once in the kernel's dtype (torch's own error) and once on float64 copies
+(the reference).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One artifact on disk; `variant` tells it from others of its kernel (folder and constants)."""
+    """One artifact on disk; `variant` distinguishes it from others of its kernel (folder and constants)."""
 
     manifest: Manifest
     cubin: bytes
@@ -50,7 +50,7 @@ class Entry:
 
 
 def find_artifacts(folders: list[Path], arch: str) -> tuple[list[Entry], list[str]]:
-    """Every readable artifact for `arch` below the folders, and a line for each that cannot be read."""
+    """Every readable artifact for `arch` below the folders, and a message for each unreadable one."""
     entries: list[Entry] = []
     broken: list[str] = []
     for folder in folders:
@@ -70,7 +70,7 @@ def find_artifacts(folders: list[Path], arch: str) -> tuple[list[Entry], list[st
 
 
 def fits(manifest: Manifest, dims: Mapping[str, int]) -> bool:
-    """Whether these dims agree with the constants and satisfy every launch check that they decide."""
+    """Whether these dims agree with the constants and satisfy every launch check that depends only on them."""
     if any(dims.get(name, value) != value for name, value in manifest.constants.items() if isinstance(value, int)):
         return False
     needed = {name for spec in manifest.tensors for expr in spec.dims for name in expr.symbols()}
@@ -126,7 +126,7 @@ def _poisoned(shape: tuple[int, ...], dtype: Any, device: str) -> Any:
 
 
 def make_written(manifest: Manifest, tensors: Tensors) -> Tensors:
-    """The same inputs with written tensors of their own: outputs poisoned, the others copied."""
+    """The same inputs with separate written tensors: outputs poisoned, the others copied."""
     fresh = dict(tensors)
     for spec in manifest.tensors:
         if spec.access in ("out", "scratch"):
@@ -138,7 +138,7 @@ def make_written(manifest: Manifest, tensors: Tensors) -> Tensors:
 
 
 def guards_intact(tensors: Tensors) -> bool:
-    """Whether no byte beside a poisoned tensor was written."""
+    """Whether no byte around a poisoned tensor was written."""
     for tensor in tensors.values():
         whole = getattr(tensor, "guarded", None)
         if whole is not None:
@@ -158,12 +158,12 @@ def arguments(manifest: Manifest, tensors: Tensors) -> dict[str, Any]:
 
 
 def values_option(manifest: Manifest) -> dict[str, Any]:
-    """The random integers are drawn inside the stated range, so the launcher need not look again while timing."""
+    """`TRUSTED` for all value checks: the random integers are drawn inside the stated range, so timing need not check them."""
     return {check.tensor: TRUSTED for check in manifest.value_checks}
 
 
 def bytes_moved(manifest: Manifest, tensors: Tensors) -> int:
-    """Least traffic: each input read once, each output written once; a gathered table counts as the rows it gives."""
+    """Minimum traffic: each input read once, each output written once; of a gathered table only the gathered rows count."""
     known = gpu_attention.bytes_moved(manifest, tensors)
     if known is not None:
         return known
@@ -239,7 +239,7 @@ def _matmul_silu_mul(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
-    """Each part of the depth is a run of whole steps; the last may be shorter, or have none."""
+    """Each split of K is a range of whole iterations; the last may be shorter or empty."""
     step, parts = int(manifest.constants["BK"]), int(manifest.constants["S"])
     run = math.ceil(math.ceil(t["a"].shape[1] / step) / parts) * step
     each = [t["a"][:, part * run : (part + 1) * run] @ t["b"][:, part * run : (part + 1) * run].T for part in range(parts)]
