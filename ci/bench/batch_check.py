@@ -5,8 +5,7 @@
 For 2, 4 and 8 sequences of different lengths, the logits of 16 teacher-forced steps are compared with those of each sequence
 alone at batch size 1; each row must be bitwise independent of the sequences in all other rows. Then total tokens per second
 after prompts of several lengths, for 1 to 8 sequences, and a profile of a step of eight. Writes `batch_check.json` and `.md`;
-exit code 1 if logits
-differ by more than `FAR`.
+exit code 1 if logits differ by more than `FAR`.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def _matmul_split(manifest: Manifest, t: Tensors) -> Tensors:
 
 def _merge_splits(manifest: Manifest, t: Tensors) -> Tensors:
     merged = t["parts"].sum(0)
-    # The parts are f32, so the library's answer is what rounding to the output's dtype leaves of it.
+    # The parts are f32, so the library's result is the exact one rounded to the output's dtype.
     return {"out": merged if merged.dtype == torch.float64 else merged.to(t["out"].dtype)}
 
 
@@ -262,7 +262,7 @@ def _add(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _argmax_blocks(manifest: Manifest, t: Tensors) -> Tensors:
-    """Maximum and its column for each part of BLOCK columns, the first column where several are equal."""
+    """Maximum and its column for each part of BLOCK columns; the first column among equal ones."""
     (logits,) = (t[spec.name] for spec in manifest.tensors if spec.access == "in")
     maxima, indices = (spec.name for spec in manifest.tensors if spec.access == "out")
     size = int(manifest.constants["BLOCK"])
@@ -282,7 +282,7 @@ def _argmax_reduce(manifest: Manifest, t: Tensors) -> Tensors:
 
 
 def _advance(manifest: Manifest, t: Tensors) -> Tensors:
-    """The chosen token, where it is one, and the place after the last."""
+    """The chosen token if it is valid, else 0; and the next position."""
     following = t["positions"] + 1
     chosen = torch.where((t["token"] >= 0) & (t["token"] < gpu_attention.VOCABULARY), t["token"], 0)
     return {"ids": chosen, "positions": following, "slots": following, "lengths": following + 1}
@@ -297,19 +297,19 @@ MEANING: Final[dict[str, Callable[[Manifest, Tensors], Tensors]]] = {
     **gpu_decode.MEANING,
 }  # fmt: skip
 
-# Odd, tiny and large values of every dim name the kernels use; those that a kernel's contract refuses are skipped.
+# Odd, tiny and large values of every dim name the kernels use; values that violate a kernel's contract are skipped.
 CHECKED_DIMS: Final[dict[str, tuple[int, ...]]] = {
     "N": (1, 7, 8, 1000, 1024, 4093, 65537, 1 << 20, 1000003, 1000008),
     "T": (1, 3, 257, 1031), "B": (1, 2, 3, 4, 5, 6, 7, 8), "V": (1, 5, 1009, 32768, 151936),
     "H": (1024, 2048, 2560, 4096, 5120, 264, 1000, 8), "M": (1, 17, 128, 129, 333, 1024), "K": (8, 64, 200, 1024, 2560, 4096),
 }  # fmt: skip
 MAX_CHECKED: Final = 14
-"""Sizes checked per artifact."""
+"""Maximum number of sizes checked per artifact."""
 MAX_ELEMENTS: Final = 80_000_000
 
 
 def checked_sizes(manifest: Manifest) -> Iterator[dict[str, int]]:
-    """Dims to check: each dim walks through its list while the others rotate, so that odd sizes meet odd sizes."""
+    """Dims to check: each dim steps through its list while the others rotate, so that odd sizes are combined."""
     given = gpu_attention.sizes(manifest) or gpu_decode.sizes(manifest)
     if given:
         yield from (dims for dims in given if fits(manifest, dims))
@@ -362,10 +362,11 @@ class Comparison:
 
 
 def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float = 1.5) -> list[Comparison]:
-    """Check every written tensor: at most `factor` times torch's error in the same dtype and `_slack`; NaN never passes."""
+    """Check every written tensor: the error is at most `factor` times torch's in the same dtype plus `_slack`; NaN never
+    passes."""
     meaning = MEANING[manifest.kernel]
     library = meaning(manifest, before)
-    # Float outputs only matter in value, and integers stay integers: they index.
+    # Floats are converted to float64; integers are kept, because they are indices.
     truth = meaning(manifest, {k: v.double() if v.is_floating_point() else v for k, v in before.items()})
     results: list[Comparison] = []
     for name, exact in truth.items():
@@ -377,8 +378,8 @@ def compare(before: Tensors, after: Tensors, manifest: Manifest, factor: float =
 
 
 def _slack(stored: Any) -> tuple[float, float]:
-    """What both errors may be beyond those of torch: two units in the last place of f32, where torch may be exact by chance; of
-    the largest error in 16 bits half a unit, which rounding alone makes of a single element."""
+    """Absolute slack of both errors in addition to torch's: two units in the last place for f32, where torch may be exact by
+    chance; half a unit for the largest error in 16 bits, because a single element may differ by rounding."""
     if stored.dtype == torch.float32:
         return 2.0**-22, 2.0**-22
     half = torch.finfo(stored.dtype).eps / 2 if stored.is_floating_point() else 0.0
@@ -387,7 +388,7 @@ def _slack(stored: Any) -> tuple[float, float]:
 
 def _errors(value: Any, exact: Any) -> tuple[float, float]:
     value, exact = value.double(), exact.double()
-    difference = torch.where(value == exact, 0.0, value - exact)  # an infinity that is right is no difference
+    difference = torch.where(value == exact, 0.0, value - exact)  # equal infinities count as equal
     finite = exact.masked_fill(exact.isinf(), 0.0)
     norm, top = float(finite.norm()), float(finite.abs().max())
     return float(difference.norm()) / (norm or 1.0), float(difference.abs().max()) / (top or 1.0)

@@ -1,15 +1,15 @@
-"""Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
+"""Plants mistakes in tilec's own source, one at a time, and records which test detects each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes
-`ci/bench/results/source_mutants.md` and `.json`. Each mistake is made in a copy of the tree; tests run in steps
-(`tests/source_mutation/suite.py`), cheap and near ones first for all mistakes, dear ones only for those that nothing has
-seen yet. Every finished step is a line of `verdicts/source_mutants.txt`, so that a run that was stopped goes on where it was,
-on another machine too. A line counts while neither the function with the mistake nor the tests that ran change: of a failure
-the file of the test that failed, of a pass all files of the step and what tests share.
+`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes `ci/bench/results/source_mutants.md`
+and `.json`. Each mistake is made in a copy of the tree; tests run in steps (`tests/source_mutation/suite.py`), first cheap and
+related ones for all mistakes, then expensive ones for undetected mistakes. Every finished step is a line of
+`verdicts/source_mutants.txt`, so that an interrupted run can continue, also on another machine. A line is valid while neither
+the function with the mistake nor the tests that ran change: for a failure the file of the failed test, for a pass all files of
+the step and what tests share.
 
-`ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
-it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
-`--only ID` judges one, `--steps N` runs only so many steps.
+`ci/bench/source_mutant_notes.json` has by identity the reason why a mistake survives; `equivalent: REASON` means that no
+program can distinguish it from the original: the next one of the same file replaces it, and the table lists it with its reason.
+`--list` shows the selection, `--only ID` judges one, `--steps N` runs only N steps.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from tests.source_mutation.suite import Step, command, steps  # noqa: E402
 
 IGNORED = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__", "artifacts", "shared")
 SHARED = ("tests/conftest.py", "tests/campaign.py", "tests/shipped.py")
-"""What most tests rest on beside their own files."""
+"""Files that most tests depend on in addition to their own."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 NOTES = ROOT / "ci" / "bench" / "source_mutant_notes.json"
 EQUIVALENT = "equivalent: "
 LIMIT = 300.0
-"""Processor seconds for a step where no baseline says what it takes: several times what the dearest takes."""
+"""Limit of processor seconds for a step without a baseline: several times the most expensive step."""
 SEEN = ("failed", "hung")
 UNFINISHED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step said of a mutant: passed, failed (`test` is the first that did) or hung (past its processor time, or it stood
-    still). `seconds` are of processor time."""
+    """The result of a step for a mutant: passed, failed (`test` is the first that did) or hung (over its processor time, or
+    without progress). `seconds` are of processor time."""
 
     status: str
     test: str
@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant: killed (a test failed), hung (a step no longer ended), survived, unfinished."""
+    """The result for a mutant: killed (a test failed), hung (a step no longer ended), survived, unfinished."""
 
     outcome: str
     test: str
@@ -73,7 +73,7 @@ class Fate:
 
 
 class Tree:
-    """A copy of the source in which mistakes are made and unmade."""
+    """A copy of the source in which mistakes are made and reverted."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
@@ -82,8 +82,8 @@ class Tree:
             (folder / "artifacts").symlink_to(ROOT / "artifacts")
 
     def run(self, step: Step, limit: float, until: float = float("inf")) -> tuple[str, int, str, float]:
-        """How a step ended (`tests.processor_time`), its exit status and output, and the processor seconds it took."""
-        with tempfile.TemporaryDirectory() as scratch:  # of this step alone: no step finds what another left
+        """How a step ended (`tests.processor_time`), its exit status and output, and its processor seconds."""
+        with tempfile.TemporaryDirectory() as scratch:  # separate for each step, so that steps are independent
             environment = os.environ | {
                 "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "TILEC_CACHE_DIR": f"{scratch}/store",
                 "TMPDIR": scratch, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
@@ -96,7 +96,7 @@ class Tree:
             return how, process.returncode, output, seconds
 
     def judge(self, mutant: Mutant, step: Step, limit: float, until: float) -> tuple[str, str, float] | None:
-        """Make the mistake, run the step, unmake it: status, test and seconds; None where it was not at its end at `until`."""
+        """Make the mistake, run the step, revert: status, test and seconds; None if it was not finished by `until`."""
         path = self.root / mutant.path
         text = path.read_text(encoding="utf-8")
         try:
@@ -115,12 +115,12 @@ class Tree:
 
 
 def name_of(step: Step) -> str:
-    """A step as the state and the table name it."""
+    """A step's name in the state and the table."""
     return " ".join(step)
 
 
 class State:
-    """What steps said so far, of this run and of earlier ones whose lines still hold."""
+    """Results of steps so far, of this run and of earlier ones that are still valid."""
 
     def __init__(self, verdicts: Verdicts, wanted: list[Mutant], root: Path = ROOT) -> None:
         self.verdicts, self.digests = verdicts, Digests(root)
@@ -137,33 +137,33 @@ class State:
                     self.found[mutant.identity][name_of(step)] = outcome
 
     def case(self, mutant: Mutant, step: Step) -> str:
-        """A mutant and a step as the file of verdicts names them."""
+        """The name of a mutant and a step in the verdicts file."""
         return f"{mutant.identity}:{key(name_of(step))}"
 
     def key(self, mutant: Mutant, step: Step, outcome: Outcome) -> str:
-        """What an outcome follows from: the function with the mistake, and the tests that said so."""
+        """The key of an outcome: the function with the mistake, and the tests involved."""
         tests = [outcome.test.partition("::")[0]] if outcome.status == "failed" else [*step]
         files_of_tests = [test if test.startswith("tests/") else "tests/golden" for test in tests]
         try:
             read = self.digests.sources([*files_of_tests, *SHARED])
-        except UnknownDigest:  # a test that is gone says nothing
+        except UnknownDigest:  # the test was deleted, so its result is void
             read = ""
         return key(self.functions[mutant.identity], mutant.identity, outcome.status, read)
 
     def add(self, mutant: Mutant, step: Step, said: tuple[str, str, float]) -> None:
-        """Keep what a step said."""
+        """Store the result of a step."""
         outcome = Outcome(*said)
         self.found[mutant.identity][name_of(step)] = outcome
         kept = Verdict(outcome.status, [outcome.test, round(outcome.seconds, 1)])
         self.verdicts.add(self.case(mutant, step), [self.key(mutant, step, outcome)], kept)
 
     def is_open(self, mutant: Mutant, step: Step) -> bool:
-        """Whether a step could still say something of a mutant that no step has seen."""
+        """Whether a mutant is undetected and the step has not run for it yet."""
         said = self.found[mutant.identity]
         return name_of(step) not in said and not any(row.status in SEEN for row in said.values())
 
     def result(self, mutant: Mutant, most: int | None) -> Fate:
-        """What the steps say together; the first that saw the mistake is named."""
+        """The combined result of all steps; names the first that detected the mistake."""
         said, order = self.found[mutant.identity], [name_of(step) for step in steps(ROOT, mutant.path)[:most]]
         seconds = sum(row.seconds for row in said.values())
         for name in order:
@@ -175,7 +175,7 @@ class State:
 
 
 def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[Step, float]:
-    """Run every step once without a mistake: all must pass; limits follow from the processor time that they took."""
+    """Run every step once without a mistake: all must pass; limits are derived from their processor time."""
     limits: dict[Step, float] = {}
     for step in dict.fromkeys(step for _, step in todo):
         how, status, output, took = tree.run(step, 1200)
@@ -187,7 +187,7 @@ def baseline(tree: Tree, todo: list[tuple[Mutant, Step]], slack: float) -> dict[
 
 
 def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -> None:
-    """Run what the state does not hold yet, in `--jobs` copies of the tree: the first step of all, then the second, ..."""
+    """Run all missing steps in `--jobs` copies of the tree: the first step for all mutants, then the second, ..."""
     until = time.monotonic() + arguments.stop_after
     numbered = [(n, m, step) for m in wanted for n, step in enumerate(steps(ROOT, m.path)[: arguments.steps])]
     todo = [(m, step) for _, m, step in sorted(numbered, key=lambda item: item[0]) if state.is_open(m, step)]
@@ -213,7 +213,7 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
             finally:
                 trees.put(tree)
             if said is None:
-                return  # this run ended, which says nothing of the mistake
+                return  # the run ended, so the step has no result
             with lock:
                 state.add(mutant, step, said)
                 where = f"{mutant.path}:{mutant.line} {mutant.operator}"
@@ -224,7 +224,7 @@ def run_all(wanted: list[Mutant], arguments: argparse.Namespace, state: State) -
 
 
 def table(wanted: list[Mutant], results: dict[str, Fate], notes: dict[str, str], left_out: list[Mutant]) -> str:
-    """The kept table."""
+    """The table of results."""
     counts = Counter(results[m.identity].outcome for m in wanted)
     seen = counts["killed"] + counts["hung"]
     lines = ["# Mistakes in tilec's own source", ""]
@@ -292,7 +292,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Exit status 1 if a mutant survived that nobody has explained, 3 if the budget ended before the last was judged."""
+    """Returns status 1 if an unexplained mutant survived, 3 if the budget ended before the last was judged."""
     arguments = _arguments()
     notes: dict[str, str] = json.loads(NOTES.read_text(encoding="utf-8"))
     without = {identity for identity, note in notes.items() if note.startswith(EQUIVALENT)}
