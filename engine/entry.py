@@ -1,6 +1,6 @@
 """Process setup and teardown shared by `python -m engine` and `python -m engine.bench`.
 
-The module of a command goes in, its exit status comes out. Errors during imports are one line and an exit status, like later
+Runs the module of a command and returns its exit status. Errors during imports are one line and an exit status, like later
 errors. No Ctrl-C is lost. Output is complete even if stdout cannot encode a character; a closed stdout is reported.
 """
 

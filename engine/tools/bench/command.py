@@ -69,7 +69,7 @@ def command(
     batch: int, full: bool, reps: int, warmup_reps: int, seed: int, max_seq_len: int | None, nominal_tbs: float,
     json_path: str | None, plot_path: str | None, from_json: str | None,
 ) -> None:  # fmt: skip
-    """Measure tokens per second, end to end and decode only, beside the rooflines of this GPU's memory."""
+    """Measure tokens per second, end to end and decode only, with the rooflines of this GPU's memory."""
     plot = Path(plot_path) if plot_path is not None else None
     if plot is not None:
         check_plot(plot)
