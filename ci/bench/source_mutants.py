@@ -1,12 +1,11 @@
 """Make mistakes in tilec's own source, one at a time, and keep the table of which test sees each.
 
-`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes
-`ci/bench/results/source_mutants.md` and `.json`. Each mistake is made in a copy of the tree; tests run in steps
-(`tests/source_mutation/suite.py`), cheap and near ones first for all mistakes, dear ones only for those that nothing has
-seen yet. Wide steps run the test files that reach the function; `--reach` finds out which. Every finished step is a line of
-`verdicts/source_mutants.txt`, so that a run that was stopped goes on where it was, on another machine too. A line counts
-while neither the function with the mistake nor the tests that ran change: of a failure the file of the test that failed, of a
-pass all files of the step and what tests share.
+`python ci/bench/source_mutants.py --count 100 --jobs 16 --no-baseline --budget 560` writes `ci/bench/results/source_mutants.md`
+and `.json`. Each mistake is made in a copy of the tree; tests run in steps (`tests/source_mutation/suite.py`), first cheap and
+related ones for all mistakes, then expensive ones for undetected mistakes. Wide steps run only the test files that reach the
+function; `--reach` finds these. Every finished step is a line of `verdicts/source_mutants.txt`, so that an interrupted run can
+continue, also on another machine. A line is valid while neither the function with the mistake nor the tests that ran change:
+for a failure the file of the failed test, for a pass all files of the step and what tests share.
 
 `ci/bench/source_mutant_notes.json` holds by identity why a mistake survives; `equivalent: REASON` says that no program can tell
 it from none: the next one of the same file takes its place, and the table lists it with its reason. `--list` shows the choice,
